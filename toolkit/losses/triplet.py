@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.angular import angular_sum
 from likeness.toolkit.losses.common import checked, known_settings, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import (
@@ -27,7 +28,6 @@ from likeness.toolkit.losses.pairing import (
     chunks,
     distance,
     log1p_exp,
-    masked_lse,
     mean,
     pair_up,
     recomputed,
@@ -327,8 +327,10 @@ class Angular(nn.Module):
     """Angular loss of triplets. Wang et al. 2017.
 
     mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
-    a.p)), with normalised rows. No positive pairs: 0, connected to z. Work is a product (P, D) x
-    (D, Q) over the P positive pairs, memory one block of it and two (P, D) tensors.
+    a.p)), with normalised rows. No positive pairs: 0, connected to z. Work is two products (B, Q) x
+    (Q, P) over the P keys of the batch's classes, and against a bank these P keys times all Q, once
+    each: P Q dim multiplications, beside SupCon's 2 B Q dim. Memory is two (B, Q) tensors and a
+    block (losses.angular).
 
     Args:
         num_classes: Not used.
@@ -360,14 +362,9 @@ class Angular(nn.Module):
         raw = pair_up(self.bank, z, y, z_key, normalise=False)
         x = unit(z)
         keys = x if raw.keys is z else unit(raw.keys)
-        row, column = raw.masks()[0].nonzero(as_tuple=True)
-        a, p = x[row], keys[column]
         negatives = raw.keys if self.negatives == "raw" else keys
-        sums = Pairs(a + p, negatives, y[row], raw.key_labels, raw.own[row])
-        (push,) = by_anchor(self._push, sums)
-        return mean(log1p_exp(push - 2 * (1 + self.square_tan) * (a * p).sum(1)))
-
-    def _push(self, sums: Pairs) -> tuple[Tensor, ...]:
-        """Of each sum of an anchor and a positive: log sum over its negatives."""
-        exponent = 4 * self.square_tan * (sums.x @ sums.keys.T)
-        return (masked_lse(exponent, sums.masks()[1]),)
+        of_keys = None if keys is x else keys
+        total, count = angular_sum(
+            x, of_keys, negatives, raw, 4 * self.square_tan, 2 * (1 + self.square_tan)
+        )
+        return total / count.clamp(min=1)
