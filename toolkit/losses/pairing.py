@@ -1,7 +1,6 @@
 """What all pair losses share: the pairs of a batch with its keys, safe distances, masked sums."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +15,6 @@ from likeness.toolkit.vmf.precision import once_in_full, unit
 # Numbers in a block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
 # elsewhere.
 BLOCK = 1 << 18
-
-
-# Calls a function; what its gradient needs is computed again in the backward pass.
-recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 class Pairs(NamedTuple):
@@ -98,7 +93,7 @@ def by_anchor(
     for rows in blocks:
         block = Pairs(pairs.x[rows], pairs.keys, pairs.y[rows], pairs.key_labels, pairs.own[rows])
         if again:
-            made.append(recomputed(terms, block))
+            made.append(checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False))
         else:
             made.append(terms(block))
     return tuple(torch.cat(parts) for parts in zip(*made, strict=True))

@@ -3,7 +3,7 @@
 Average precision made differentiable, and the weighted violations of a list's margin.
 """
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from likeness.toolkit.losses.pairing import (
     distance,
     mean,
     pair_up,
-    recomputed,
 )
+from likeness.toolkit.vmf.precision import once_in_full
 
 
 class FastAP(nn.Module):
@@ -81,6 +81,46 @@ class FastAP(nn.Module):
         return empty.scatter_add(1, below.long(), rest).scatter_add(1, below.long() + 1, share)
 
 
+class _SmoothPrecision(torch.autograd.Function):
+    """sum over positive pairs (i, j) of weight_i R(j, P_i) / R(j, all).
+
+    R(j, S) = 1 + sum_{k in S, k != j} sigmoid((s_ik - s_ij) / t). Pairs are taken a block at a
+    time, and with the sum its gradient, one (B, Q) tensor. j's own cell gives sigmoid(0) = .5 and
+    no gradient, hence .5 + the sum over all of S.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, s: Tensor, same: Tensor, other: Tensor, weight: Tensor, temperature: float
+    ) -> Tensor:
+        row, column = same.nonzero(as_tuple=True)
+        total, slope = s.new_zeros(()), torch.zeros_like(s)
+        # What is in neither mask is not counted and gets no gradient.
+        scaled = (s / temperature).masked_fill_(~(same | other), -torch.inf)
+        positive = same.to(s.dtype)
+        for some in chunks(len(row), s.shape[1], s.device):
+            i, j = row[some], column[some]
+            ahead = scaled[i].sub_(scaled[i, j][:, None]).sigmoid_()
+            among, rank = 0.5 + (ahead * positive[i]).sum(1), 0.5 + ahead.sum(1)
+            by_positive = weight[i] / rank
+            total += (by_positive * among).sum()
+            if not ctx.needs_input_grad[0]:
+                continue
+            by_all = by_positive * among / rank / -temperature
+            steep = torch.addcmul(
+                by_all[:, None], positive[i], by_positive[:, None], value=1.0 / temperature
+            ).mul_(ahead.addcmul_(ahead, ahead, value=-1.0))
+            slope.index_add_(0, i, steep)
+            slope[i, j] -= steep.sum(1)  # each pair occurs once
+        ctx.save_for_backward(slope)
+        return total
+
+    @staticmethod
+    @once_in_full
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad * ctx.saved_tensors[0], None, None, None, None
+
+
 class SmoothAP(nn.Module):
     """Average precision with sigmoids in place of steps. Brown et al. 2020.
 
@@ -116,8 +156,9 @@ class SmoothAP(nn.Module):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
-        total, usable = by_anchor(self._terms, pairs, again=False)
+        total, usable = by_anchor(
+            self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False
+        )
         count = usable.sum()
         return (count > 0).to(z.dtype) - total.sum() / count.clamp(min=1)
 
@@ -127,20 +168,12 @@ class SmoothAP(nn.Module):
         if self.include_query:
             same = same.scatter(1, pairs.own[:, None], True)
         count = same.sum(1)
-        # what is in neither mask is not counted
-        s = (pairs.x @ pairs.keys.T / self.temperature).masked_fill(~(same | other), -torch.inf)
-        total = 0 * pairs.x.sum()[None]
-        row, column = same.nonzero(as_tuple=True)
-        for some in chunks(len(row), s.shape[1], s.device):
-            precision = recomputed(self._precision, s, same, row[some], column[some])
-            total = total + (precision / count[row[some]]).sum()
-        return total, count > 0
-
-    def _precision(self, s: Tensor, same: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """R(j, P) / R(j, all) of positive pairs; j's own cell gives sigmoid(0) = .5, hence .5."""
-        ahead = (s[row] - s[row, column][:, None]).sigmoid()
-        among = ahead.masked_fill(~same[row], 0.0)
-        return (0.5 + among.sum(1)) / (0.5 + ahead.sum(1))
+        weight = 1.0 / count.clamp(min=1).to(pairs.x.dtype)
+        s = pairs.x @ pairs.keys.T
+        total = _SmoothPrecision.apply(  # type: ignore[no-untyped-call]
+            s, same, other, weight, self.temperature
+        )
+        return cast(Tensor, total)[None], count > 0
 
 
 class RankedList(nn.Module):

@@ -4,7 +4,7 @@ Anchors are the batch's, positives and negatives its keys (losses.common.against
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,54 @@ from likeness.toolkit.losses.pairing import (
     log1p_exp,
     mean,
     pair_up,
-    recomputed,
     summed,
 )
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.precision import once_in_full, unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
+
+
+class _TripletSum(torch.autograd.Function):
+    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks, or the mined ones.
+
+    Also how many terms are above 0. kind is "all", "hard" or "semihard".
+    Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor,
+    is taken with it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
+    ) -> tuple[Tensor, Tensor]:
+        row, column = same.nonzero(as_tuple=True)
+        slope = torch.zeros_like(d)
+        total = d.new_zeros(())
+        above = row.new_zeros(())  # int64: exact
+        for some in chunks(len(row), d.shape[1], d.device):
+            anchor, positive = row[some], column[some]
+            # The gap (m, Q) is above 0 where the negative is closer.
+            gap = d[anchor, positive][:, None] - d[anchor]
+            mined = other[anchor]
+            if kind == "hard":
+                mined &= gap >= 0
+            elif kind == "semihard":
+                mined &= (gap < 0) & (gap >= -margin)
+            violation = gap + margin
+            term = (log1p_exp(violation) if smooth else violation.relu()).masked_fill_(~mined, 0.0)
+            weight = (violation.sigmoid() if smooth else (violation > 0).to(d.dtype)).masked_fill_(
+                ~mined, 0.0
+            )
+            slope.index_add_(0, anchor, weight, alpha=-1.0)
+            slope[anchor, positive] += weight.sum(1)  # each pair occurs once
+            total, above = total + term.sum(), above + (term > 0).sum()
+        ctx.save_for_backward(slope)
+        ctx.mark_non_differentiable(above)
+        return total, above
+
+    @staticmethod
+    @once_in_full
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return grad * ctx.saved_tensors[0], None, None, None, None, None
 
 
 def _terms_of(
@@ -51,26 +93,8 @@ def _terms_of(
 def _sums(
     d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, *, smooth: bool = False
 ) -> tuple[Tensor, ...]:
-    """The sum over all triplets of the masks, or the "hard" or "semihard" ones, and how many are
-    above 0, (1,) each. Triplets are taken a block of positive pairs at a time.
-    """
-
-    def of_block(d: Tensor, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-        # The gap (m, Q) is at least 0 where the negative is closer.
-        gap, mined = d[anchor, positive][:, None] - d[anchor], other[anchor]
-        if kind == "hard":
-            mined = mined & (gap >= 0)
-        elif kind == "semihard":
-            mined = mined & (gap < 0) & (gap >= -margin)
-        term = log1p_exp(gap + margin) if smooth else (gap + margin).relu()
-        term = term.masked_fill(~mined, 0.0)
-        return term.sum(), (term > 0).sum()
-
-    row, column = same.nonzero(as_tuple=True)
-    total, above = 0 * d.sum(), 0 * row.sum()
-    for some in chunks(len(row), d.shape[1], d.device):
-        of_some, above_of_some = recomputed(of_block, d, row[some], column[some])
-        total, above = total + of_some, above + above_of_some
+    """What _TripletSum gives, (1,) each."""
+    total, above = _TripletSum.apply(d, same, other, margin, kind, smooth)  # type: ignore[no-untyped-call]
     return total[None], above[None]
 
 
