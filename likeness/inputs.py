@@ -231,6 +231,7 @@ class _Maker:
                 "a list"
             )
         path = self._new_file(".wav")
+        wave = wave.astype(wave.dtype.newbyteorder("="))  # soundfile takes the bytes as they are
         soundfile.write(path, wave, int(rate_hz), subtype=_SUBTYPES[wave.dtype.name])
         return path
 

@@ -1,5 +1,6 @@
 """Network: what a Python file of the user says of a network that was trained elsewhere."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -82,28 +83,28 @@ class Network:
         from likeness.eval.similarity import check_similarity
 
         check_similarity(self.similarity)
+        for name, allowed in (("modality", get_args(Modality)), ("lengths", get_args(Lengths))):
+            self._check(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
+        self._check("network", callable(self.network), "a class or function that makes the network")
         says_nothing = self.mean is None and (self.std, self.scale, self.bgr) == (1.0, 1.0, False)
         object.__setattr__(self, "mean", 0.0 if self.mean is None else self.mean)
         size = self.size
-        is_size = isinstance(size, Sequence) and [type(edge) for edge in size] == [int, int]
-        numbers = "one number, or three for red, green and blue, such as (0.5, 0.5, 0.5)"
-        needed = {
-            "modality": (self.modality in get_args(Modality), "speaker, face, image"),
-            "lengths": (self.lengths in get_args(Lengths), "none, relative, counts"),
-            "network": (callable(self.network), "a class or function that makes the network"),
-            "size": (
-                is_size and 0 < size[0] * size[1] <= _MOST_PIXELS,
-                "(height, width) in whole pixels, such as (112, 96)",
-            ),
-            "mean": (_has_numbers(self.mean), numbers),
-            "std": (_has_numbers(self.std), numbers),
-            "rate_hz": (isinstance(self.rate_hz, int), "a whole number, such as 16_000"),
-        }
-        for name, (fits, remedy) in needed.items():
-            if not fits:
-                raise LikenessError(
-                    f"Network: {name} is {getattr(self, name)!r:.80}; give {remedy}"
-                )
+        fits = isinstance(size, Sequence) and len(size) == 2
+        fits = fits and all(isinstance(edge, int) and edge > 0 for edge in size)
+        fits = fits and size[0] * size[1] <= _MOST_PIXELS
+        self._check("size", fits, "(height, width) in whole pixels, such as (112, 96)")
+        for name, above in (("mean", -math.inf), ("std", 0.0)):
+            numbers = getattr(self, name)
+            numbers = numbers if isinstance(numbers, Sequence) else [numbers]
+            needed = "one number" if name == "mean" else "one number above 0"
+            self._check(
+                name,
+                len(numbers) in (1, 3) and all(_is_number(number, above) for number in numbers),
+                f"{needed}, or three for red, green and blue, such as (0.5, 0.5, 0.5)",
+            )
+        self._check("scale", _is_number(self.scale, 0.0), "a number above 0, such as 255.0")
+        is_rate = isinstance(self.rate_hz, int) and 1000 <= self.rate_hz <= 192_000
+        self._check("rate_hz", is_rate, "a whole number from 1000 to 192000, such as 16_000")
         if says_nothing and size == (112, 112) and self.modality != "speaker" and not self.frontend:
             raise LikenessError(
                 "Network: nothing says which pixels it takes; state size=(height, width), the mean "
@@ -111,6 +112,10 @@ class Network:
                 "size=(112, 112), mean=127.5, std=127.5, bgr=True; mean=0 leaves levels as they are"
             )
 
+    def _check(self, name: str, fits: bool, needed: str) -> None:
+        if not fits:
+            raise LikenessError(f"Network: {name} is {getattr(self, name)!r:.80}; give {needed}")
 
-def _has_numbers(value: Any) -> bool:
-    return isinstance(value, Real) or (isinstance(value, Sequence) and len(value) == 3)
+
+def _is_number(value: Any, above: float) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and float(value) > above

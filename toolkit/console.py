@@ -23,17 +23,22 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 100_000  # columns: more than any line of help holds
 
+# line ends, and marks that turn the order of what follows
+_TURNING = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_ESCAPES = {
+    code: ascii(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160), *_TURNING)
+    if chr(code) not in "\n\t"
+}
+
 
 def visible(text: str) -> str:
-    """The text with escapes for what cannot be printed, such as control characters; line ends and
-    tabs stay.
+    """The text with its control characters as escapes; line ends and tabs stay.
 
     >>> visible("a\x1b[2Jb")
     'a\\\\x1b[2Jb'
     """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def one_line(text: str) -> str:
