@@ -14,7 +14,7 @@ curve keeps them all or none of them.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.bootstrap import Bounds, bounds_of
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Bools, Floats, Scores, Trials
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 
 AUROC_RULE = "of the right above the wrong answers, ties half"
 START_FNMR = 0.05  # at the threshold of the error-versus-discard curve
@@ -167,6 +167,41 @@ def bounds_over_rows(
     return bounds_of(metrics, numbered, subjects, **draws)[0]
 
 
+def sides_with(
+    trials: Trials, ids: Container[str], what: str = "embedding"
+) -> list[tuple[str, tuple[str, ...], Ints]]:
+    """The sides of the trials whose ids have an embedding, or something else.
+
+    These are both sides, or one where no id of the other has any: it may name models of several
+    items.
+
+    Args:
+        trials: The trials.
+        ids: The ids that have it.
+        what: What they have.
+
+    Returns:
+        The name, the ids and the (P,) indices of each side.
+
+    Raises:
+        LikenessError: Only some ids of a side, or none of both sides, have it.
+    """
+    sides = [
+        ("enrolment", trials.enrol_ids, trials.enrol),
+        ("probe", trials.probe_ids, trials.probe),
+    ]
+    missing = {name: [id for id in of_side if id not in ids] for name, of_side, _ in sides}
+    complete = [side for side in sides if not missing[side[0]]]
+    partly = [name for name, of_side, _ in sides if 0 < len(missing[name]) < len(of_side)]
+    if partly or not complete:
+        first = partly[0] if partly else "enrolment"
+        raise LikenessError(
+            f"{missing[first][0]!r} of the {first} side of the trials has no {what}; give the file "
+            "that has all of them"
+        )
+    return complete
+
+
 def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:
     """The qualities of ids as an array.
 
@@ -190,8 +225,6 @@ def trial_quality(
 ) -> tuple[Floats, str]:
     """The quality of each trial: the lower one of its sides that have a quality.
 
-    An enrolment may name a model of several items, which has none.
-
     Args:
         trials: The trials.
         quality: Id -> its quality.
@@ -201,27 +234,22 @@ def trial_quality(
         (P,) qualities, and in words what they are.
 
     Raises:
-        LikenessError: Neither side of a trial has a quality that is a finite number.
+        LikenessError: As `sides_with`. As `numbers_of`.
 
     Example:
         >>> trials = Trials(("a", "b"), ("b",), [0, 1], [0, 0])
         >>> trial_quality(trials, {"a": 5.0, "b": 1.0})
         (array([1., 1.]), 'the lower norm of the two sides')
     """
-    sides = [
-        np.array([quality.get(id, np.nan) for id in ids], dtype=np.float64)[index]
-        for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
+    of_sides = [
+        (side, numbers_of([(id, quality[id]) for id in ids])[index])
+        for side, ids, index in sides_with(trials, quality, name)
     ]
-    values: Floats = np.fmin(*sides)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        enrol, probe = (int(rows[bad[0]]) for rows in (trials.enrol, trials.probe))
-        raise LikenessError(
-            f"{trials.enrol_ids[enrol]!r} and {trials.probe_ids[probe]!r} are compared, and have "
-            f"no {name}, or none that is finite; give the file that has all of them"
-        )
-    partly = "" if np.isfinite(sides).all() else ", as far as they have one"
-    return values, f"the lower {name} of the two sides{partly}"
+    if len(of_sides) == 2:
+        lower: Floats = np.minimum(of_sides[0][1], of_sides[1][1])
+        return lower, f"the lower {name} of the two sides"
+    side, values = of_sides[0]
+    return values, f"the {name} of the {side} side, as the ids of the other side have none"
 
 
 def _in_order(

@@ -24,7 +24,7 @@ from likeness.eval.scoring.score import Scored
 from likeness.eval.spoofing import spoof_results
 from likeness.eval.thresholds import Thresholds
 from likeness.eval.types import Embeddings, Scores, Trials
-from likeness.eval.uncertainty import trial_quality
+from likeness.eval.uncertainty import sides_with
 from likeness.files import (
     ColumnNames,
     File,
@@ -396,8 +396,7 @@ def evaluate(
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
     for name, of_system in embedded.items():
-        there = dict.fromkeys(of_system.ids, 1.0)
-        trial_quality(systems[name][0], there, "embedding")  # refuses what has none
+        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
     compared = evaluate_together(
         {name: of[:2] for name, of in systems.items()},
         settings,

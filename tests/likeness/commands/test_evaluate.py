@@ -70,10 +70,7 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
     [
         (("--save-to", "nowhere"), "no place"),
         (("--save-to", "t.json", "--guarantee", "95"), "0.95"),
-        (
-            ("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"),
-            "have no embedding",
-        ),
+        (("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"), "has no embedding"),
     ],
 )
 def test_what_cannot_be_written_leaves_nothing(
