@@ -463,7 +463,7 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
 
 
 def _remove_pieces(folder: Path) -> None:
-    for pattern in ("plan.json", "??????.npz", ".*.part"):
+    for pattern in ("plan.json", f"{6 * '[0-9]'}.npz", ".*.part"):
         for path in folder.glob(pattern):
             path.unlink()
 

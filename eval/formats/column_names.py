@@ -224,12 +224,15 @@ def is_label(text: str) -> bool:
     return text.lower() in IS_TARGET
 
 
-def is_trial_header(fields: Sequence[str], needed: Sequence[str] = ("enrol", "probe")) -> bool:
+def is_trial_header(
+    fields: Sequence[str], needed: Sequence[str] = ("enrol", "probe"), *, partly: bool = False
+) -> bool:
     """Returns whether fields are names of columns of trials or scores, and no line of data.
 
     Args:
         fields: The fields of the line.
         needed: The roles that a header has, each once.
+        partly: Whether any of these roles will do.
 
     Example:
         >>> is_trial_header(["file_x", "file_y", "Decision"])
@@ -242,4 +245,5 @@ def is_trial_header(fields: Sequence[str], needed: Sequence[str] = ("enrol", "pr
     if any(is_label(field) or is_number(field) for field in others):
         return False
     known = [role for role in roles if role is not None]
-    return set(needed) <= set(known) and len(set(known)) == len(known)
+    is_whole = set(needed) <= set(known) and len(set(known)) == len(known)
+    return is_whole or (partly and bool(set(known) & set(needed)))

@@ -77,6 +77,8 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     place = Path(path)
+    if place.suffix.lower() == ".npz":
+        raise LikenessError(f"{path}: trials and scores are text or .parquet; name it so")
     is_text = place.suffix.lower() != ".parquet"
     sides = [
         in_order(Column(list(ids), codes))

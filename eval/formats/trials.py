@@ -156,7 +156,7 @@ def _read(
 
     def shape_of(sample: list[str]) -> lists.Shape:
         fields = lists.split(sample[0], lists.separator_of(sample[0]))
-        is_named = is_trial_header(fields, needed)
+        is_named = is_trial_header(fields, needed, partly=where.lower().endswith((".csv", ".tsv")))
         if stated or is_named:
             return lists.named_shape(sample, places_of, header=is_named or not by_number(stated))
         return lists.headless_shape(sample, fits)
@@ -172,6 +172,11 @@ def _read(
             for layout in layouts
         )
 
+    if where.lower().endswith(".npz"):
+        raise LikenessError(
+            f"{where}: trials and scores are text or .parquet files, and no .npz; is this a file "
+            "of embeddings?"
+        )
     if in_memory:
         table = _of_values(lists.read_frame(source, places_of))
     elif (path := Path(source)).suffix.lower() == ".parquet":

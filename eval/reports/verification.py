@@ -428,11 +428,15 @@ def conventions_table(results: Sequence[Result]) -> Markup:
         for key, value in results[0].conventions.items()
         if all(result.conventions.get(key) == value for result in results)
     }
-    own = {
-        metric_label(result.metric): listed(
-            {key: value for key, value in result.conventions.items() if key not in shared}
-        )
-        for result in results
-    }
-    rows = {"All": listed({"protocol": results[0].protocol, **shared}), **own}
-    return table([], [row for row in rows.items() if row[1]])
+    lines = {("All", listed({"protocol": results[0].protocol, **shared})): dict[str, None]()}
+    for result in results:
+        own = {key: value for key, value in result.conventions.items() if key not in shared}
+        line = metric_label(result.metric), listed(own)
+        lines.setdefault(line, {})[result.system] = None
+    num_systems = len({result.system for result in results})
+    rows = []
+    for (label, text), systems in lines.items():
+        only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
+        if text:
+            rows.append((label + only, text))
+    return table([], rows)

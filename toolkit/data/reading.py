@@ -45,8 +45,14 @@ class Bad(NamedTuple):
 
 
 def write_bad(path: Path, bad: Iterable[Bad]) -> None:
-    """Write a line for each item: its id, a tab, and the reason."""
-    write_text(path, "".join(f"{item.id}\t{' '.join(item.reason.split())}\n" for item in bad))
+    """Write a line for each item: its id, whose tabs and line ends become blanks, a tab, and the
+    reason.
+    """
+    lines = []
+    for item in bad:
+        name = " ".join(item.id.replace("\t", " ").splitlines())
+        lines.append(f"{name}\t{' '.join(item.reason.split())}\n")
+    write_text(path, "".join(lines))
 
 
 class Unreadable(LikenessError):

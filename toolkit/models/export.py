@@ -10,7 +10,7 @@ import inspect
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -64,7 +64,7 @@ class Smaller(NamedTuple):
     Attributes:
         precision: "float16" or "int8".
         calibration: Items of the kind that the model will see, from which int8 takes the ranges of
-            what flows through the network; not used by float16. All have to be readable.
+            what flows through the network; not used by float16.
     """
 
     precision: precision.Precision
@@ -180,26 +180,45 @@ def _smaller(
     if smaller.precision == "float16":
         proto = precision.with_half_weights(proto, keep=frontend)
     else:
-        inputs = list(_read_all(smaller.calibration, cast(Read, model.read), shape))
+        inputs = _readable(smaller.calibration, cast(Read, model.read), shape)
         proto = precision.with_bytes(proto, inputs, keep=frontend)
     content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     return proto, {"digest": digest([model.digest, content]), "precision": smaller.precision}
 
 
-def _read_all(
+def _readable(
     items: Sequence[Item], read: Read, shape: tuple[int | None, ...]
-) -> Iterator[NDArray[np.float32]]:
-    """Yield the inputs of the items, each a batch of one.
+) -> list[NDArray[np.float32]]:
+    """Return the inputs of the items that can be read, each a batch of one.
 
-    Long waves are cut to their middle: what flows through a network does not grow with their
-    length, and the time does.
+    A warning counts the others. Long waves are cut to their middle: what flows through a network
+    does not grow with their length, and the time does.
+
+    Raises:
+        LikenessError: None of them can be read; the reason of the first is given.
     """
+    inputs, reasons = [], []
     for item in tracked(items, "reading for calibration"):
-        values = as_input(read(item), read, item.id)
+        try:
+            values = as_input(read(item), read, item.id)
+        except (ValueError, OSError) as error:
+            reasons.append(f"{item.id}: {error}")
+            continue
         if shape == (None,):
             start = max(0, (len(values) - _MOST_SAMPLES) // 2)
             values = values[start : start + _MOST_SAMPLES]
-        yield np.asarray(values, dtype=np.float32)[None]
+        inputs.append(np.asarray(values, dtype=np.float32)[None])
+    if not inputs:
+        raise LikenessError(
+            f"none of the {len(items)} items for calibration can be read ({reasons[0]})"
+        )
+    if reasons:
+        warnings.warn(
+            f"{len(reasons)} of {len(items)} items for calibration cannot be read and are left out "
+            f"({reasons[0]})",
+            stacklevel=1,
+        )
+    return inputs
 
 
 def write(proto: Any, metadata: Mapping[str, str], file: Path) -> None:

@@ -18,6 +18,7 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.load import load
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.data.items import Item
 from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -57,7 +58,9 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
     export.export(plain, files["float32"])
     export.export(plain, files["float16"], smaller=export.Smaller("float16"))
     items = folders.items(voices, split="all")
-    export.export(plain, files["int8"], smaller=export.Smaller("int8", items[:3]))
+    calibration = [*items[:3], Item("absent", tmp_path / "absent.wav", "ann")]
+    with pytest.warns(UserWarning, match=r"cannot be read"):
+        export.export(plain, files["int8"], smaller=export.Smaller("int8", calibration))
     sizes = {name: file.stat().st_size for name, file in files.items()}
     assert sizes["int8"] < sizes["float16"] < sizes["float32"]
     loaded = {name: load(str(file)) for name, file in files.items()}
