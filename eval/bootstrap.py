@@ -227,8 +227,8 @@ def bounds(
     if drawn.number < FEW_DRAWN:
         note = (
             f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too "
+            "narrow"
         )
-        note += "narrow"
     effective = drawn.number if drawn.effective is None else drawn.effective
     return Bounds(t_interval(values, value, level, effective, difference=difference), note)
 

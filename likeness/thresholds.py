@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.provenance import digest
+from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
@@ -290,7 +290,7 @@ def left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
 
 
 def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Origin]:
-    """Where the thresholds of scores go. Where they are used they have to be those of the model.
+    """Where the thresholds of scores go, after checking that it is the place of their model.
 
     Args:
         to: The folder of a run, an .onnx or .safetensors file, or a .json file of any name.
@@ -300,7 +300,8 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
         The file, and the origin.
 
     Raises:
-        LikenessError: The scores do not say their model, or `to` is no place for thresholds.
+        LikenessError: The scores do not say their model, or `to` is another model or no place for
+            thresholds.
     """
     if origin is None or not origin.model:
         raise LikenessError(
@@ -309,11 +310,31 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
         )
     path = Path(to)
     if path.suffix.lower() == ".json":
-        return path, origin
-    place = place_of(str(to))
-    if place is None or not path.exists():
+        place: Path | None = path
+        known = [entry.origin.model for entry in load(path)] if path.exists() else [origin.model]
+    else:
+        place = place_of(str(to))
+        known = _digests(path) if place is not None and path.exists() else []
+    if place is None or origin.model not in known:
         raise LikenessError(
-            f"{to} is no place for thresholds; name the run, .onnx or .safetensors file that gave "
-            "the scores, or a .json file, which verify, gallery and serve take as --thresholds"
+            f"{to} is no place for the thresholds of model {origin.model[:16]}"
+            + (f", but of model {known[0][:16]}" if known else "")
+            + "; name the run or .onnx file that gave the scores, or a .json file for its "
+            "thresholds, which verify, gallery and serve take as --thresholds"
         )
     return place, origin
+
+
+def _digests(path: Path) -> list[str]:
+    """The digests that embeddings of a model may state, the usual one first."""
+    if path.suffix.lower() == ".onnx":
+        from likeness.toolkit.models.onnx import read
+
+        contents = read(path)
+        if contents is not None:
+            return [str(contents[1]["digest"])]
+        # Which filterbanks an .onnx file of others was used with is not in the file.
+        return [sha256(path), digest([sha256(path), "3dspeaker"])]
+    from likeness.toolkit.models import checkpoint
+
+    return [checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)[2]]

@@ -47,6 +47,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.progress import step
 from likeness.eval.temporary import temporary_folder
+from likeness.eval.types import check_choice
 from likeness.included import is_included, onnx_file, resolved
 from likeness.models.trust import check_trusted
 from likeness.presence import refuse_missing_model
@@ -82,8 +83,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
             architecture is not known.
     """
-    if frontend not in get_args(Frontend):
-        raise LikenessError(f"front-end {frontend!r}: must be one of {get_args(Frontend)}")
+    check_choice("frontend", frontend, get_args(Frontend))
     refuse_missing_model(model)
     if is_included(model):
         return _load_onnx(onnx_file(model), frontend, trust)

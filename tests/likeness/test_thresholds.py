@@ -134,11 +134,12 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(world: Path) -> 
     save = ("evaluate", "s", *FARS, "--save-to")
     for place, word in (("hub:a/b", ".json"), ("no.onnx", ".json"), ("no/t.json", "no")):
         assert word in refused(*save, place)
-    # Of another model, which a second checkpoint is: they are kept apart, and not used.
+    # Of another model, which a second checkpoint is.
     other = Path("runs/other")
     shutil.copytree("runs/voices", other)
     content = (other / "last.safetensors").read_bytes()
     (other / "last.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
+    assert "is no place for the thresholds" in refused(*save, other)
     assert run_command(*save, "t.json") == 0
     verify = ("verify", "a.wav", "b.wav", "--far", 0.5, "--thresholds", "t.json", "--model")
     assert run_command(*verify, "runs/voices") == 0
