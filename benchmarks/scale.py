@@ -181,8 +181,6 @@ def write_lists(folder: Path, size: int) -> None:
     embeddings.write(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
     np.savez(folder / "limits.npz", enrol=enrol, probe=probe, score=values)
-    np.savez(folder / "t.npz", enrol=enrol, probe=probe)  # what the limits read
-    np.savez(folder / "s.npz", score=values)
     for suffix in SUFFIXES:
         write_trials(folder / f"t{suffix}", trials)
         write_scores(folder / f"s{suffix}", trials, values)

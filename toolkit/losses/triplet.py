@@ -94,7 +94,8 @@ def _sums(
     d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, *, smooth: bool = False
 ) -> tuple[Tensor, ...]:
     """What _TripletSum gives, (1,) each."""
-    total, above = _TripletSum.apply(d, same, other, margin, kind, smooth)  # type: ignore[no-untyped-call]
+    settings = (margin, kind, smooth)
+    total, above = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
     return total[None], above[None]
 
 
