@@ -1,6 +1,7 @@
 """What the columns of lists and tables are: by their names, or by what the user says."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 from likeness.eval.errors import LikenessError
@@ -162,7 +163,7 @@ def choose(
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             raise LikenessError(
                 f"{where}: {problem}; its columns are ({', '.join(names[:_MAX_NAMED])}): say which "
-                f"it is, as in --columns {role}={likely[0]}"
+                f"it is, as in --columns {shlex.quote(f'{role}={likely[0]}')}"
             )
     return places
 

@@ -122,9 +122,9 @@ def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
     is_determined = num >= 2 and len(rows) - num >= dims
     if not is_determined or not 0 <= lda_dim <= min(dims, num - 1):
         raise LikenessError(
-            f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it takes "
-            f"two classes, {num + dims} items of so many, with LDA too, and an lda_dim of 0 (none) "
-            f"to {min(dims, max(num - 1, 0))}: add items, or score by the cosine"
+            f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it needs "
+            f"two classes or more, of {num} classes {num + dims} items or more, and an lda_dim of 0 "
+            f"(none) to {min(dims, max(num - 1, 0))}: add items, or score by the cosine"
         )
 
 

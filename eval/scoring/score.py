@@ -351,7 +351,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     if missing:
         raise LikenessError(
             f"durations: the quality measure log_duration needs the seconds of each item, and "
-            f"{missing[0]!r} has none; add them"
+            f"{missing[0]!r} has none; give them by --durations"
         )
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
