@@ -123,7 +123,7 @@ def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
     if not is_determined or not 0 <= lda_dim <= min(dims, num - 1):
         raise LikenessError(
             f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it needs "
-            f"two classes or more, of {num} classes {num + dims} items or more, and an lda_dim from "
+            f"two classes or more, {num + dims} items or more of {num} classes, and an lda_dim of "
             f"0 (none) to {min(dims, max(num - 1, 0))}: add items, or score by the cosine"
         )
 
