@@ -59,7 +59,7 @@ def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
     assert sides.tolist() == [[0, 0], [1, 0]]
 
 
-@pytest.mark.parametrize("name", ["t.txt", "t.npz", "t.parquet"])
+@pytest.mark.parametrize("name", ["t.txt", "t.parquet"])
 def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path, name: str) -> None:
     enrol, probe = np.array([0, 1, 0], np.int32), np.array([0, 1, 1], np.int32)
     write_trials(tmp_path / name, Trials((NFC, NFD), ("ann", "bob"), enrol, probe))
