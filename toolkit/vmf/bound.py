@@ -10,8 +10,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 from likeness.toolkit.vmf.distribution import (
     Method,
@@ -83,7 +81,7 @@ class _SoftmaxBound(torch.autograd.Function):
     A class's logit is a smooth function of the score alone, which lies within |w_j|: a polynomial
     of low degree per class (see polynomials), evaluated with its derivative in a few fused
     multiply-adds per score instead of the series' two logarithms and some fifty products. `forward`
-    is long, as its two loops share a dozen buffers: a part of it would be a function of them all.
+    is long for the reason of _ExpectedLikelihood's: its loops share a dozen buffers.
     """
 
     @staticmethod
@@ -237,8 +235,8 @@ def el_nivmf_cross_entropy(
 ) -> Tensor:
     """Mean cross-entropy of -d/t, where d is d_el_nivmf.
 
-    The same as cross_entropy(-d_el_nivmf(...) / t, y), without ever keeping (S, B, C): a block of
-    it is computed again for the gradient.
+    The same value and gradients as cross_entropy(-d_el_nivmf(...) / t, y), without ever making (S,
+    B, C): what then costs is the matrix products.
 
     Args:
         samples: Unit vectors (S, B, D).
@@ -251,36 +249,109 @@ def el_nivmf_cross_entropy(
     Returns:
         A scalar.
     """
-    terms = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
+    first, second, constant, power = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
     t = torch.as_tensor(temperature, dtype=samples.dtype, device=samples.device)
-    most = 2**23 if samples.device.type == "cpu" else 2**26
-    size = max(1, most // (len(samples) * len(mu)))
-    sums = [
-        checkpoint(
-            _cross_entropy_sum,
-            *(samples[:, start : start + size], y[start : start + size], terms),
-            *(t, temperature_inside),
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for start in range(0, len(y), size)
-    ]
-    return torch.stack(sums).sum() / len(y)
+    terms = (samples, first, second, constant, t, y, power, temperature_inside)
+    return cast(Tensor, _expected_likelihood(*terms, torch.is_grad_enabled()))
 
 
-def _cross_entropy_sum(
-    samples: Tensor,
-    y: Tensor,
-    terms: tuple[Tensor, Tensor | None, Tensor, float],
-    t: Tensor,
-    inside: bool,
-) -> Tensor:
-    """The sum over some embeddings, given what nivmf_terms makes."""
-    first, second, constant, power = terms
-    along = samples @ first.T
-    if second is not None:
-        inverse = (samples.square() @ second.T).clamp(min=1e-30).rsqrt()
-        along = along * inverse + power * inverse.log() if power else along * inverse
-    density = constant + along
-    likelihood = torch.logsumexp(density / t if inside else density, dim=0) - log(len(samples))
-    return cross_entropy(likelihood if inside else likelihood / t, y, reduction="sum")
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _expected_likelihood(*arguments: Any) -> Any:
+    return _ExpectedLikelihood.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+class _ExpectedLikelihood(torch.autograd.Function):
+    """mean_i [logsumexp_j l_ij - l_iy], l_ij = (logsumexp_s u_sij - log S) (tau / t).
+
+    u = density / tau, where tau is t if that is inside, else 1, and density = constant_j - (power /
+    2) log m + (x.first_j) / sqrt(m), m = x^2.second_j; without second, m = 1. `forward` is long, as
+    its two loops share a dozen buffers: a part of it would be a function of them all.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        samples: Tensor,
+        first: Tensor,
+        second: Tensor | None,
+        constant: Tensor,
+        t: Tensor,
+        y: Tensor,
+        power: float,
+        inside: bool,
+        learn: bool,
+    ) -> Tensor:
+        (num, size), classes, on_cpu = samples.shape[:2], len(first), samples.device.type == "cpu"
+        tau, outer = (float(t), 1.0) if inside else (1.0, 1 / float(t))
+        x = samples.transpose(0, 1).contiguous()  # (B, S, D): blocks of rows are then contiguous
+        d_x, d_first = torch.empty_like(x), torch.zeros_like(first)
+        d_constant = torch.zeros_like(constant)
+        d_second = None if second is None else torch.zeros_like(second)
+        offset, total, d_t = constant / tau, 0.0, 0.0
+        # Matrix products want many rows, and everything else wants them in the cache.
+        rows = max(1, min(size, (2**23 if on_cpu else 2**26) // (num * classes)))
+        few = max(1, min(rows, (2**18 if on_cpu else 2**26) // (num * classes)))
+        products = x.new_empty(1 if second is None else 2, rows * num, classes)
+        scratch = x.new_empty(2, few, num, classes)
+        for start in range(0, size, rows):
+            block = x[start : start + rows].flatten(0, 1)
+            square = block.square()
+            inner = torch.mm(block, first.T, out=products[0, : len(block)]).view(-1, num, classes)
+            lengths = None
+            if second is not None:
+                lengths = torch.mm(square, second.T, out=products[1, : len(block)])
+                lengths = lengths.view(-1, num, classes)
+            for begin in range(0, len(inner), few):
+                along = inner[begin : begin + few]
+                u, share = scratch[:, : len(along)]
+                if lengths is None:
+                    torch.add(offset, along, alpha=1 / tau, out=u)
+                else:
+                    inverse = lengths[begin : begin + few].clamp_(min=1e-30).rsqrt_()
+                    along.mul_(inverse)
+                    torch.add(offset, along, alpha=1 / tau, out=u)
+                    if power:
+                        u.add_(torch.log(inverse, out=share), alpha=power / tau)
+                torch.softmax(u, 1, out=share)
+                logits = (u.amax(1) - share.amax(1).log() - log(num)) * outer
+                labels = y[start + begin : start + begin + len(along), None]
+                own = logits.gather(1, labels)
+                total += float((torch.logsumexp(logits, 1, keepdim=True) - own).sum())
+                if not learn:
+                    continue
+                d_logits = torch.softmax(logits, 1)
+                d_logits.scatter_add_(1, labels, -torch.ones_like(own)).div_(size)
+                share.mul_((d_logits * outer)[:, None])  # d loss / d u
+                part = torch.dot(u.flatten(), share.flatten()) if inside else d_logits * logits
+                d_t -= float(part.sum())
+                d_constant += share.sum((0, 1))
+                if lengths is None:
+                    along.copy_(share)
+                else:
+                    # d inner = share / sqrt(m), and d m = -(power + inner / sqrt(m)) share / 2 m,
+                    # each still to be divided by tau.
+                    along.add_(power).mul_(inverse)
+                    inverse.mul_(share)
+                    along.mul_(inverse)
+            if not learn:
+                continue
+            d_block = d_x[start : start + rows].flatten(0, 1)
+            if second is None or d_second is None or lengths is None:
+                d_inner = inner.flatten(0, 1)
+                torch.mm(d_inner, first, out=d_block)
+            else:
+                d_inner, d_square = lengths.flatten(0, 1), inner.flatten(0, 1)
+                torch.mm(d_square, second, out=d_block)
+                d_block.mul_(block).neg_().addmm_(d_inner, first)
+                d_second.addmm_(d_square.T, square, alpha=-0.5 / tau)
+            d_first.addmm_(d_inner.T, block, alpha=1 / tau)
+        if learn:
+            d_samples, d_temperature = d_x.div_(tau).transpose(0, 1), t.new_tensor(d_t / float(t))
+            ctx.save_for_backward(d_samples, d_first, d_second, d_constant / tau, d_temperature)
+        return samples.new_tensor(total / size)
+
+    @staticmethod
+    @once_in_full
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = (None if slope is None else grad * slope for slope in ctx.saved_tensors)
+        return (*slopes, None, None, None, None)
