@@ -70,8 +70,8 @@ def export(
     """Write a model as one file for other systems, or a model and a head as one model.
 
     The file takes waves or images of any batch size and length, and gives raw embeddings. It is
-    written only if it gives the same embeddings as torch; with a smaller --precision the command
-    says how far they differ, which int8 may much.
+    written only if it gives the same embeddings as torch. With a smaller --precision they differ,
+    and the command says by how much.
     """
     if head is not None:
         import likeness
