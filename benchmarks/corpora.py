@@ -36,14 +36,14 @@ from people import ENDINGS
 from performance import ROOT, parser_of, row, table
 
 from likeness.eval.formats.trials import read_scores
+from likeness.eval.items.items import Item, Items
+from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials
 from likeness.modalities import folders
 from likeness.modalities.speaker import an4, speechocean
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.data.items import Item, Items
-from likeness.toolkit.data.pairs import all_pairs
 from likeness.toolkit.training import recipe as recipes
 
 RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"

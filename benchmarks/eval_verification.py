@@ -53,7 +53,7 @@ def from_curve(
 
 def metrics(num_targets: int, num_nontargets: int) -> Works:
     """Metrics of normal scores, the targets' three higher."""
-    from likeness.eval.verification import verification_metrics
+    from likeness.eval.metrics.verification import verification_metrics
 
     rng = np.random.default_rng(0)
     labels = np.arange(num_targets + num_nontargets) < num_targets
@@ -69,9 +69,9 @@ def metrics(num_targets: int, num_nontargets: int) -> Works:
 
 def bootstrap() -> Works:
     """1,000 draws of 40 subjects with replacement."""
-    from likeness.eval.bootstrap import bounds_of
+    from likeness.eval.intervals.bootstrap import bounds_of
+    from likeness.eval.metrics.verification import eer, min_dcf
     from likeness.eval.types import Scores
-    from likeness.eval.verification import eer, min_dcf
 
     rng = np.random.default_rng(0)
     target = np.arange(37_611) % 2 == 0
@@ -101,7 +101,7 @@ def bootstrap() -> Works:
 
 def identify() -> Works:
     """Search of 19,593 probes among 3,531 templates."""
-    from likeness.eval.identification import rank_rate, search_embeddings, tpir
+    from likeness.eval.metrics.identification import rank_rate, search_embeddings, tpir
 
     rng = np.random.default_rng(0)
     gallery, probes = (rng.standard_normal((n, 512), dtype=np.float32) for n in (3531, 19_593))

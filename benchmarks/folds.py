@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from likeness.eval.bootstrap import bounds_of, drawn_from, t_interval
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, t_interval
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.similarity import score_trials
+from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.eval.scoring.normalization import as_norm
-from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Scores, Trials
-from likeness.eval.verification import eer, min_dcf
 from likeness.models.run import load_model
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit

@@ -22,6 +22,7 @@ from performance import table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.backbones.iresnet import IResNet
@@ -29,7 +30,6 @@ from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
 from likeness.toolkit.data.reading import Array
 from likeness.toolkit.losses.margin import ArcFace

@@ -28,10 +28,10 @@ import torch
 from performance import ROOT, is_installed, parser_of, row, table
 from torch import Tensor
 
-from likeness.eval import per_item
-from likeness.eval.bootstrap import effective_number, t_interval
-from likeness.eval.per_item import PerItem
-from likeness.eval.retrieval import query_metrics
+from likeness.eval.intervals import per_item
+from likeness.eval.intervals.bootstrap import effective_number, t_interval
+from likeness.eval.intervals.per_item import PerItem
+from likeness.eval.metrics.retrieval import query_metrics
 from likeness.modalities.image import small_sets
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.measure import TEST, run_test

@@ -23,13 +23,13 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from likeness.eval.items.items import Item, label_numbers
 from likeness.eval.types import Embeddings
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.pooling import statistics
-from likeness.toolkit.data.items import Item, label_numbers
 
 CROP_SECONDS, SEED, STEPS = 2.0, 0, 500
 

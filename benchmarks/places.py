@@ -3,10 +3,10 @@
     python benchmarks/places.py --data ../shared/data --runs runs/claims --out runs/places
 
 Measures: the false-accept rate (FAR) and the false-reject rate at a threshold for a FAR of 1 %. It
-    was measured on half of the people of a first place, or estimated by likeness.eval.unlabelled
+    was measured on half of the people of a first place, or estimated by likeness.eval.metrics.unlabelled
     from half of the items of the second one; the other half is tested. Two models of voices and two
     of faces go to other people and to five conditions each. Items are damaged by
-    likeness/conditions.py. What is in OUT is not embedded again.
+    likeness/benchmark.py. What is in OUT is not embedded again.
     What it does not show: places with more than 80 people, and other kinds of networks.
 Peers: the threshold of the first place as it is.
 Limit: the false-reject rate at the threshold that has a FAR of 1 % on the tested items themselves.
@@ -29,14 +29,14 @@ from corpora import items_of
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from likeness.conditions import damaged, parse
-from likeness.eval import unlabelled
+from likeness.benchmark import damaged, parse
 from likeness.eval.formats import embeddings
+from likeness.eval.items.items import Item
+from likeness.eval.metrics import unlabelled
 from likeness.eval.types import Embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import speechocean
 from likeness.models.run import load_model
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
 
 FAR, NUM_SEEDS = 0.01, 4

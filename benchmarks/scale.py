@@ -34,13 +34,13 @@ from performance import Cost, cost, parser_of, row, table
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import write_scores, write_trials
-from likeness.eval.similarity import score_trials
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import check_unique, fingerprint, label_numbers
+from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
 from likeness.modalities import folders
 from likeness.modalities.face import recordio
 from likeness.toolkit.data import shards
-from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.data.items import check_unique, fingerprint, label_numbers
 from likeness.toolkit.data.sampling import Sampling, epoch_batches
 
 SPEAKERS = 5_994  # of the items

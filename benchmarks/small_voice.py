@@ -35,19 +35,19 @@ from numpy.typing import NDArray
 from performance import parser_of, row, table
 
 import likeness
-from likeness.eval import thresholds
-from likeness.eval.bootstrap import bounds_of
-from likeness.eval.calibration import Fusion, fit_fusion
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.intervals.bootstrap import bounds_of
+from likeness.eval.items.pairs import all_pairs
+from likeness.eval.metrics.similarity import score_trials
+from likeness.eval.metrics.verification import cllr, min_cllr, tar_threshold
+from likeness.eval.scoring import thresholds
+from likeness.eval.scoring.fusion import Fusion, fit_fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.similarity import score_trials
 from likeness.eval.types import Scores, Trials
-from likeness.eval.verification import cllr, min_cllr, tar_threshold
 from likeness.modalities.speaker import audio
 from likeness.toolkit.backbones.head import Beside
-from likeness.toolkit.data.pairs import all_pairs
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import describe

@@ -31,12 +31,12 @@ import torch
 from performance import ROOT, in_turn, parser_of, row, table
 from torch import Tensor, nn
 
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker import an4, audio
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.toolkit.backbones.ecapa import ECAPA, import_torchaudio
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 

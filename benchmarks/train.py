@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from performance import parser_of, row, table
 
+from likeness.eval.items.items import Item
 from likeness.modalities.face import images as face_images
 from likeness.modalities.face.augment import FLIP_VIEW
 from likeness.modalities.image import images as image_images
@@ -41,7 +42,6 @@ from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
 from likeness.toolkit.data.reading import Floats
 from likeness.toolkit.data.sampling import Sampling

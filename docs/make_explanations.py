@@ -29,10 +29,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import likeness
-from likeness.eval.bootstrap import interval
+from likeness.eval.intervals.bootstrap import interval
+from likeness.eval.intervals.uncertainty import quality_auroc, risk_coverage
+from likeness.eval.metrics.verification import eer
 from likeness.eval.types import Scores
-from likeness.eval.uncertainty import quality_auroc, risk_coverage
-from likeness.eval.verification import eer
 from likeness.modalities.image import small_sets
 from likeness.toolkit.vmf.distances import d_el_vmf
 from likeness.toolkit.vmf.distribution import mean_resultant

@@ -28,7 +28,6 @@ from torch import nn
 
 import likeness.toolkit.losses
 from likeness import backbones
-from likeness.recipe_files import folder, head, names
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.contract import Spreadable, has_proxies
 from likeness.toolkit.training.assign import as_text, kind
@@ -44,6 +43,7 @@ from likeness.toolkit.training.recipe import (
     Verification,
 )
 from likeness.toolkit.training.tuning import LoRA, Tuning
+from likeness.training.recipe_files import folder, head, names
 
 DOCS = Path(__file__).parent
 PAGES = ("losses", "backbones", "recipes")

@@ -33,15 +33,15 @@ import numpy as np
 from comparison_figures import plt, save
 from numpy.typing import NDArray
 
+from likeness.eval.items.items import Items
 from likeness.losses import VMF
 from likeness.metrics import per_item
 from likeness.recipe import Classification, Recipe, Retrieval, one_sentence
-from likeness.recipe_files import located
-from likeness.toolkit.data.items import Items
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.recipe import of_data
+from likeness.training.recipe_files import located
 
 FIGURES = ("sphere", "norms", "ordered", "extremes")
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 # The names of each module, imported when they are first used. For type checkers they stand below.
 _NAMES = {
     "likeness.checking.check": ("check",),
-    "likeness.conditions": ("bench",),
-    "likeness.eval.calibration": ("Fusion", "load_fusion"),
+    "likeness.benchmark": ("bench",),
+    "likeness.eval.scoring.fusion": ("Fusion", "load_fusion"),
     "likeness.eval.errors": ("LikenessError",),
     "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
     "likeness.eval.formats.trials": ("read_trials",),
@@ -34,16 +34,16 @@ _NAMES = {
     "likeness.eval.scoring.score": ("Scored",),
     "likeness.eval.scoring.settings": ("Scoring",),
     "likeness.eval.types": ("Scores", "Trials"),
-    "likeness.files": ("Embeddings", "read_embeddings"),
-    "likeness.evaluation": ("Evaluation", "evaluate"),
-    "likeness.joining": ("join",),
-    "likeness.lists": ("items",),
-    "likeness.model": ("Model", "load", "train"),
-    "likeness.network": ("Network",),
+    "likeness.eval.formats.values": ("Embeddings", "read_embeddings"),
+    "likeness.eval.protocols.evaluation": ("Evaluation", "evaluate"),
+    "likeness.models.joining": ("join",),
+    "likeness.checking.lists": ("items",),
+    "likeness.models.model": ("Model", "load", "train"),
+    "likeness.models.network": ("Network",),
     "likeness.scoring": ("calibrate", "score"),
-    "likeness.searching": ("Clusters", "cluster", "identify", "retrieve"),
-    "likeness.verification": ("Verification",),
-    "likeness.toolkit.data.items": ("Item",),
+    "likeness.eval.protocols.searching": ("Clusters", "cluster", "identify", "retrieve"),
+    "likeness.models.verdicts": ("Verification",),
+    "likeness.eval.items.items": ("Item",),
     "likeness.toolkit.gallery.gallery": ("open_gallery",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -58,44 +58,44 @@ if TYPE_CHECKING:
     from likeness import losses as losses
     from likeness import metrics as metrics
     from likeness import recipe as recipe
+    from likeness.benchmark import bench as bench
     from likeness.checking.check import check as check
-    from likeness.conditions import bench as bench
-    from likeness.eval.calibration import Fusion as Fusion
-    from likeness.eval.calibration import load_fusion as load_fusion
+    from likeness.checking.lists import items as items
     from likeness.eval.errors import LikenessError as LikenessError
     from likeness.eval.formats.provenance import likeness_version
     from likeness.eval.formats.subjects import read_durations as read_durations
     from likeness.eval.formats.subjects import read_mapping as read_mapping
     from likeness.eval.formats.trials import read_trials as read_trials
+    from likeness.eval.formats.values import Embeddings as Embeddings
+    from likeness.eval.formats.values import read_embeddings as read_embeddings
+    from likeness.eval.items.items import Item as Item
+    from likeness.eval.protocols.evaluation import Evaluation as Evaluation
+    from likeness.eval.protocols.evaluation import evaluate as evaluate
     from likeness.eval.protocols.identification import (
         IdentificationSettings as IdentificationSettings,
     )
     from likeness.eval.protocols.retrieval import RetrievalSettings as RetrievalSettings
+    from likeness.eval.protocols.searching import Clusters as Clusters
+    from likeness.eval.protocols.searching import cluster as cluster
+    from likeness.eval.protocols.searching import identify as identify
+    from likeness.eval.protocols.searching import retrieve as retrieve
     from likeness.eval.protocols.verification import VerificationSettings as VerificationSettings
+    from likeness.eval.scoring.fusion import Fusion as Fusion
+    from likeness.eval.scoring.fusion import load_fusion as load_fusion
     from likeness.eval.scoring.plda import load_plda as load_plda
     from likeness.eval.scoring.score import Scored as Scored
     from likeness.eval.scoring.settings import Scoring as Scoring
     from likeness.eval.types import Scores as Scores
     from likeness.eval.types import Trials as Trials
-    from likeness.evaluation import Evaluation as Evaluation
-    from likeness.evaluation import evaluate as evaluate
-    from likeness.files import Embeddings as Embeddings
-    from likeness.files import read_embeddings as read_embeddings
-    from likeness.joining import join as join
-    from likeness.lists import items as items
-    from likeness.model import Model as Model
-    from likeness.model import load as load
-    from likeness.model import train as train
-    from likeness.network import Network as Network
+    from likeness.models.joining import join as join
+    from likeness.models.model import Model as Model
+    from likeness.models.model import load as load
+    from likeness.models.model import train as train
+    from likeness.models.network import Network as Network
+    from likeness.models.verdicts import Verification as Verification
     from likeness.scoring import calibrate as calibrate
     from likeness.scoring import score as score
-    from likeness.searching import Clusters as Clusters
-    from likeness.searching import cluster as cluster
-    from likeness.searching import identify as identify
-    from likeness.searching import retrieve as retrieve
-    from likeness.toolkit.data.items import Item as Item
     from likeness.toolkit.gallery.gallery import open_gallery as open_gallery
-    from likeness.verification import Verification as Verification
 
     __version__ = likeness_version()
 else:

@@ -8,6 +8,8 @@ per subject.
 from likeness.eval.formats.trials import read_scores as read_scores
 from likeness.eval.formats.trials import read_trials as read_trials
 from likeness.eval.formats.trials import write_trials as write_trials
+from likeness.eval.items.item_lists import write_items as write_items
+from likeness.eval.items.items import Item as Item
 from likeness.modalities import folders as folders
 from likeness.modalities import synthetic as synthetic
 from likeness.modalities import synthetic_faces as synthetic_faces
@@ -28,7 +30,5 @@ from likeness.modalities.speaker import cnceleb as cnceleb
 from likeness.modalities.speaker import speechocean as speechocean
 from likeness.modalities.speaker import voxceleb as voxceleb
 from likeness.toolkit.data import shards as shards
-from likeness.toolkit.data.item_lists import write_items as write_items
-from likeness.toolkit.data.items import Item as Item
 
 faces = _face_images

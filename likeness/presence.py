@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from likeness.eval.errors import LikenessError
-from likeness.included import resolved
+from likeness.eval.items.remote import is_url, refuse_unreachable
+from likeness.models.included import resolved
 from likeness.toolkit.console import one_line, say
-from likeness.toolkit.data.remote import is_url, refuse_unreachable
 
 if TYPE_CHECKING:
     from likeness.toolkit.data.reading import Bad

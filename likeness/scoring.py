@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from likeness.eval.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.formats.values import ColumnNames, File, Models, embeddings_of, models_of
+from likeness.eval.scoring.fusion import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.scoring.origin import read_origin
 from likeness.eval.scoring.score import Scored, lacking, quality_of, sides_of, with_spellings
 from likeness.eval.scoring.score import calibrate as calibrate_values
 from likeness.eval.scoring.score import score as score_values
 from likeness.eval.scoring.settings import Scoring, column_names, measures_of
 from likeness.eval.types import Embeddings, Floats, Trials, name_first
-from likeness.files import ColumnNames, File, Models, embeddings_of, models_of
 
 Missing = Literal["refuse", "skip"]
 
@@ -236,7 +236,7 @@ def fuse(
         quality: measures that help a fusion that is fitted, "log_norm" or "log_duration".
         embeddings: of the items, for the measures.
         durations: a list `id seconds`, for "log_duration".
-        method: how one is fitted, see `likeness.eval.calibration`. With likelihood_ratio, which
+        method: how one is fitted, see `likeness.eval.scoring.fusion`. With likelihood_ratio, which
             takes no quality, spoofs among the trials are a third class.
 
     Returns:

@@ -1,7 +1,7 @@
 """A person's own data of any modality: items, a split by label, and trials.
 
 The data are a folder DATA/LABEL/**, whose sub-folders are the speakers, subjects or classes, or tar
-shards, a list, a table, a Kaldi folder or an RTTM file (likeness.toolkit.data.listing), and for
+shards, a list, a table, a Kaldi folder or an RTTM file (likeness.eval.items.listing), and for
 faces also RecordIO files.
 """
 
@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Items, label_numbers
+from likeness.eval.items.listing import files_below, is_kaldi_folder, list_items
+from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.toolkit.data import shards
-from likeness.toolkit.data.items import Items, label_numbers
-from likeness.toolkit.data.listing import files_below, is_kaldi_folder, list_items
-from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Modality = Literal["speaker", "face", "image"]
 Split = Literal["train", "validation", "test", "all"]

@@ -11,9 +11,9 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
+from likeness.eval.items.items import Item, label_numbers
 from likeness.modalities.face.images import encoded
 from likeness.modalities.face.recordio import HEADER, MAGIC, MAGIC_BYTES, PART
-from likeness.toolkit.data.items import Item, label_numbers
 
 
 def write(items: Sequence[Item], folder: Path, *, name: str = "train") -> Path:

@@ -28,9 +28,9 @@ import pytest
 import torch
 
 from likeness.cli import main, whole_command
-from likeness.recipe_files import located, names
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
+from likeness.training.recipe_files import located, names
 from tests.scripts import loaded, program
 from tests.tiny_yunet import network, tiny_yunet
 

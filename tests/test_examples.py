@@ -15,13 +15,13 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval import per_item
-from likeness.eval.per_item import PerItem
+from likeness.eval.intervals import per_item
+from likeness.eval.intervals.per_item import PerItem
 from likeness.modalities.image import small_sets
-from likeness.recipe_files import located
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Schedule
 from likeness.toolkit.training.train import fit
+from likeness.training.recipe_files import located
 from tests.scripts import loaded
 from tests.tiny import untrained
 

@@ -29,19 +29,19 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings, trials
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import Item
 from likeness.eval.protocols import ijb_files
 from likeness.eval.scoring import plda
+from likeness.eval.scoring.fusion import Fusion, load_fusion
 from likeness.eval.types import Embeddings, Trials
 from likeness.modalities.face import bins, recordio
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data import images, shards
-from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.onnx import Session
 from tests import tiny
 from tests.modalities.face import bin_file

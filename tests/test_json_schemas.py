@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.calibration import load_fusion
+from likeness.eval.scoring.fusion import load_fusion
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.thresholds import measure
+from likeness.eval.scoring.thresholds import measure
 from likeness.eval.types import Scores
 from likeness.models.load import load_to_embed
+from likeness.models.verdicts import Comparer
 from likeness.toolkit.gallery.gallery import open_gallery
-from likeness.verification import Comparer
 from tests.scripts import printed
 from tests.tiny_yunet import tiny_yunet
 

@@ -46,7 +46,7 @@ INTERNAL = {
     # Recipes are written with what is public, as those of users are.
     "recipes": {
         *(f"likeness.{name}" for name in ("backbones", "data", "frontends", "losses", "metrics")),
-        *("likeness.recipe", "likeness.demo"),
+        *("likeness.recipe", "likeness.training.demo"),
         *(f"likeness.{name}" for name in ("Embeddings", "LikenessError", "Scores")),
     },
 }

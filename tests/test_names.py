@@ -16,15 +16,15 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.files import as_stored
 from likeness.eval.formats.subjects import read_mapping, subjects_of
 from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
-from likeness.eval.groups import sides_of
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import Item, Items, check_unique
+from likeness.eval.items.listing import read_rttm
+from likeness.eval.metrics.groups import sides_of
+from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
-from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
 from likeness.modalities.face.pairs import find_images
-from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.data.items import Item, Items, check_unique
-from likeness.toolkit.data.listing import read_rttm
 from likeness.toolkit.gallery.gallery import open_gallery
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)

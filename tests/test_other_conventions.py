@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
+from likeness.eval.metrics.retrieval import retrieval_metrics
+from likeness.eval.metrics.verification import eer
 from likeness.eval.protocols.lfw import ten_fold_accuracy
-from likeness.eval.retrieval import retrieval_metrics
-from likeness.eval.verification import eer
 
 
 def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -> float:

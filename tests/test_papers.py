@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from likeness.recipe_files import located
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
+from likeness.training.recipe_files import located
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"

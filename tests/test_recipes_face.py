@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic_faces
 from likeness.toolkit.data.images import encode
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe

@@ -19,10 +19,10 @@ from packaging.version import Version
 import likeness
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.templates import read_enrolment
-from likeness.recipe_files import located
+from likeness.models.verdicts import PairRow, read_pairs
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.memory import Memory
-from likeness.verification import PairRow, read_pairs
+from likeness.training.recipe_files import located
 from tests.scripts import loaded, touch
 
 ROOT = Path(__file__).parents[1]

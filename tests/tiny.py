@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from likeness.eval.verification import eer
+from likeness.eval.metrics.verification import eer
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view

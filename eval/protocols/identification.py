@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval import results as report
-from likeness.eval.bootstrap import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
+from likeness.eval.intervals.bootstrap import (
     Drawn,
     bounds,
     check_draws,
@@ -19,9 +21,8 @@ from likeness.eval.bootstrap import (
     draws_of,
     times_drawn,
 )
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.subjects import labels_of
-from likeness.eval.identification import (
+from likeness.eval.intervals.small_rates import exact_bounds
+from likeness.eval.metrics.identification import (
     RULES,
     Protocol,
     Searched,
@@ -29,11 +30,11 @@ from likeness.eval.identification import (
     search_embeddings,
     tpir,
 )
+from likeness.eval.metrics.ranks import Counts
+from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.metrics.verification import check_rate
 from likeness.eval.progress import step
-from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, with_bounds
-from likeness.eval.similarity import check_similarity
-from likeness.eval.small_rates import exact_bounds
 from likeness.eval.types import (
     Bools,
     Embeddings,
@@ -43,7 +44,6 @@ from likeness.eval.types import (
     freeze_numbers,
     name_first,
 )
-from likeness.eval.verification import check_rate
 
 Conventions = dict[str, str | float | int]
 _ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
@@ -54,11 +54,11 @@ class IdentificationSettings:
     """How probes are searched and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
+        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity that the
             meta of the embeddings names, or for cosine where it names none.
         fpirs: False-positive identification rates, one TPIR for each.
         ranks: K of rank-K.
-        protocol: Open or closed, see `likeness.eval.identification.RULES`.
+        protocol: Open or closed, see `likeness.eval.metrics.identification.RULES`.
         terms: "iso" gives the FNIR beside each TPIR, as ISO/IEC 19795-1 does.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the subjects of the probes; 0 leaves the
@@ -176,7 +176,7 @@ def identify(
 
     Raises:
         LikenessError: Ids have no subject, no probe has a mate, the embeddings ask for different
-            similarities; and as in `likeness.eval.identification`.
+            similarities; and as in `likeness.eval.metrics.identification`.
 
     >>> gallery = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
     >>> probes = Embeddings(("ann/2", "bob/2"), [[2, 1], [3, 1]])

@@ -18,7 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.identification import Protocol
+from likeness.eval.metrics.identification import Protocol
+from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.metrics.similarity import pairs as score_pairs
+from likeness.eval.metrics.verification import TarRule
 from likeness.eval.progress import step
 from likeness.eval.protocols.identification import (
     IdentificationSettings,
@@ -30,10 +33,7 @@ from likeness.eval.protocols.ijb_files import Faces, Side
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result
 from likeness.eval.scoring.templates import Method, pool
-from likeness.eval.similarity import check_similarity
-from likeness.eval.similarity import pairs as score_pairs
 from likeness.eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
-from likeness.eval.verification import TarRule
 
 Flip = Literal["sum", "mean", "none", "included"]
 MediaPooling = Literal["mean", "none"]
@@ -66,9 +66,9 @@ class Switches:
             a medium of its own.
         template: The "sum" or the "mean" over the media of a template.
         final_norm: Whether templates are scaled to length 1.
-        similarity: A name of likeness.eval.similarity.
-        tar_rule: See likeness.eval.verification.tar_at_far.
-        tpir_protocol: See likeness.eval.identification.RULES.
+        similarity: A name of likeness.eval.metrics.similarity.
+        tar_rule: See likeness.eval.metrics.verification.tar_at_far.
+        tpir_protocol: See likeness.eval.metrics.identification.RULES.
 
     Raises:
         LikenessError: A switch does not have such a value.
@@ -212,7 +212,7 @@ def verification_1_1(
     pooled: from `templates`. pairs: from likeness.eval.protocols.ijb_files.read_template_pairs.
     subjects: (P, 2) integers for intervals over subjects (num_resamples draws; the pairs file names
     no subjects, the 1:N lists do); None with num_resamples > 0: over trials, marked as optimistic.
-    Errors: those of likeness.eval.verification.
+    Errors: those of likeness.eval.metrics.verification.
     """
     assert pairs.target is not None
     settings = VerificationSettings(

@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from likeness.eval import bootstrap, uncertainty
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import labels_of
+from likeness.eval.intervals import bootstrap, uncertainty
+from likeness.eval.metrics.ranks import Counts
+from likeness.eval.metrics.retrieval import query_metrics
+from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
-from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, table, with_bounds
-from likeness.eval.retrieval import query_metrics
-from likeness.eval.similarity import check_similarity
 from likeness.eval.types import (
     Bools,
     Embeddings,
@@ -41,7 +41,7 @@ class RetrievalSettings:
     """How queries search and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
+        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity that the
             meta of the queries names, or for cosine where it names none.
         ks: K of recall@K.
         level: Share of the resamples that an interval spans.
@@ -50,7 +50,7 @@ class RetrievalSettings:
         seed: Of the draws.
         quality: "norm", or a number for the id of each query, higher for queries to be trusted
             more. The R-AUROC then measures how well it says which queries are answered wrongly, see
-            `likeness.eval.uncertainty`. None leaves it out.
+            `likeness.eval.intervals.uncertainty`. None leaves it out.
 
     Raises:
         LikenessError: A name is unknown, or a number is outside its range.
@@ -137,7 +137,7 @@ def retrieve(
 
     Raises:
         LikenessError: Ids have no class, the gallery is of another model, no query has a relevant
-            item; and as in `likeness.eval.retrieval`.
+            item; and as in `likeness.eval.metrics.retrieval`.
 
     >>> items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
     >>> retrieved = retrieve(items, settings=RetrievalSettings(ks=(1,), num_resamples=0))
@@ -275,7 +275,7 @@ def class_bounds(
 ) -> dict[str, bootstrap.Bounds]:
     """Intervals of the means of per-query values (Q,), all on the same draws.
 
-    The classes are drawn, see `likeness.eval.bootstrap.times_drawn`. The ranks stay those of the
+    The classes are drawn, see `likeness.eval.intervals.bootstrap.times_drawn`. The ranks stay those of the
     whole gallery.
 
     Args:

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval import groups, paired, uncertainty
-from likeness.eval.bootstrap import Bounds, drawn_from, draws_of
-from likeness.eval.comparison import Outcome
 from likeness.eval.errors import LikenessError
-from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.paired import Paired
+from likeness.eval.intervals import paired, uncertainty
+from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
+from likeness.eval.intervals.comparison import Outcome
+from likeness.eval.intervals.paired import Paired
+from likeness.eval.metrics import groups
+from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
+from likeness.eval.metrics.verification import num_allowed, threshold_at_eer
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
-from likeness.eval.verification import num_allowed, threshold_at_eer
 
 
 @dataclass(eq=False)
@@ -109,13 +110,13 @@ def evaluate_together(
         groupings: What the groups are, such as "sex" -> id or subject -> group. The error rates are
             then measured by group as well.
         quality: System -> id -> its quality, such as the norm. How well it says which trials are
-            decided wrongly is then measured as well, see `likeness.eval.uncertainty`.
+            decided wrongly is then measured as well, see `likeness.eval.intervals.uncertainty`.
         failures: What of the list could not be compared. The generalised rates are then measured
-            as well, see `likeness.eval.failures`.
+            as well, see `likeness.eval.metrics.failures`.
 
     Raises:
         LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
-            `evaluate` and `likeness.eval.groups.sides_of`.
+            `evaluate` and `likeness.eval.metrics.groups.sides_of`.
 
     >>> trials = Trials(("a/1", "b/1"), ("a/2", "b/2"), [0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1])
     >>> good, bad = (Scores(values, trials.target) for values in ([3, 1, 1, 3], [3, 4, 1, 2]))

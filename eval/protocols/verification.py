@@ -13,11 +13,12 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likeness.eval import bootstrap, verification
 from likeness.eval.errors import LikenessError
-from likeness.eval.evidence import dev_pav, elub
+from likeness.eval.intervals import bootstrap
+from likeness.eval.intervals.small_rates import with_exact_bounds
+from likeness.eval.metrics import verification
+from likeness.eval.metrics.evidence import dev_pav, elub
 from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
-from likeness.eval.small_rates import with_exact_bounds
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
 Conventions = dict[str, str | float | int]
@@ -43,8 +44,8 @@ class VerificationSettings:
         c_miss: Cost of a miss in the DCF.
         c_fa: Cost of a false accept in the DCF.
         fars: False-accept rates, one TAR for each.
-        eer_method: How the EER is read off the ROC, see `likeness.eval.verification.eer`.
-        tar_rule: Which threshold belongs to a FAR, see `likeness.eval.verification.tar_at_far`.
+        eer_method: How the EER is read off the ROC, see `likeness.eval.metrics.verification.eer`.
+        tar_rule: Which threshold belongs to a FAR, see `likeness.eval.metrics.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
         terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
         level: Share of the resamples that an interval spans.
@@ -185,7 +186,7 @@ def evaluate(
         system: Its name in tables; so is `protocol`.
 
     Raises:
-        LikenessError: As in `likeness.eval.verification` and `likeness.eval.bootstrap`.
+        LikenessError: As in `likeness.eval.metrics.verification` and `likeness.eval.intervals.bootstrap`.
 
     >>> scores = Scores([3, 2, 1, 0, -1, -2], [True, True, False, True, False, False])
     >>> evaluated = evaluate(scores, VerificationSettings(num_resamples=0))

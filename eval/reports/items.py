@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from likeness.eval import per_item
-from likeness.eval.bootstrap import bounds
-from likeness.eval.per_item import Metric, PerItem
+from likeness.eval.intervals import per_item
+from likeness.eval.intervals.bootstrap import bounds
+from likeness.eval.intervals.per_item import Metric, PerItem
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import Log, norms_by_correct, training_curves
 from likeness.eval.reports.map import embedding_map

@@ -13,11 +13,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.cleaning import Fit
-from likeness.eval.identification import Searched, rank_hits, tpir
+from likeness.eval.intervals.uncertainty import risk_coverage
+from likeness.eval.metrics.cleaning import Fit
+from likeness.eval.metrics.identification import Searched, rank_hits, tpir
+from likeness.eval.metrics.ranks import Counts
+from likeness.eval.metrics.similarity import against
 from likeness.eval.progress import step
 from likeness.eval.protocols.retrieval import Answers
-from likeness.eval.ranks import Counts
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import SECONDS, Media
@@ -34,9 +36,7 @@ from likeness.eval.reports.page import (
     write,
 )
 from likeness.eval.results import Result, footnotes
-from likeness.eval.similarity import against
 from likeness.eval.types import Embeddings, Floats
-from likeness.eval.uncertainty import risk_coverage
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -56,7 +56,7 @@ class Sides:
         labels: (N,) their classes or subjects.
         gallery: M embeddings; None where the queries search each other.
         gallery_labels: (M,) their classes or subjects.
-        similarity: a name of likeness.eval.similarity.
+        similarity: a name of likeness.eval.metrics.similarity.
         media: shows items by their ids.
         command: makes the page again.
         inputs: file -> its SHA-256.

@@ -6,9 +6,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from likeness.eval.metrics.verification import threshold_at_eer
 from likeness.eval.reports.page import EMPTY, prose, table
 from likeness.eval.types import Scores, Trials
-from likeness.eval.verification import threshold_at_eer
 
 Counts = NDArray[np.int64]
 

@@ -17,10 +17,12 @@ import numpy as np
 from markupsafe import Markup
 from scipy.special import ndtri
 
-from likeness.eval.groups import Grouped, blocks, notes
-from likeness.eval.paired import Paired
-from likeness.eval.paired import notes as paired_notes
-from likeness.eval.paired import rows as paired_rows
+from likeness.eval.intervals.paired import Paired
+from likeness.eval.intervals.paired import notes as paired_notes
+from likeness.eval.intervals.paired import rows as paired_rows
+from likeness.eval.intervals.uncertainty import errors_at, risk_coverage, trial_quality
+from likeness.eval.metrics.groups import Grouped, blocks, notes
+from likeness.eval.metrics.verification import sort_scores, threshold_at_eer
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import (
     coverage_figure,
@@ -54,8 +56,6 @@ from likeness.eval.results import (
     metric_text,
 )
 from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials, counted
-from likeness.eval.uncertainty import errors_at, risk_coverage, trial_quality
-from likeness.eval.verification import sort_scores, threshold_at_eer
 
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.similarity import against, matrix
 from likeness.eval.progress import report
-from likeness.eval.similarity import against, matrix
 from likeness.eval.types import Floats, Floats32
 
 _BLOCK = 1 << 22  # cohort scores at a time: 16 MB

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from likeness.eval.calibration import Fusion
 from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.formats.provenance import sha256
+from likeness.eval.scoring.fusion import Fusion
 
 FORMAT = "likeness.origin/1"
 

@@ -25,8 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json, write_json
+from likeness.eval.metrics.similarity import pairs
 from likeness.eval.progress import tracked
-from likeness.eval.similarity import pairs
 from likeness.eval.types import Floats
 
 FORMAT = "likeness plda 3"

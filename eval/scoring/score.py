@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_scores
+from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.scoring import normalization, templates
+from likeness.eval.scoring.fusion import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.scoring.origin import Origin, digest_of, write_origin
 from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
-from likeness.eval.similarity import pairs, warn_of_zeros
 from likeness.eval.types import (
     Embeddings,
     Floats,

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.formats.embeddings import read as read_embeddings
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
+from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.scoring.fusion import Fusion, load_fusion
 from likeness.eval.scoring.normalization import check_cohort
 from likeness.eval.scoring.plda import Plda, load_plda
-from likeness.eval.similarity import check_similarity
 from likeness.eval.types import Embeddings, check_choice, check_counts
 
 Norm = Literal["as", "s", "z", "t"]
@@ -70,7 +70,7 @@ class Scoring:
     embeddings, PLDA, mapping or calibration that is read from it.
 
     Attributes:
-        similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
+        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity that the
             meta of the embeddings names, or for cosine where it names none.
         pooling: How the items of a model become one embedding, see
             `likeness.eval.scoring.templates`.

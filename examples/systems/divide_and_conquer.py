@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from likeness.eval.retrieval import clusters
+from likeness.eval.metrics.retrieval import clusters
 from likeness.recipe import Recipe
 from likeness.toolkit.data.batch import Batch, Draw, collate_views
 from likeness.toolkit.data.sampling import draws, fitted

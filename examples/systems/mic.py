@@ -26,7 +26,7 @@ It has 30 clusters for CUB-200-2011 and 200 for Cars196, and weights of 2,500 an
 
 Assumed: both encoders are updated together, with 30 clusters and a weight that suits the embedding
 here, since the size of the last term depends on the dimension. k-means is that of features at
-length 1 (likeness.eval.retrieval.clusters).
+length 1 (likeness.eval.metrics.retrieval.clusters).
 
 A step of the training loop sees embeddings only. The features before the last layer come through a
 hook of torch on the layer that `LAYER` names. A hook needs compute.compile=False and
@@ -44,7 +44,7 @@ import shared
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.retrieval import clusters
+from likeness.eval.metrics.retrieval import clusters
 from likeness.recipe import Recipe
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.common import checked

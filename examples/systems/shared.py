@@ -56,7 +56,6 @@ from torch.nn.functional import normalize
 from likeness.data import Item
 from likeness.losses import MarginLoss
 from likeness.recipe import Recipe, fit, one_sentence
-from likeness.recipe_files import located
 from likeness.toolkit.data.batch import collate
 from likeness.toolkit.losses.mining import Triplets
 from likeness.toolkit.training import recipe as recipes
@@ -65,6 +64,7 @@ from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import Step, step
+from likeness.training.recipe_files import located
 
 # Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
 # losses.

@@ -15,15 +15,15 @@ from scipy.sparse.csgraph import connected_components
 
 from likeness.checking import confounds
 from likeness.checking.files import Modality, Seen, inspection_of, look_at, read_headers
-from likeness.eval.cleaning import fit_of, near_pairs, suspects
+from likeness.checking.lists import modality_of
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.values import File, embeddings_of
+from likeness.eval.items.items import Items
+from likeness.eval.items.labels import alike, suggest_labels
+from likeness.eval.items.listing import is_kaldi_folder, list_items
+from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.types import Embeddings
-from likeness.files import File, embeddings_of
-from likeness.lists import modality_of
 from likeness.modalities.folders import suffixes_of
-from likeness.toolkit.data.items import Items
-from likeness.toolkit.data.labels import alike, suggest_labels
-from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test

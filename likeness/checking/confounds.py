@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.checking.files import Seen
-from likeness.toolkit.data.items import Items
+from likeness.eval.items.items import Items
 
 LEAST = 0.8  # of either measure
 SHUFFLES, MOST_AS_WELL = 999, 4

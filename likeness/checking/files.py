@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
+from likeness.eval.intervals.resampling import in_threads
+from likeness.eval.items.items import Item
 from likeness.eval.progress import report
-from likeness.eval.resampling import in_threads
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Content, Header, Inspection, Unreadable, digest_of_bytes
 
 T = TypeVar("T")

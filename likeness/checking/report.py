@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.values import media_of_items, write_rows
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import block, prose, recompute, table, write
 from likeness.eval.results import aligned
-from likeness.files import media_of_items, write_rows
 
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group
 _SHOWN_ON_PAGE = 12, 4

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from likeness import recipe_files
 from likeness.commands import options
 from likeness.toolkit.console import say
+from likeness.training import recipe_files
 
 
 def comparing(
@@ -75,7 +75,7 @@ def compare(
     from likeness.eval.reports.comparison import table
     from likeness.models.load import read_initial
     from likeness.toolkit.training import compare as comparing
-    from likeness.training import prepare_recipe
+    from likeness.training.prepare import prepare_recipe
 
     chosen, ranges = comparing.load_variants(
         recipe_files.located(recipe), options.names_in(variants), overrides or []

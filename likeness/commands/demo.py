@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from likeness import recipe_files
 from likeness.commands.options import app, stoppable
 from likeness.eval.errors import LikenessError
+from likeness.training import recipe_files
 
 
 @app.command(epilog="Example: likeness demo --only face --out demo")
@@ -47,6 +47,6 @@ def demo(
         ):
             runpy.run_path(str(scripts[only]))["main"](out)
     else:
-        from likeness.demo import run_all
+        from likeness.training.demo import run_all
 
         run_all(folders, out)

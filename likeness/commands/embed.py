@@ -85,13 +85,13 @@ def embed(
     if join or parts:
         if not (join and parts) or model is not None or items is not None or ijb is not None:
             raise LikenessError("--join takes the files of all parts and --out, and nothing else")
-        from likeness.extraction import join_parts, write
+        from likeness.embedding.extraction import join_parts, write
 
         write(join_parts(parts), out, {}, skips_bad=skips_bad)
         return
     if model is None or (items is None) == (ijb is None):
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
-    from likeness.extraction import Reading, embed_files
+    from likeness.embedding.extraction import Reading, embed_files
 
     given = options.arguments_of(context, embed_files)
     embed_files(reading=options.settings_of(context, Reading), skips_bad=skips_bad, **given)

@@ -104,7 +104,7 @@ def evaluate(
     asked = context.params
     save_to = asked["save_to"]
     options.refuse_idle(context, ("guarantee",), "--save-to", save_to)
-    from likeness.eval.small_rates import parse_plan
+    from likeness.eval.intervals.small_rates import parse_plan
 
     wanted = None if plan is None else parse_plan(plan)
     if not scores:
@@ -114,7 +114,7 @@ def evaluate(
         say(wanted.text())
         return
     if asked["ijb"] is not None:
-        from likeness.ijb import evaluate_files, read_presets
+        from likeness.eval.protocols.ijb_packs import evaluate_files, read_presets
 
         presets = read_presets(**options.arguments_of(context, read_presets))
         given = options.arguments_of(context, evaluate_files)

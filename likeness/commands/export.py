@@ -12,7 +12,7 @@ import typer
 
 from likeness.commands import options
 from likeness.eval.errors import LikenessError
-from likeness.included import resolved
+from likeness.models.included import resolved
 from likeness.presence import check_written
 from likeness.toolkit.console import say
 
@@ -95,7 +95,7 @@ def export(
     height_width = options.size_of(asked["size"]) if asked["size"] else None
 
     # These are slow to import, so that what is wrong was refused before.
-    from likeness.exports import writing
+    from likeness.models import exporting as writing
     from likeness.models import load
 
     loaded = load.load(resolved(model), frontend=frontend, trust=trust or ())

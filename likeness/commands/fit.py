@@ -37,8 +37,8 @@ def plda(
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
     from likeness.eval.formats.subjects import labels_of
+    from likeness.eval.formats.values import embeddings_of, names_of
     from likeness.eval.scoring.plda import fit_plda
-    from likeness.files import embeddings_of, names_of
 
     rows = embeddings_of(embeddings)
     classes = labels_of(embeddings.name, rows.ids, names_of(labels), "class")

@@ -1,6 +1,6 @@
 """`likeness gallery`: enrol files, search for them, list and remove subjects, group unknown files.
 
-The work is done by likeness/galleries.py and likeness/searching.py.
+The work is done by likeness/embedding/galleries.py and eval/protocols/searching.py.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def enrol(
     A subject may have several files, which are pooled. Files that cannot be read are named and
     left out.
     """
-    from likeness import galleries
+    from likeness.embedding import galleries
     from likeness.eval.types import counted
     from likeness.toolkit.gallery.postgres import masked
 
@@ -124,7 +124,8 @@ def check(
     --existing replace` and `gallery remove` do that.
     """
     rule = options.rule_in(context)
-    from likeness import galleries, gallery_checks
+    from likeness.embedding import galleries
+    from likeness.toolkit.gallery import checks as gallery_checks
 
     if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
@@ -177,7 +178,7 @@ def search(
     and with a verdict where a threshold decides.
     """
     rule = options.rule_in(context)
-    from likeness import galleries
+    from likeness.embedding import galleries
 
     loaded = _loaded(context)
     given = options.arguments_of(context, galleries.search) | {"model": loaded}
@@ -195,7 +196,7 @@ def search(
 @app.command("list", epilog="Example: likeness gallery list --gallery people")
 def list_subjects(gallery: Gallery) -> None:
     """List who is enrolled, with the number of enrolments and the norm of the template."""
-    from likeness import galleries
+    from likeness.embedding import galleries
     from likeness.eval.results import aligned
     from likeness.eval.types import counted
     from likeness.toolkit.gallery.postgres import masked
@@ -214,7 +215,7 @@ def remove(
     gallery: Gallery,
 ) -> None:
     """Erase subjects, from the disk too."""
-    from likeness import galleries
+    from likeness.embedding import galleries
 
     with galleries.opened(gallery) as store:
         store.remove(subjects)
@@ -272,7 +273,7 @@ def cluster(
             else "clusters need a threshold (--far or --threshold) or their number "
             "(--num-clusters), one of them"
         )
-    from likeness import searching
+    from likeness.eval.protocols import searching
 
     embeddings, files = _embeddings(context)
     limit, source = rule.decide(model or "", embeddings.meta)
@@ -301,8 +302,8 @@ def cluster(
 
 def _embeddings(context: typer.Context) -> tuple[Embeddings, dict[str, Path]]:
     """The embeddings that DATA is a file of, or those of its files, with the files by their ids."""
-    from likeness import galleries
-    from likeness.files import embeddings_of
+    from likeness.embedding import galleries
+    from likeness.eval.formats.values import embeddings_of
 
     data, model = context.params["data"], context.params["model"]
     suffix = data.suffix.lower()
@@ -320,7 +321,7 @@ def _embeddings(context: typer.Context) -> tuple[Embeddings, dict[str, Path]]:
 
 def _listing(context: typer.Context) -> dict[str, Any]:
     """The options that say how DATA is listed."""
-    from likeness.inputs import items_of
+    from likeness.models.inputs import items_of
 
     return options.arguments_of(context, items_of)
 

@@ -61,7 +61,7 @@ def identify(
 
     settings = options.settings_of(context, likeness.IdentificationSettings)
     if is_pack:
-        from likeness.ijb import identify_files, read_presets
+        from likeness.eval.protocols.ijb_packs import identify_files, read_presets
 
         given = options.arguments_of(context, identify_files)
         presets = read_presets(**options.arguments_of(context, read_presets))

@@ -63,7 +63,7 @@ def lists(
     OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
     item.
     """
-    from likeness.lists import Draw, draw_lists, items, write_lists
+    from likeness.checking.lists import Draw, draw_lists, items, write_lists
 
     every = items(**options.arguments_of(context, items))
     chosen, trials = draw_lists(every, options.settings_of(context, Draw), where=str(data))

@@ -27,7 +27,7 @@ def recipes(
 
     With a name, print what the recipe's head says of it.
     """
-    from likeness import recipe_files
+    from likeness.training import recipe_files
 
     if copy_to:
         say(f"wrote {' and '.join(map(str, recipe_files.copy(*copy_to)))}")

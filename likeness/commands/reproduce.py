@@ -1,4 +1,4 @@
-"""`likeness reproduce`: a table or figure of a paper. The work is in likeness/reproduce.py."""
+"""`likeness reproduce`: a table or figure of a paper. The work is in likeness/training/papers.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reproduce(
 
     The tables are also written as text, Markdown and LaTeX.
     """
-    from likeness import reproduce as reproducing
+    from likeness.training import papers as reproducing
 
     if list_them or not table:
         say(reproducing.listing())

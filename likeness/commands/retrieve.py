@@ -37,7 +37,7 @@ def retrieve(
     The search takes about 250 MB beside the embeddings and their ids, whatever their number.
     """
     import likeness
-    from likeness.files import quality_of
+    from likeness.eval.formats.values import quality_of
 
     measured = None if quality is None else quality_of(quality)
     settings = options.settings_of(context, likeness.RetrievalSettings, quality=measured)

@@ -10,7 +10,7 @@ import typer
 from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import reported_to
-from likeness.included import VOICE
+from likeness.models.included import VOICE
 
 
 def listening(

@@ -9,7 +9,7 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import output_file
-from likeness.included import VOICE
+from likeness.models.included import VOICE
 from likeness.toolkit.console import say
 
 

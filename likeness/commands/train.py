@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from likeness import recipe_files
 from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
+from likeness.training import recipe_files
 
 
 class _WithFields(typer.core.TyperCommand):
@@ -82,8 +82,13 @@ def train(  # its options are those of a command, each of which is typed alone
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import check_training, next_commands, prepare_recipe, warn_of_labels
-    from likeness.training_page import report_run
+    from likeness.training.page import report_run
+    from likeness.training.prepare import (
+        check_training,
+        next_commands,
+        prepare_recipe,
+        warn_of_labels,
+    )
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)

@@ -10,7 +10,7 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file, output_file
 from likeness.eval.errors import LikenessError
-from likeness.included import about, model_for
+from likeness.models.included import about, model_for
 from likeness.toolkit.console import say
 
 

@@ -3,7 +3,7 @@
     load("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness
     load("likeness:voice")
-        a model that comes with Likeness (likeness/included.py)
+        a model that comes with Likeness (likeness/models/included.py)
     load("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
@@ -45,13 +45,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
+from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import check_choice
-from likeness.included import is_included, onnx_file, resolved
+from likeness.models.included import is_included, onnx_file, resolved
 from likeness.models.trust import check_trusted
 from likeness.presence import refuse_missing_model
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore

@@ -22,7 +22,7 @@ from likeness.modalities.face import images as faces
 from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import RawWave
-from likeness.network import Network
+from likeness.models.network import Network
 from likeness.toolkit.backbones.external import External
 from likeness.toolkit.backbones.weights import put, read_weights
 from likeness.toolkit.data.pixels import PixelScale

@@ -17,13 +17,13 @@ import soundfile
 from PIL import Image
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.reports.media import MAX_JPEG_PIXELS, MAX_PIXELS
 from likeness.modalities.face import align
 from likeness.modalities.face import images as face_images
 from likeness.modalities.speaker import audio
 from likeness.models.load import reading_of
 from likeness.toolkit.data.images import Pixels, encode, to_pixels
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.loaded import Loaded
 
 MAX_SECONDS = 60.0  # of one recording

@@ -27,9 +27,9 @@ from typing import Any
 
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
-from likeness.included import about
+from likeness.eval.threshold_files import Rule
+from likeness.models.included import about
 from likeness.models.load import Frontend
-from likeness.thresholds import Rule
 from likeness.toolkit.console import say, warn
 
 MIN_TOKEN = 16  # characters
@@ -209,13 +209,13 @@ def _load(setup: Setup, loaded: SimpleQueue[Any]) -> Any:
 def _application(setup: Setup) -> tuple[Any, list[str]]:
     """The ASGI application, and lines about it."""
     from likeness import load, open_gallery
+    from likeness.eval.threshold_files import choose, find
     from likeness.models.load import refuse_head
+    from likeness.models.verdicts import NO_DECISION
     from likeness.service import pages
     from likeness.service.app import make_app
     from likeness.service.guard import MAX_BYTES
     from likeness.service.work import Service
-    from likeness.thresholds import choose, find
-    from likeness.verification import NO_DECISION
 
     loaded = load(
         setup.model,

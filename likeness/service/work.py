@@ -22,18 +22,18 @@ from fastapi import File, Form, HTTPException, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.similarity import pairs
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.similarity import pairs
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Embeddings, Floats32
-from likeness.inputs import suffix_of
+from likeness.models.inputs import suffix_of
+from likeness.models.verdicts import Comparer, judged, remedy_for
 from likeness.service import inputs, pages
 from likeness.service.guard import MAX_BYTES
 from likeness.service.pages import Example
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.gallery import media
 from likeness.toolkit.models.embed import embed_where_readable
-from likeness.verification import Comparer, judged, remedy_for
 
 if TYPE_CHECKING:
     from likeness.toolkit.gallery.gallery import Gallery

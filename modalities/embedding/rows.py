@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.items.items import Item, Items
+from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Embeddings, Trials, name_first
-from likeness.toolkit.data.items import Item, Items
-from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken

@@ -16,9 +16,9 @@ import numpy as np
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import refuse_device
 from likeness.eval.formats.provenance import digest
+from likeness.eval.items.items import Item
 from likeness.eval.temporary import folder_of_process
 from likeness.eval.types import Trials, quoted
-from likeness.toolkit.data.items import Item
 
 MAX_BIN_BYTES = 2**32
 _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp", b"P5": ".pgm"}

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
+from likeness.eval.items.items import Item
 from likeness.eval.protocols.ijb_files import Faces, meta_files, read_detector_scores, read_faces
 from likeness.eval.types import Floats, name_first
 from likeness.modalities.face.align import check, crop
 from likeness.modalities.face.images import decode
 from likeness.toolkit.data.images import BadImage, as_channels
-from likeness.toolkit.data.items import Item
 
 
 class Pack(NamedTuple):

@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.modalities.face.recordio import RECORD_SUFFIX, join_parts
 from likeness.toolkit.data.images import BadImage, Pixels, as_channels, decode_bytes, file_bytes
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array, DType
 
 Fit = Literal["exact", "resize"]

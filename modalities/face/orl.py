@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
+from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials, check_choice
 from likeness.modalities.face.align import find_images
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import all_pairs
 
 FETCH = "fetch the ORL faces and store them as DATA/orl/s1/1.pgm, ..., s40/10.pgm"
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import as_stored, read_mat, text_lines
+from likeness.eval.items.items import Item
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials, name_first
 from likeness.toolkit.data.images import SUFFIXES
-from likeness.toolkit.data.items import Item
 
 _MAX_MAT = 2**24
 _NUM_FOLDS = 10

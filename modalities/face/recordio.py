@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.items.items import Items
 from likeness.eval.types import name_first
-from likeness.toolkit.data.items import Items
 
 # The ending of an item whose image lies in several parts: its span holds all of them, with their
 # headers.

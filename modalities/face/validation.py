@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.face import bins, pairs
-from likeness.toolkit.data.items import Item
 
 Set = tuple[list[Item], Trials]
 PAIRS = {  # of the published sets

@@ -9,9 +9,9 @@ import math
 import numpy as np
 from PIL import Image
 
+from likeness.eval.items.items import Item
 from likeness.modalities.image import images
 from likeness.toolkit.data.images import BadImage, as_channels, to_pixels
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array
 
 _EXACT = 1e-5  # how near the scale of `patched_size` comes to the largest that fits

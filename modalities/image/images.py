@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.reports.media import MAX_PIXELS
 from likeness.modalities.image import packed
 from likeness.toolkit.data.images import (
@@ -22,7 +23,6 @@ from likeness.toolkit.data.images import (
     decode_bytes,
     file_bytes,
 )
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array, DType
 
 _RAW = re.compile(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import bounded
-from likeness.toolkit.data.items import MAX_SPAN, Item
+from likeness.eval.items.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
 _BLOCK = 2**20

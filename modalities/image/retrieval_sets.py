@@ -24,10 +24,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import read_mat, text_lines
+from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.types import check_choice, name_first, quoted
 from likeness.modalities.image import packed
 from likeness.modalities.image.splits import Protocol, Split, divide_classes
-from likeness.toolkit.data.items import Item, Items, check_unique
 
 Name = Literal["cub", "cars", "sop"]
 _SIZES: dict[Name, tuple[int, int, int]] = {  # classes, training classes, images

@@ -27,12 +27,12 @@ from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import npz
+from likeness.eval.items.items import Item
+from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, check_choice
 from likeness.modalities.image import images, packed
 from likeness.modalities.image.splits import Split, stratified
 from likeness.toolkit.data.images import BadImage, as_channels
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import draw_pairs
 from likeness.toolkit.data.reading import Floats
 
 _MNIST_FOLDERS = {

@@ -10,10 +10,10 @@ import numpy as np
 import soxr
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.bandwidth import refuse_narrow
 from likeness.modalities.speaker.level import levelled
-from likeness.toolkit.data.items import Item, Items
 
 
 def read(

@@ -19,12 +19,12 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import write_text
 from likeness.eval.formats.trials import read_trials, write_trials
+from likeness.eval.items.item_lists import write_items
+from likeness.eval.items.items import Item, Items
 from likeness.eval.scoring.templates import read_enrolment
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from likeness.modalities.speaker.lists import matched
-from likeness.toolkit.data.item_lists import write_items
-from likeness.toolkit.data.items import Item, Items
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
@@ -33,7 +33,7 @@ _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
 def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Trials]:
     """List the recordings, the models and the trials of eval/.
 
-    likeness.eval.scoring.templates.enrol and likeness.eval.similarity take them: enrol(embeddings,
+    likeness.eval.scoring.templates.enrol and likeness.eval.metrics.similarity take them: enrol(embeddings,
     models), then score_trials(trials, enrolled, embeddings). The utterances of enroll.map lie in
     DATA/CN-Celeb_flac/data.
 

@@ -17,9 +17,9 @@ import soundfile
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.data.items import Item
+from likeness.eval.items.items import Item
+from likeness.eval.items.remote import is_url
 from likeness.toolkit.data.reading import Unreadable
-from likeness.toolkit.data.remote import is_url
 
 Wave = NDArray[np.float32]
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.types import check_choice
-from likeness.toolkit.data.items import Item
 
 Split = Literal["train", "test", "all"]
 

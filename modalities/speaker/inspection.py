@@ -7,9 +7,9 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import read
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Content, Header, Inspection, size_of
 
 MIN_SECONDS = 0.1  # as `read` accepts them

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item, Items
+from likeness.eval.items.pairs import among
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from likeness.toolkit.data.items import Item, Items
-from likeness.toolkit.data.pairs import among
 
 
 def matched(

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Items
+from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.folders import scan
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.folds import Split, of_fold
-from likeness.toolkit.data.items import Items
-from likeness.toolkit.data.pairs import all_pairs
 
 FETCH = (
     "`likeness prepare speechocean --data DATA` fetches it; recordings are "

@@ -32,11 +32,11 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_trials
+from likeness.eval.items.items import Items
 from likeness.eval.types import Trials, check_choice, name_first
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from likeness.modalities.speaker.lists import matched
-from likeness.toolkit.data.items import Items
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]

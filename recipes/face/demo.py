@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness import demo
 from likeness.backbones import SFNet
 from likeness.data import Item, faces, folders, synthetic_faces
 from likeness.frontends import INSIGHTFACE, geometric_view
 from likeness.losses import ArcFace
 from likeness.metrics import eer, tar_at_far
 from likeness.recipe import Compute, Optim, Recipe, Sampling, Schedule, Verification
+from likeness.training import demo
 
 NUM_SUBJECTS, NUM_SHOTS = 80, 10
 SIZE = 48

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness import demo
 from likeness.backbones import SmallCNN
 from likeness.data import Item, images, small_sets
 from likeness.frontends import PixelScale, warp_view
 from likeness.losses import ArcFace
 from likeness.metrics import per_item
 from likeness.recipe import Classification, Compute, Optim, Recipe, Sampling, Schedule
+from likeness.training import demo
 
 SIZE = 16
 

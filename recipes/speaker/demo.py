@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from likeness import demo
 from likeness.backbones import OrderStatistics
 from likeness.data import Item, audio, folders, synthetic
 from likeness.frontends import KaldiFbank, statistics, train_view
 from likeness.losses import ArcFace
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import Compute, Optim, Recipe, Sampling, Schedule, Verification
+from likeness.training import demo
 
 NUM_SPEAKERS, NUM_UTTERANCES = 60, 10
 

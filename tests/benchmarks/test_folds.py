@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from likeness.eval.formats.trials import write_scores
+from likeness.eval.metrics.verification import eer
 from likeness.eval.types import Embeddings, Trials
-from likeness.eval.verification import eer
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.files import bounded
+from likeness.eval.items.items import Item
 from likeness.eval.protocols import lfw
+from likeness.eval.scoring.fusion import Fusion, load_fusion
 from likeness.eval.scoring.plda import load_plda
 from likeness.toolkit.data.images import BadImage, file_bytes
-from likeness.toolkit.data.items import Item
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here"

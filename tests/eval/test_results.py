@@ -10,13 +10,13 @@ from html import unescape
 import numpy as np
 import pytest
 
-from likeness.eval.bootstrap import interval
+from likeness.eval.intervals.bootstrap import interval
+from likeness.eval.metrics.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.reports.verification import write_page
 from likeness.eval.results import table, write_json
 from likeness.eval.types import Scores, Trials
-from likeness.eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
 NUM_SUBJECTS = 8
 

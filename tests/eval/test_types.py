@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.verification import eer
 from likeness.eval.types import Embeddings, Scores, Trials
-from likeness.eval.verification import eer
 
 
 def test_embeddings_are_raw():

@@ -24,11 +24,11 @@ import likeness
 import likeness.toolkit.backbones
 import likeness.toolkit.losses
 from likeness.eval.formats.trials import write_trials
-from likeness.inputs import items_of
+from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.face import images
+from likeness.models.inputs import items_of
 from likeness.toolkit.backbones.image_resnet import SmallCNN
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace
 from likeness.toolkit.training.recipe import Recipe

@@ -11,9 +11,9 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker.audio import crop, read, speed_copies
 from likeness.modalities.speaker.decoding import BadAudio, Wave, speed_of
-from likeness.toolkit.data.items import Item
 
 
 def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:

@@ -11,13 +11,13 @@ import soundfile
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from likeness.eval.items.items import Item
+from likeness.eval.items.pairs import all_pairs, draw_pairs, hold_out
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
 from likeness.modalities.speaker import an4
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import all_pairs, draw_pairs, hold_out
 from tests.scripts import touch
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from likeness.eval.errors import is_tensor
+from likeness.eval.items.items import Item
 from likeness.eval.temporary import folder_of_process
 from likeness.toolkit.data import reading
-from likeness.toolkit.data.items import Item
 
 Augment = Callable[[Any, np.random.Generator, np.random.Generator], reading.Array]
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.reports.media import (
     FORMATS,
     IMAGES,
@@ -30,7 +31,6 @@ from likeness.eval.reports.media import (
     formats_of,
 )
 from likeness.toolkit.data import reading
-from likeness.toolkit.data.items import Item
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 

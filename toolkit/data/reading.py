@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, described, is_tensor
 from likeness.eval.formats.files import write_text
-from likeness.toolkit.data.items import Item
+from likeness.eval.items.items import Item
 
 Floats = NDArray[np.float32]
 Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255

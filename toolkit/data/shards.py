@@ -34,7 +34,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device
 from likeness.eval.formats.writing import move, staged, write_text
-from likeness.toolkit.data.items import MAX_SPAN, Item, Items, check_unique
+from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
 
 _BLOCK = tarfile.BLOCKSIZE
 _LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.similarity import pairs
+from likeness.eval.metrics.similarity import pairs
 from likeness.eval.types import Floats32
 
 PRODUCTS = ("cosine", "dot", "simple")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.similarity import matrix
+from likeness.eval.metrics.similarity import matrix
 from likeness.eval.types import Floats32
 from likeness.toolkit.gallery.search import is_product, top
 from likeness.toolkit.gallery.store import Candidates, Enrolments, Entry, Templates, templates_of

@@ -96,7 +96,7 @@ class Hyperbolic(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which likeness.eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return f"poincare:{self.c:.6g}"
 
     @in_full

@@ -299,7 +299,7 @@ class CosFace(NormFace):
 
     @property
     def similarity(self) -> str:
-        """The name by which likeness.eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return {"cosine": "cosine", "inner product": "dot"}.get(
             self.product, f"simple:{self.b_theta:.6g}"
         )

@@ -71,7 +71,7 @@ class PairBCE(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which likeness.eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return "cosine" if self.product == "cosine" else "dot"
 
     @checked

@@ -262,7 +262,7 @@ class SimPLE(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which likeness.eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         if self.product == "cosine":
             return "cosine"
         b_theta = self.b_theta

@@ -138,7 +138,7 @@ class Softmax(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which likeness.eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return f"simple:{self.b_theta:.6g}" if self.product == "generalised" else "cosine"
 
     @in_full

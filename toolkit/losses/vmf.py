@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from likeness.eval import directional
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics import directional
 from likeness.toolkit.losses.classes import class_logsumexp, class_rows, is_spread
 from likeness.toolkit.losses.common import (
     checked,

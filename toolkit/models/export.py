@@ -22,8 +22,8 @@ from torch import Tensor
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest, likeness_version
+from likeness.eval.items.items import Item
 from likeness.eval.progress import step, tracked
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Read, as_input
 from likeness.toolkit.models import onnx, precision
 from likeness.toolkit.models.embedder import in_torch

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.unlabelled import centred
-from likeness.toolkit.data.items import Item
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.unlabelled import centred
 from likeness.toolkit.data.reading import Array, Floats, Read
 
 Flip = Literal["none", "sum", "mean", "concat"]
@@ -134,7 +134,7 @@ def without_centre(embedder: Embedder, centre: Sequence[float]) -> Embedder:
 
     Args:
         embedder: The embedder as it is elsewhere.
-        centre: (D,), see likeness.eval.unlabelled.
+        centre: (D,), see likeness.eval.metrics.unlabelled.
     """
     turned = partial(_turned, np.asarray(centre))
     return cast(Embedder, _Changed(embedder, lambda inputs: [inputs], turned, embedder.dim))

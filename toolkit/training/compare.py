@@ -19,8 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from likeness.eval import per_item
-from likeness.eval.comparison import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.provenance import digest, likeness_version, sha256
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.intervals import per_item
+from likeness.eval.intervals.comparison import (
     Comparison,
     Outcome,
     Run,
@@ -32,15 +36,11 @@ from likeness.eval.comparison import (
     subjects_behind,
     summarise,
 )
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import digest, likeness_version, sha256
-from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.items.items import fingerprint
 from likeness.eval.progress import tracked
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials
 from likeness.toolkit.console import Interrupted, say
-from likeness.toolkit.data.items import fingerprint
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.lock import under_lock

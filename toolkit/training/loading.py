@@ -18,6 +18,7 @@ from torch import Tensor
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import digest
+from likeness.eval.items.items import Item, Items
 from likeness.eval.progress import tracked
 from likeness.toolkit.console import leave_signals_to_parent
 from likeness.toolkit.data.batch import (
@@ -28,7 +29,6 @@ from likeness.toolkit.data.batch import (
     collate_views,
     make_room_for_sockets,
 )
-from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.readers import KILLED, read_beside
 from likeness.toolkit.data.reading import Bad, Read, reading_for
 from likeness.toolkit.data.sampling import Index, Sampling, draws

@@ -1,5 +1,5 @@
 """Classification and retrieval: what a recipe's measure and its validation apply to a model, item
-by item (likeness.eval.per_item).
+by item (likeness.eval.intervals.per_item).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,19 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from likeness.eval import per_item
-from likeness.eval.classification import fit_temperature, softmax
-from likeness.eval.diversity import cluster_diversity, feature_diversity
 from likeness.eval.errors import LikenessError
-from likeness.eval.per_item import PerItem
+from likeness.eval.intervals import per_item
+from likeness.eval.intervals.per_item import PerItem
+from likeness.eval.items.items import Item, Items, check_unique, label_numbers
+from likeness.eval.metrics.classification import fit_temperature, softmax
+from likeness.eval.metrics.diversity import cluster_diversity, feature_diversity
+from likeness.eval.metrics.retrieval import clusters as find_clusters
+from likeness.eval.metrics.retrieval import query_metrics
+from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.progress import tracked
 from likeness.eval.reports.media import Source, Stretch
-from likeness.eval.retrieval import clusters as find_clusters
-from likeness.eval.retrieval import query_metrics
-from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Floats, Scores, Trials
 from likeness.toolkit.backbones.weights import put
-from likeness.toolkit.data.items import Item, Items, check_unique, label_numbers
 from likeness.toolkit.data.reading import Read
 from likeness.toolkit.losses.contract import Classifier, Probabilistic
 from likeness.toolkit.losses.vmf import VMF
@@ -269,7 +269,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         settings: The items, and how they are searched. `similarity` "" takes the model's.
 
     Returns:
-        The columns recall@K, precision@1, r_precision, map@r and map@1000 (likeness.eval.retrieval;
+        The columns recall@K, precision@1, r_precision, map@r and map@1000 (likeness.eval.metrics.retrieval;
         NaN for a query alone in its class), norm and label. `clusters` adds cluster, the cluster of
         each item by k-means with as many clusters as classes, for the NMI. `diversity` adds (nivMF
         paper, Supp. L) feature_diversity, which belongs to all items together, so that its interval
@@ -301,7 +301,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     if settings.diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
-        # one value a class, on its first item: their mean is likeness.eval.diversity's
+        # one value a class, on its first item: their mean is likeness.eval.metrics.diversity's
         for number in np.flatnonzero(np.bincount(labels) >= 3):
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(

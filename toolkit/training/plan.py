@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.eval.progress import step
-from likeness.eval.similarity import check_similarity
-from likeness.eval.types import Trials
-from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.items import (
+from likeness.eval.items.items import (
     Item,
     Items,
     check_unique,
@@ -21,6 +17,10 @@ from likeness.toolkit.data.items import (
     fingerprint,
     label_numbers,
 )
+from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.progress import step
+from likeness.eval.types import Trials
+from likeness.toolkit.data.batch import Draw, Views
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from likeness.eval import per_item
 from likeness.eval.errors import LikenessError
+from likeness.eval.intervals import per_item
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.common import unknown_settings
 from likeness.toolkit.models import user_files
@@ -160,7 +160,7 @@ class Classification:
     Attributes:
         items: items(data) -> list[Item], whose labels are training classes.
         calibrate_on: Items on which a temperature is fitted, as a function of `data`.
-        metrics: Name -> f(columns), see likeness.eval.per_item.
+        metrics: Name -> f(columns), see likeness.eval.intervals.per_item.
         validation: What is measured while the model trains, where it is not the same; its own
             metrics are left empty. With schedule.watch it computes that metric alone.
     """

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from likeness.eval.items.items import Item
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.models import checkpoint

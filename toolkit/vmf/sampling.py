@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from likeness.eval.directional import relative
+from likeness.eval.metrics.directional import relative
 from likeness.toolkit.vmf.precision import once_in_full
 
 Family = Literal["vmf", "power_spherical"]

@@ -30,8 +30,8 @@ from likeness.eval.protocols.ijb_files import (
     read_side,
     read_template_pairs,
 )
+from likeness.eval.protocols.ijb_packs import evaluate_files
 from likeness.eval.types import Embeddings, Trials
-from likeness.ijb import evaluate_files
 
 # preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8
 # tabulates them

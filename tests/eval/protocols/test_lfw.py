@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.similarity import pairs as pair_scores
+from likeness.eval.metrics.verification import eer
 from likeness.eval.protocols.lfw import read_pairs, ten_fold_accuracy
-from likeness.eval.similarity import pairs as pair_scores
-from likeness.eval.verification import eer
 
 
 def brute_accuracy(scores, same, fold):

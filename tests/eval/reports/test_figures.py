@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from likeness.eval.classification import auroc
+from likeness.eval.metrics.classification import auroc
 from likeness.eval.reports.figures import det_figure, drawn, histogram_edges, norms_by_correct
 from likeness.eval.reports.map import embedding_map, neighbours, plane
 from likeness.eval.reports.page import document

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.values import media_of
 from likeness.eval.reports.media import (
     SIDE,
     Media,
@@ -30,7 +31,6 @@ from likeness.eval.reports.media import (
     read_sound,
     thumbnail,
 )
-from likeness.files import media_of
 
 RNG = np.random.default_rng(0)
 

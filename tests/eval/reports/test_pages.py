@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness.eval import per_item
-from likeness.eval.bootstrap import bounds
-from likeness.eval.per_item import PerItem
+from likeness.eval.intervals import per_item
+from likeness.eval.intervals.bootstrap import bounds
+from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.protocols.identification import IdentificationSettings, identify
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
 from likeness.eval.reports import search

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.similarity import pairs
 from likeness.eval.scoring import normalization as module
 from likeness.eval.scoring.normalization import (
     as_norm,
@@ -19,7 +20,6 @@ from likeness.eval.scoring.normalization import (
     t_norm,
     z_norm,
 )
-from likeness.eval.similarity import pairs
 
 SIMILARITIES = ("cosine", "dot", "simple:0.3", "euclidean", "vmf_b", "vmf_kl")
 

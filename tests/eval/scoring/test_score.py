@@ -12,8 +12,8 @@ import pytest
 import likeness
 from likeness.commands.fit import calibration as fit_command
 from likeness.commands.score import score as score_command
-from likeness.eval.calibration import Fusion
 from likeness.eval.errors import LikenessError
+from likeness.eval.scoring.fusion import Fusion
 from likeness.eval.scoring.plda import Plda
 from likeness.eval.scoring.score import Scored, calibrate, score, with_spellings
 from likeness.eval.scoring.settings import Scoring

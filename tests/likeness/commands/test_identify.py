@@ -1,4 +1,4 @@
-"""likeness.identify on files: its numbers against the functions of likeness.eval.identification."""
+"""likeness.identify on files: its numbers against the functions of likeness.eval.metrics.identification."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.bootstrap import effective_number, t_interval
 from likeness.eval.formats import embeddings
-from likeness.eval.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
+from likeness.eval.intervals.bootstrap import effective_number, t_interval
+from likeness.eval.metrics.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
+from likeness.eval.metrics.similarity import matrix
 from likeness.eval.protocols.identification import IdentificationSettings, identify
-from likeness.eval.similarity import matrix
 from likeness.eval.types import Embeddings
 
 

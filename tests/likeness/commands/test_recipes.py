@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from likeness import recipe_files
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe
+from likeness.training import recipe_files
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[3]

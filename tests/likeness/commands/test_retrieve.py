@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.bootstrap import effective_number, t_interval
 from likeness.eval.formats import embeddings
+from likeness.eval.intervals.bootstrap import effective_number, t_interval
+from likeness.eval.metrics.retrieval import retrieval_metrics
 from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds
-from likeness.eval.retrieval import retrieval_metrics
 from likeness.eval.types import Embeddings
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.calibration import Fusion, fit_fusion, load_fusion
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.metrics.similarity import pairs
+from likeness.eval.scoring.fusion import Fusion, fit_fusion, load_fusion
 from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
-from likeness.eval.similarity import pairs
 from likeness.eval.types import Embeddings
 from tests.scripts import run_command
 

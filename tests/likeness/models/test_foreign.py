@@ -17,8 +17,8 @@ import torch
 from starlette.testclient import TestClient
 
 import likeness
+from likeness.embedding.extraction import Reading, read_as
 from likeness.eval.formats import embeddings as files
-from likeness.extraction import Reading, read_as
 from likeness.models.run import load_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.models import checkpoint, user_files
@@ -444,8 +444,8 @@ def test_a_network_in_several_files_needs_one_trust(
     assert len(files.read(Path("a.npz")).ids) == 32
     forget()
     pytest.importorskip("granian")
+    from likeness.eval.threshold_files import Rule
     from likeness.service.server import Setup, _application
-    from likeness.thresholds import Rule
 
     app, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["mine", "petnets"]))
     client = TestClient(app, base_url="http://localhost")

@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from likeness.extraction import Reading, read_as
+from likeness.embedding.extraction import Reading, read_as
+from likeness.eval.items.items import Item
 from likeness.models import hub
 from likeness.models.load import load
 from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
 from likeness.toolkit.backbones.layer_pooling import pool_places
 from likeness.toolkit.data.images import encode
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
 from tests import tiny_hub
 

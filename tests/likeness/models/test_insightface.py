@@ -21,12 +21,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
+from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
-from likeness.model import Model
 from likeness.models import insightface as insight
 from likeness.models import load
+from likeness.models.model import Model
 from likeness.toolkit.data.images import as_channels, encode
-from likeness.toolkit.data.items import Item
 from tests.scripts import run_command
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"

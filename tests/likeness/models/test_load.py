@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
+from likeness.embedding.extraction import Reading, read_as
 from likeness.eval.formats.provenance import sha256
-from likeness.extraction import Reading, read_as
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK

@@ -23,10 +23,11 @@ import pytest
 import torch
 
 from likeness import open_gallery
-from likeness.eval.calibration import Fusion
+from likeness.eval.scoring.fusion import Fusion
 from likeness.modalities.face import images
 from likeness.models.load import load_to_embed
 from likeness.models.run import load_model
+from likeness.models.verdicts import Comparer
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.pixels import INSIGHTFACE
@@ -34,7 +35,6 @@ from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import recipe
-from likeness.verification import Comparer
 from tests.tiny_yunet import network
 
 httpx = pytest.importorskip("httpx")

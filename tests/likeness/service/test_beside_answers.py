@@ -17,14 +17,14 @@ import soundfile
 
 from likeness import open_gallery
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.thresholds import measure
+from likeness.eval.scoring.thresholds import measure
 from likeness.eval.types import Scores
 from likeness.modalities.face import align
 from likeness.service.inputs import miniature
 from likeness.service.pages import MAX_EXAMPLES, read_examples, slider
 from likeness.toolkit.data.images import decode_bytes, encode
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import asking, face_network, photograph, service_of
 from tests.tiny_yunet import tiny_yunet

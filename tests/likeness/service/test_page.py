@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.calibration import Fusion
+from likeness.eval.scoring.fusion import Fusion
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.thresholds import Thresholds, measure
+from likeness.eval.scoring.thresholds import Thresholds, measure
 from likeness.eval.types import Scores
 from likeness.modalities import synthetic_faces
-from likeness.model import Model
+from likeness.models.model import Model
 from likeness.service.pages import read_examples, slider
 from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import (

@@ -16,24 +16,24 @@ from torch import nn
 
 import likeness
 from likeness.eval.formats import embeddings
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.verification import eer
 from likeness.eval.types import Embeddings
-from likeness.eval.verification import eer
 from likeness.modalities import synthetic
 from likeness.modalities.embedding import rows
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import load as loading
-from likeness.recipe_files import located
 from likeness.toolkit.backbones.head import Head
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.xvector import XVector
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import Joined, TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
+from likeness.training.recipe_files import located
 from tests import tiny_hub
 from tests.scripts import refused, run_command
 from tests.tiny_yunet import network as yunet

@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
+from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities.face.images import encoded
-from likeness.toolkit.data.items import Item
 
 
 def write(items: Sequence[Item], trials: Trials, path: Path) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities.face import bins, images
-from likeness.toolkit.data.items import Item
 from tests.modalities.face import bin_file
 
 BLOBS = [b"\xff\xd8" + bytes([i]) * (5 + 60 * i) for i in range(8)]

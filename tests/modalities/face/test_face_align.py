@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
 from likeness.toolkit.data.images import Pixels, encode
-from likeness.toolkit.data.items import Item
 
 REFERENCE = np.array(
     [

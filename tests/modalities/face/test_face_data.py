@@ -12,11 +12,11 @@ import pytest
 from scipy.io import savemat
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials
 from likeness.modalities.face import align, ijb, images, orl, pairs, validation
 from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
-from likeness.toolkit.data.items import Item
 from tests.modalities.face import bin_file
 
 TINY = encode(np.full((112, 112, 3), 7, np.uint8))

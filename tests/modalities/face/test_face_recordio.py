@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from likeness.eval.items.items import Item
 from likeness.modalities.face import images, recordio
-from likeness.toolkit.data.items import Item
 from tests.scripts import loaded
 
 MAGIC = struct.pack("<I", 0xCED7230A)

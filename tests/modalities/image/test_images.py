@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likeness.eval.verification import eer
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.verification import eer
 from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
 from likeness.modalities.image import images, small_sets
 from likeness.modalities.image.hub import patched_size
@@ -16,7 +17,6 @@ from likeness.modalities.image.hub import read as read_for_network
 from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage, encode
-from likeness.toolkit.data.items import Item
 from tests.modalities.face.test_face_align import REFERENCE
 
 

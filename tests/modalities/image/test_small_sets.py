@@ -13,10 +13,10 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.modalities.image import images, packed, small_sets
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage
-from likeness.toolkit.data.items import Item
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from likeness.eval.items.items import Item
 from likeness.modalities.face import augment as faces
 from likeness.modalities.image import transforms
 from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data import pixels
 from likeness.toolkit.data.images import as_channels, to_pixels
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Floats
 from likeness.toolkit.models.parts import describe
 

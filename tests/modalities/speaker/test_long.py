@@ -11,9 +11,9 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker import audio, decoding, long
 from likeness.modalities.speaker.decoding import BadAudio
-from likeness.toolkit.data.items import Item
 
 RATE = 16_000
 

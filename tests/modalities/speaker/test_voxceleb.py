@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.scoring.templates import enrol, read_enrolment
-from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
 from likeness.modalities.speaker import cnceleb, voxceleb
 from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
-from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.training import recipe as recipes
 from tests.scripts import touch
 

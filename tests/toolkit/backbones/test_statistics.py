@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.linalg import eigh
 
+from likeness.eval.metrics.similarity import matrix
 from likeness.eval.scoring.normalization import cohort_statistics
-from likeness.eval.similarity import matrix
 from likeness.toolkit.backbones.head import ScoreNorm
 from likeness.toolkit.backbones.statistics import (
     OrderStatistics,

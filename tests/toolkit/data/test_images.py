@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
+from likeness.eval.items.items import Item
 from likeness.eval.reports import media
 from likeness.toolkit.data import images, pixels
 from likeness.toolkit.data.images import (
@@ -22,7 +23,6 @@ from likeness.toolkit.data.images import (
     decode_bytes,
     file_bytes,
 )
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 
 RNG = np.random.default_rng(0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from likeness.eval.items.items import Item
 from likeness.modalities.face import augment as face_augment
 from likeness.modalities.face import images as face_images
 from likeness.modalities.image import images, transforms
@@ -18,7 +19,6 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker import augment as speaker_augment
 from likeness.toolkit.data.batch import Draw, Views, collate
 from likeness.toolkit.data.images import encode
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array, Bad, Unreadable, reading_for
 from likeness.toolkit.models.embed import embed

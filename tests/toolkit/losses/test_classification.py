@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from likeness.eval.similarity import pairs
+from likeness.eval.metrics.similarity import pairs
 from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from likeness.toolkit.losses.broadface import BroadFace
 from likeness.toolkit.losses.contract import has_proxies, param_groups

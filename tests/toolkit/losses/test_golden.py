@@ -283,7 +283,7 @@ def test_states_after_one_step_equal_their_reference() -> None:
 
 @pytest.mark.parametrize("c", ["1e-05", "0.1", "1"])
 def test_points_of_the_ball_equal_the_release_s(c: str) -> None:
-    """Their distances: tests/eval/test_similarity.py."""
+    """Their distances: tests/eval/metrics/test_similarity.py."""
     with np.load(GOLDEN / "poincare__vmf_embeddings.npz", allow_pickle=False) as file:
         x, points = torch.from_numpy(file["x"]), file[f"expmap0_c{c}"]
     np.testing.assert_allclose(exp_map(x, float(c)).numpy(), points, rtol=1e-9, atol=1e-12)

@@ -14,7 +14,8 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
-from likeness import extraction
+from likeness.embedding import extraction
+from likeness.eval.items.items import Item
 from likeness.eval.types import Embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio, decoding, long
@@ -22,7 +23,6 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.xvector import XVector
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.simple import polarlike
 from likeness.toolkit.models.embed import (
     NO_NUMBERS,

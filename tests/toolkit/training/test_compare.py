@@ -21,8 +21,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.bootstrap import Drawn, effective_number, t_interval
-from likeness.eval.comparison import (
+from likeness.eval.intervals.bootstrap import Drawn, effective_number, t_interval
+from likeness.eval.intervals.comparison import (
     Cell,
     Comparison,
     Outcome,
@@ -32,13 +32,13 @@ from likeness.eval.comparison import (
     subjects_behind,
     summarise,
 )
+from likeness.eval.items.items import Item
+from likeness.eval.items.pairs import all_pairs
+from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.eval.reports.comparison import html, latex, markdown, table, to_json
 from likeness.eval.types import Scores
-from likeness.eval.verification import eer, min_dcf
 from likeness.modalities import folders
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import all_pairs
 from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
@@ -56,7 +56,7 @@ import runpy
 from dataclasses import replace
 from functools import partial
 from likeness.eval.types import Scores
-from likeness.eval.verification import eer, min_dcf
+from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.toolkit.training.recipe import Optim
 from likeness.toolkit.training.tune import Choice, Range
 made = runpy.run_path({str(TINY)!r})["RECIPES"]

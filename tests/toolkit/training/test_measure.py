@@ -17,12 +17,12 @@ import scipy.special
 import torch
 from torch import nn
 
-from likeness.eval import per_item
-from likeness.eval.retrieval import query_metrics
+from likeness.eval.intervals import per_item
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.retrieval import query_metrics
 from likeness.modalities.image import small_sets
 from likeness.models.run import load_model as load_embedder
 from likeness.toolkit.backbones.image_resnet import SmallCNN
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.softmax import Softmax

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import likeness.modalities
-from likeness.eval.verification import eer, min_dcf
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.modalities import folders
 from likeness.modalities.image.retrieval_sets import cub_items
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.simple import SimPLE
@@ -154,7 +154,7 @@ def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
         ("module", "likeness.toolkit.nothing.Here"),
         ("module", "likeness.toolkit.training.assign._parse"),
         ("module", "x"),
-        ("read", "likeness.toolkit.data.item_lists.read_items"),
+        ("read", "likeness.eval.items.item_lists.read_items"),
         ("read", "likeness.modalities.folders.scan"),
         ("read", "likeness.eval.formats.trials.read"),
         ("read", "likeness.modalities.speaker.features.KaldiFbank"),

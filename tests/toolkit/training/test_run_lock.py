@@ -57,7 +57,7 @@ def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
-            shutil.rmtree(folder)  # as likeness.extraction.finish does
+            shutil.rmtree(folder)  # as likeness.embedding.extraction.finish does
             second.enter_context(only_writer(folder))
         with pytest.raises(Busy), only_writer(folder):
             pass
@@ -171,7 +171,7 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
 
 
 def test_a_comparison_and_downloads_have_the_lock(voices: Path, tmp_path: Path) -> None:
-    """Extractions have it too: tests/likeness/test_extraction.py."""
+    """Extractions have it too: tests/likeness/embedding/test_extraction.py."""
     busy = tmp_path / "busy"
     writers = [
         partial(compare.compare, {"arcface": recipe()}, num_seeds=1, data=voices, out=busy),

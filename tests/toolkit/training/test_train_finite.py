@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from likeness.eval.items.items import Item
 from likeness.models.run import load_model
 from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.rank import RankedList
 from likeness.toolkit.losses.vmf import VMF

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.softmax import Softmax

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from likeness.eval import per_item
+from likeness.eval.intervals import per_item
+from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.toolkit.console import Interrupted
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import tune as tuning
 from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
@@ -101,7 +101,7 @@ def test_validation_trials_are_all_pairs() -> None:
 
 
 def test_of_many_pairs_some_are_drawn() -> None:
-    """tests/toolkit/data/test_items.py says how."""
+    """tests/eval/items/test_items.py says how."""
     part = partial(listed, num_classes=12, num_each=3)
     with patch.object(tuning, "MOST_PAIRS", 20):
         (_, trials), (_, again) = (validation_trials(Path(), items=part) for _ in range(2))

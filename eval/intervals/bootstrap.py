@@ -1,0 +1,376 @@
+"""Confidence intervals of metrics by the bootstrap over subjects.
+
+Trials share subjects, so they are not independent: an interval over trials is far too narrow. One
+resample draws n of the n subjects with replacement; with c[s] the times that subject s was drawn, a
+target trial weighs c[s] and a nontarget trial c[a] * c[b] (the subsets bootstrap of Bolle et al.
+2004, with the product weights of Owen's pigeonhole bootstrap, 2007). Trials are sorted once; each
+resample is two cumulative sums of integer weights, shared by all metrics. EER, minDCF and strict
+TAR@FAR read them directly; any other metric gets the trials repeated by their weights.
+
+What the middle 95 % of the resamples span is too narrow for few subjects, and more so where a few
+of them have most of the trials. So an interval is one of Student's t around the metric itself, on
+the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval, and of fewer than
+20 it is marked, see `bounds`: so few do not stand for others.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.intervals.resampling import Metric as Metric
+from likeness.eval.intervals.resampling import Ranked, ranked, resampled
+from likeness.eval.types import Floats, Scores, check_counts
+
+Ends = tuple[float, float]
+
+MIN_DRAWN = (
+    5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
+)
+FEW_DRAWN = 20  # of fewer an interval is marked
+
+
+class Drawn(NamedTuple):
+    """What an interval rests on.
+
+    Attributes:
+        number: How many subjects there are behind the class of trials that has fewer of them, or
+            how many such trials.
+        what: What was counted, in words: "subjects", "subjects with target trials", "nontarget
+            trials", "classes".
+        effective: How many of equal sizes would tell as much, see `effective_number`; None where
+            all are of one size.
+    """
+
+    number: int
+    what: str
+    effective: float | None = None
+
+
+class Bounds(NamedTuple):
+    """An interval and what its reader has to know.
+
+    Attributes:
+        ends: (low, high), None where there is no interval.
+        note: Why there is none, or why it is not to be relied on; "" where there is nothing to say.
+    """
+
+    ends: Ends | None
+    note: str = ""
+
+
+def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
+    """Subjects (P, 2) as numbers 0..n-1 in the order of theirs, and n."""
+    if not (pairs.size and pairs.min() >= 0 and pairs.max() <= 10 * pairs.size):
+        names, numbers = np.unique(pairs, return_inverse=True)
+        return numbers.reshape(pairs.shape), names.size
+    seen = np.zeros(int(pairs.max()) + 1, dtype=np.bool_)  # a sort of millions takes seconds
+    seen[pairs.ravel()] = True
+    number = np.cumsum(seen, dtype=np.int32) - 1
+    return pairs if seen.all() else number[pairs], int(number[-1]) + 1
+
+
+def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
+    """The trials in the order of their scores; LikenessError where labels contradict subjects."""
+    if subjects is None:
+        return ranked(scores, None)
+    pairs = np.asarray(subjects)
+    wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != scores.target)
+    if wrong.size:
+        first = int(wrong[0])
+        raise LikenessError(
+            f"subjects: {wrong.size} of {len(scores)} trials contradict their label, such as trial "
+            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; a target trial "
+            "has one subject, a nontarget trial two: correct the labels or the subjects"
+        )
+    return ranked(scores, _numbered(pairs))
+
+
+def check_draws(level: float, num_resamples: int, seed: int) -> None:
+    """Refuses settings of a bootstrap that could not be drawn; 0 resamples stand for no intervals.
+
+    >>> check_draws(0.95, -1, 0)
+    Traceback (most recent call last):
+    ...
+    likeness.LikenessError: num_resamples: -1 is not a whole number from 0; give such numbers only
+    """
+    if not 0 < level < 1:
+        raise LikenessError(f"level = {level}: give a share between 0 and 1, e.g. 0.95")
+    check_counts("num_resamples", [num_resamples], least=0)
+    check_counts("seed", [seed], least=0)
+
+
+def draws_of(settings: Any) -> dict[str, Any]:
+    """The settings of a bootstrap, as its keywords are called and as a record states them."""
+    return {name: getattr(settings, name) for name in ("level", "num_resamples", "seed")}
+
+
+def effective_number(sizes: ArrayLike) -> float:
+    """How many subjects of equal sizes would tell as much as these: (sum w)^2 / sum w^2.
+
+    Args:
+        sizes: (n,) how many trials or items each subject has.
+
+    Example:
+        >>> effective_number([3, 3, 3, 3]), effective_number([9, 1, 1, 1])
+        (4.0, 1.7142857142857142)
+    """
+    weights = np.asarray(sizes, dtype=np.float64)
+    return float(weights.sum() ** 2 / np.square(weights).sum()) if weights.any() else 0.0
+
+
+def drawn_groups(groups: ArrayLike, what: str) -> Drawn:
+    """What an interval of items rests on whose groups, such as classes, are drawn.
+
+    Args:
+        groups: (N,) the group of each item.
+        what: What the groups are, in words.
+    """
+    sizes = np.unique(np.asarray(groups), return_counts=True)[1]
+    return Drawn(sizes.size, what, effective_number(sizes))
+
+
+def times_drawn(groups: ArrayLike, seed: int) -> Iterator[NDArray[np.int64]]:
+    """How often each item is drawn, in one resample of the groups after the other, without end.
+
+    A draw takes G of the G groups with replacement, all items of a group as often as it was drawn.
+
+    Args:
+        groups: (N,) the group of each item, such as its class.
+        seed: Of the draws; equal seeds and groups give equal draws.
+    """
+    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
+    num_groups, rng = int(codes.max()) + 1, np.random.default_rng(seed)
+    while True:
+        drawn = rng.integers(num_groups, size=num_groups)
+        yield np.bincount(drawn, minlength=num_groups)[codes]
+
+
+def t_interval(
+    values: Floats, value: float, level: float, effective: float, *, difference: bool = False
+) -> Ends:
+    """An interval of Student's t around a metric, from its values on resamples.
+
+    A metric whose values all lie between 0 and 1 is taken to the logit scale, where errors are
+    spread more evenly: log((x + m) / (1 + m - x)). The margin m, half a standard deviation of the
+    resamples, keeps it finite at 0 and 1. The spread is the root mean square distance of the
+    resamples from the metric, which also holds their bias, times sqrt(k / (k - 1)). There are k - 1
+    degrees of freedom, for k effective subjects.
+
+    Args:
+        values: (R,) the metric on the resamples, without NaN.
+        value: The metric itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
+        effective: k, how many subjects of equal sizes were drawn from, see `effective_number`;
+            fewer than 2 count as 2.
+        difference: The metric is a difference of two systems. It is never taken to the logit
+            scale, and its spread is the standard deviation: both systems have the same bias.
+
+    Example:
+        >>> low, high = t_interval(np.array([0.1, 0.2, 0.3]), 0.2, 0.95, 30)
+        >>> round(low, 3), round(high, 3)
+        (0.066, 0.423)
+    """
+    # here, because comparing two files needs no scipy and no time to import it
+    from scipy.special import expit, stdtrit
+
+    k = max(effective, 2.0)
+    factor = -float(stdtrit(k - 1, (1 - level) / 2)) * np.sqrt(k / (k - 1))
+    if difference or min(values.min(), value) < 0 or max(values.max(), value) > 1:
+        spread = values.std() if difference else np.sqrt(np.mean((values - value) ** 2))
+        half = factor * spread
+        return float(value - half), float(value + half)
+    m = values.std() / 2
+    scaled, at = (np.log((x + m) / (1 + m - x)) for x in (values, np.float64(value)))
+    half = factor * np.sqrt(np.mean((scaled - at) ** 2))
+    low, high = np.clip((1 + 2 * m) * expit([at - half, at + half]) - m, 0, 1)
+    return float(low), float(high)
+
+
+def bounds(
+    values: Floats,
+    value: float,
+    level: float,
+    drawn: Drawn,
+    *,
+    difference: bool = False,
+) -> Bounds:
+    """The interval of a metric, or why there is none, or why it is not to be relied on.
+
+    There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that
+    is 0 in each of them says nothing about other subjects, and an interval of no width would say
+    that it did. Below 20 the interval is marked.
+
+    Args:
+        values: (R,) values of the metric on the resamples; NaN where one has none.
+        value: The metric itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
+        drawn: What was drawn, see `drawn_from`.
+        difference: The metric is a difference of two systems.
+
+    Example:
+        >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(12, "subjects"))
+        >>> [round(end, 3) for end in found.ends]
+        [0.039, 0.196]
+        >>> found.note
+        '12 subjects, fewer than 20: such an interval is often too narrow'
+        >>> bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(2, "subjects"))
+        Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
+    """
+    values = values[~np.isnan(values)]
+    if problem := _why_none(values, value, level, drawn):
+        return Bounds(None, f"no interval: {problem}")
+    note = ""
+    if drawn.number < FEW_DRAWN:
+        note = (
+            f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too "
+            "narrow"
+        )
+    effective = drawn.number if drawn.effective is None else drawn.effective
+    return Bounds(t_interval(values, value, level, effective, difference=difference), note)
+
+
+def bounds_over_groups(
+    measure: Callable[[NDArray[np.int64]], ArrayLike],
+    values: Sequence[float],
+    groups: ArrayLike,
+    drawn: Drawn,
+    settings: Any,
+) -> list[Bounds]:
+    """`bounds` of M metrics of items whose groups, such as classes, are drawn.
+
+    Args:
+        measure: The weights (N,) of the items, see `times_drawn` -> the metrics (M,).
+        values: (M,) the metrics on all items as they are.
+        groups: (N,) the group of each item.
+        drawn: What was drawn, see `drawn_groups`.
+        settings: The level of the intervals, the number of draws and their seed.
+    """
+    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
+    measured = np.array([measure(times) for times in draws]).T
+    pairs = zip(measured, values, strict=True)
+    return [bounds(of, value, settings.level, drawn) for of, value in pairs]
+
+
+def _why_none(values: Floats, value: float, level: float, drawn: Drawn) -> str:
+    """Why there is no interval, "" where there is one."""
+    if drawn.number < MIN_DRAWN:
+        return f"{drawn.number} {drawn.what}, fewer than {MIN_DRAWN}"
+    if not values.size or np.isnan(value):
+        return "the metric has no value on any resample"
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    if high - low > 1e-12 * max(abs(low), abs(high)):
+        return ""
+    others = drawn.what.split()[0]
+    share = f"the central {100 * level:g} % of the resamples"
+    return f"{share} give the same value, which says nothing about other {others}"
+
+
+def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
+    """What an interval of trials rests on: the subjects with target trials, or those in nontarget
+    trials, whichever are fewer.
+
+    Ten thousand subjects of whom three have target trials make an interval of three subjects.
+
+    Args:
+        target: (P,) bool.
+        subjects: (P, 2) integers, the subjects of both sides of each trial; None: the trials
+            themselves are drawn.
+    """
+    if subjects is None:
+        each = [
+            Drawn(int(np.count_nonzero(trials)), f"{kind} trials")
+            for trials, kind in ((target, "target"), (~target, "nontarget"))
+        ]
+        return min(each, key=lambda drawn: drawn.number)
+    numbers, n = _numbered(np.asarray(subjects))
+    of_targets, of_nontargets = (
+        np.bincount(numbers[rows].ravel(), minlength=n) for rows in (target, ~target)
+    )
+    with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
+    least = int(min(with_targets, with_nontargets))
+    what = "subjects"
+    if least < n:
+        few_targets = with_targets <= with_nontargets
+        what = "subjects with target trials" if few_targets else "subjects in nontarget trials"
+    return Drawn(least, what, min(effective_number(of_targets), effective_number(of_nontargets)))
+
+
+def num_subjects(pairs: ArrayLike) -> int:
+    """How many subjects (P, 2) integers name."""
+    return _numbered(np.asarray(pairs))[1]
+
+
+def bounds_of(
+    metrics: Mapping[str, Metric],
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[dict[str, Bounds], dict[str, Floats]]:
+    """Bootstrap intervals of several metrics that share draws and sums: the same numbers as one
+    `interval` each, at a fraction of the cost.
+
+    Args:
+        metrics: Name -> metric(target, nontarget). eer, min_dcf and tar_at_far of
+            likeness.eval.metrics.verification are fast, also as functools.partial with keywords.
+        scores: P trials with labels.
+        subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
+            None resamples TRIALS instead, which is too narrow wherever trials share subjects and
+            has to be marked as such.
+        num_resamples: R, how many draws. One that loses a whole class is drawn again.
+        level: Share of such intervals that shall cover the truth.
+        seed: Of the draws.
+
+    Returns:
+        Name -> its `bounds`, and name -> its (R,) values on the resamples. Equal seeds, subjects
+        and labels give equal draws. Below 5 subjects nothing is drawn, and all values are NaN.
+
+    Raises:
+        LikenessError: A class is empty, subjects contradict the labels, there are too few subjects,
+            or the level is not strictly between 0 and 1.
+    """
+    trials = sorted_trials(scores, subjects)
+    check_draws(level, num_resamples, seed)
+    drawn = drawn_from(scores.target, subjects)
+    if drawn.number < MIN_DRAWN:
+        made = {name: np.full(num_resamples, np.nan) for name in metrics}
+    else:
+        made = resampled(metrics, trials, num_resamples, np.random.default_rng(seed))
+    bounds_by_name = {}
+    for name, values in made.items():
+        value = float(metrics[name](trials.target, trials.nontarget))
+        bounds_by_name[name] = bounds(values, value, level, drawn)
+    return bounds_by_name, made
+
+
+def interval(
+    metric: Metric,
+    scores: Scores,
+    subjects: ArrayLike | None,
+    *,
+    num_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Ends | None:
+    """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see
+    `bounds_of`.
+
+    >>> from likeness.eval.metrics.verification import eer
+    >>> own = [(i, i) for i in range(6)]
+    >>> others = [(i, j) for i in range(6) for j in range(i)]
+    >>> values = np.append([0.9, 0.8, 0.3, 0.7, 0.4, 0.8], np.arange(15) / 20)
+    >>> scores = Scores(values, np.arange(21) < 6)
+    >>> low, high = interval(eer, scores, own + others, num_resamples=100)
+    >>> bool(0 <= low < eer(scores.targets, scores.nontargets) < high)
+    True
+    """
+    made, _ = bounds_of(
+        {"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
+    )
+    return made[""].ends

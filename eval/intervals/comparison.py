@@ -1,0 +1,385 @@
+"""Variants of a recipe over seeds: means, standard errors, and differences to a reference that are
+paired by subject and by seed.
+
+Two questions, two intervals. Would other SUBJECTS agree? The trained models are fixed, the subjects
+are resampled; every run is measured on the same draws, so that a difference is taken draw by draw
+(likeness.eval.intervals.bootstrap). Would other SEEDS agree? The subjects are fixed, the differences of equal
+seeds have a t interval.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.intervals import bootstrap, per_item
+from likeness.eval.intervals.per_item import PerItem
+from likeness.eval.results import bracketed, metric_label, metric_text
+from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
+
+LEVEL = 0.95
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The subjects of a trial list: pairs (P, 2) integers or None if unknown, one phrase on where
+    they came from, and a digest of the list.
+    """
+
+    pairs: Ints | None
+    source: str
+    trial_list: str
+
+    @property
+    def num_subjects(self) -> int | None:
+        return None if self.pairs is None else int(np.unique(self.pairs).size)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A finished run: the value of each metric, and its (R,) values on resamples of the subjects,
+    whose draws are equal for all runs of one trial_list.
+
+    drawn: what the resamples rest on, see likeness.eval.intervals.bootstrap.bounds.
+    """
+
+    values: Mapping[str, float]
+    replicates: Mapping[str, Floats]
+    trial_list: str
+    drawn: bootstrap.Drawn
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one run. failed: the reason, "" if it finished. scores: SHA-256 of its score
+    file. seconds, items_per_second: of training.
+    """
+
+    variant: str
+    seed: int
+    folder: str
+    failed: str = ""
+    values: Mapping[str, float] | None = None
+    scores: str = ""
+    seconds: float | None = None
+    items_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A variant's mean minus the reference's over the seeds that both finished, and what may be
+    said of it.
+
+    interval: over subjects, None where there is none; interval_note: why, or why it is not to be
+    relied on. distinguishable: the resampled differences exclude 0. seed_interval: Student's t over
+    seeds, None with one seed. p: two-sided, from the resamples of the subjects, None of too few
+    subjects;
+    p_holm: the same after Holm (1979) over all comparisons of the table.
+    """
+
+    value: float
+    num_seeds: int
+    interval: Interval | None
+    distinguishable: bool
+    seed_interval: Interval | None
+    p: float | None
+    p_holm: float | None = None
+    interval_note: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A variant's metric. standard_error: over seeds, None with one seed. interval: of the mean
+    over seeds, subjects resampled; None where there is none. interval_note: why, or why it is not
+    to be relied on.
+    """
+
+    variant: str
+    metric: str
+    values: Mapping[int, float]
+    mean: float
+    standard_error: float | None
+    interval: Interval | None
+    difference: Difference | None = None
+    interval_note: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning chose: field -> value, its score on the validation classes, and every trial
+    (settings, score or reason of failure).
+    """
+
+    metric: str
+    chosen: Mapping[str, object]
+    score: float
+    trials: Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the tables, the JSON file and the page show. reference: "" if no run
+    finished; picked: it is the best on these very trials.
+
+    counts: of the test, "targets", "nontargets" and "subjects" (None if unknown), or "items" and
+    what is drawn: "classes" (of which there are so many).
+    """
+
+    variants: Sequence[str]
+    metrics: Sequence[str]
+    seeds: Sequence[int]
+    runs: Sequence[Run]
+    cells: Sequence[Cell]
+    reference: str
+    picked: bool
+    counts: Mapping[str, int | None]
+    subjects_from: str
+    num_resamples: int
+    varied: Sequence[str]
+    allowed: Sequence[str]
+    watched: str = ""
+    tuned: Mapping[str, Tuned] | None = None
+    definitions: Mapping[str, object] | None = (
+        None  # metric -> the function behind it and its arguments
+    )
+
+    @property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """(variant, metric) -> its difference to the reference."""
+        return {
+            (cell.variant, cell.metric): cell.difference
+            for cell in self.cells
+            if cell.difference is not None
+        }
+
+    @property
+    def num_comparisons(self) -> int:
+        return sum(difference.p is not None for difference in self.differences.values())
+
+    @property
+    def failed(self) -> list[Run]:
+        return [run for run in self.runs if run.failed]
+
+
+def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subjects:
+    """Subjects of the trials from the items' labels (id -> label) where they agree with the
+    targets, else as `likeness.eval.formats.subjects.subjects_of` finds them.
+    """
+    digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
+    for part in (trials.enrol, trials.probe, trials.target):
+        digest.update(b"" if part is None else part.tobytes())
+    named = {item_id: str(label) for item_id, label in labels.items() if label is not None}
+    try:
+        of_sides, phrase = subjects_of(trials, named)[0], "labels of the items"
+    except ValueError:
+        of_sides, phrase = subjects_of(trials)
+    pairs = None
+    if of_sides is not None:
+        pairs = np.stack([of_sides[0][trials.enrol], of_sides[1][trials.probe]], axis=1)
+    return Subjects(pairs, phrase, digest.hexdigest())
+
+
+def measure(
+    scores: Scores,
+    metrics: Mapping[str, bootstrap.Metric],
+    subjects: Subjects,
+    *,
+    num_resamples: int,
+) -> Outcome:
+    """A finished run's scores to the values of its metrics and their (num_resamples,) values on
+    resamples of the subjects (of the trials if unknown).
+
+    Errors: those of likeness.eval.intervals.bootstrap.bounds_of.
+    """
+    values = {
+        name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()
+    }
+    _, made = bootstrap.bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples)
+    drawn = bootstrap.drawn_from(scores.target, subjects.pairs)
+    return Outcome(values, made, subjects.trial_list, drawn)
+
+
+def measure_items(
+    measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int
+) -> Outcome:
+    """The same of what a classifier's or retrieval system's test measured on each item, on
+    resamples of its groups.
+    """
+    values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
+    made = per_item.resample(metrics, measured, num_resamples=num_resamples)
+    return Outcome(values, made, measured.digest, measured.drawn)
+
+
+def resamples_needed(num_comparisons: int) -> int:
+    """1,000, or as many as let the smallest possible p, 2 / (R + 1), survive Holm's first step at 1
+    - LEVEL with room: 100 for each comparison.
+    """
+    return max(1000, 100 * num_comparisons)
+
+
+def summarise(
+    outcomes: Mapping[str, Mapping[int, Outcome]],
+    metrics: Sequence[str],
+    *,
+    reference: str = "",
+    higher_is_better: bool = False,
+) -> tuple[list[Cell], str]:
+    """Cells of every variant and metric with differences to the reference, and the reference's
+    name.
+
+    outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a
+    variant, or "" for the best mean of the first metric; a mean that is NaN is no best one.
+    Variants that were measured on another trial list than the reference get no difference: nothing
+    pairs them. ValueError for an unknown reference.
+
+    >>> drawn = bootstrap.Drawn(40, "subjects")
+    >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list", drawn)
+    >>> two = Outcome({"eer": 0.3}, {"eer": np.array([0.3, 0.5])}, "list", drawn)
+    >>> cells, reference = summarise({"a": {0: one}, "b": {0: two}}, ["eer"])
+    >>> reference, [round(end, 4) for end in cells[1].difference.interval]
+    ('a', [0.0976, 0.3024])
+    """
+    if reference and reference not in outcomes:
+        raise LikenessError(
+            f"reference {reference!r} is none of the variants compared; they are "
+            f"{name_first(outcomes)}"
+        )
+    cells = [
+        _cell(variant, metric, runs)
+        for variant, runs in outcomes.items()
+        for metric in metrics
+        if any(metric in outcome.values for outcome in runs.values())
+    ]
+    first = {
+        cell.variant: cell.mean
+        for cell in cells
+        if cell.metric == metrics[0] and not np.isnan(cell.mean)
+    }
+    if not reference and first:
+        reference = (max if higher_is_better else min)(first, key=first.__getitem__)
+    differences = [
+        _difference(cell.metric, outcomes[cell.variant], outcomes.get(reference, {}))
+        if cell.variant != reference
+        else None
+        for cell in cells
+    ]
+    tested = [each.p for each in differences if each is not None and each.p is not None]
+    adjusted = iter(holm(tested))
+    for i, each in enumerate(differences):
+        if each is not None and each.p is not None:
+            differences[i] = replace(each, p_holm=next(adjusted))
+    return [
+        replace(cell, difference=each) for cell, each in zip(cells, differences, strict=True)
+    ], reference
+
+
+def verdict(difference: Difference) -> str:
+    """Whether a difference is distinguishable from none, in words."""
+    if difference.p_holm is None:
+        return "-"
+    if not difference.distinguishable:
+        return "no"
+    sure = difference.p_holm < 1 - LEVEL
+    return "yes, also after Holm" if sure else "yes, but not after Holm"
+
+
+def difference_rows(
+    reference: str, over: str, differences: Mapping[tuple[str, str], Difference], *, seeds: bool
+) -> list[list[str]]:
+    """The head and the rows of a table of differences; empty where there are none.
+
+    Args:
+        reference: What is subtracted.
+        over: What was resampled, such as "subjects".
+        differences: (variant or system, metric) -> its difference.
+        seeds: Whether the interval over seeds has a column.
+    """
+    head = [f"minus {reference}", "metric", "difference", f"over {over}", "over seeds"]
+    rows = [[*head, "p", "p (Holm)", "distinguishable"]]
+    for (name, metric), each in differences.items():
+        rows.append(
+            [
+                name,
+                metric_label(metric),
+                metric_text(metric, each.value, "+"),
+                bracketed(metric, each.interval, each.interval_note, sign="+") or "-",
+                bracketed(metric, each.seed_interval, sign="+") or "-",
+                *("-" if p is None else f"{p:.3f}" for p in (each.p, each.p_holm)),
+                verdict(each),
+            ]
+        )
+    if not seeds:
+        rows = [[*row[:4], *row[5:]] for row in rows]
+    return rows if differences else []
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p values, in the order given (Holm 1979): the k-th smallest of m
+    times m - k + 1, made monotone, at most 1.
+
+    >>> [round(one, 4) for one in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p, kind="stable")
+    stepped = [(len(p) - k) * p[i] for k, i in enumerate(order)]
+    adjusted = np.empty(len(p))
+    if len(p):
+        adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return [float(value) for value in adjusted]
+
+
+def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
+    values = {
+        seed: outcome.values[metric] for seed, outcome in runs.items() if metric in outcome.values
+    }
+    each = np.array(list(values.values()))
+    error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
+    mean = float(each.mean())
+    drawn = next(iter(runs.values())).drawn
+    ends, note = bootstrap.bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
+    return Cell(variant, metric, values, mean, error, ends, interval_note=note)
+
+
+def _difference(
+    metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome]
+) -> Difference | None:
+    seeds = [
+        seed
+        for seed in runs
+        if seed in against and metric in runs[seed].values and metric in against[seed].values
+    ]
+    if not seeds or any(runs[seed].trial_list != against[seed].trial_list for seed in seeds):
+        return None
+    each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
+    values = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
+    values = values[~np.isnan(values)]  # resamples on which the metric has no value
+    mean = float(each.mean())
+    drawn = against[seeds[0]].drawn
+    ends, note = bootstrap.bounds(values, mean, LEVEL, drawn, difference=True)
+    p = None
+    if drawn.number >= bootstrap.MIN_DRAWN:
+        tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
+        p = min(1.0, 2 * (tail + 1) / (values.size + 1))
+    distinguishable = ends is not None and not ends[0] <= 0 <= ends[1]
+    seed_interval = _t_interval(each)
+    return Difference(mean, len(seeds), ends, distinguishable, seed_interval, p, interval_note=note)
+
+
+def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:
+    """(R,) the metric on each resample of the subjects, averaged over the seeds."""
+    mean: Floats = np.mean([runs[seed].replicates[metric] for seed in seeds], axis=0)
+    return mean
+
+
+def _t_interval(differences: Floats) -> Interval | None:
+    from scipy.special import stdtrit  # quantile of Student's t
+
+    n = differences.size
+    if n < 2 or np.ptp(differences) <= 1e-12 * np.abs(differences).max():
+        return None  # none can be said, or it would have no width
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2) * differences.std(ddof=1) / np.sqrt(n))
+    return float(differences.mean()) - half, float(differences.mean()) + half

@@ -1,0 +1,160 @@
+"""Systems scored on the same trials: the difference of each to a reference, paired by subject.
+
+Two systems that err on the same subjects have intervals that overlap although one is surely better.
+Both are measured here on the same resamples of the subjects, and the difference is taken resample
+by resample (as in likeness.eval.intervals.comparison).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likeness.eval.formats.subjects import numbered
+from likeness.eval.intervals.comparison import (
+    LEVEL,
+    Difference,
+    Outcome,
+    difference_rows,
+    summarise,
+)
+from likeness.eval.results import aligned, metric_label, reasons
+from likeness.eval.types import Trials
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The differences of all systems to the reference.
+
+    Attributes:
+        reference: The system that is subtracted.
+        differences: (system, metric) -> its difference.
+        unpaired: The systems without differences, on other trials than the reference's.
+        over: What the intervals are taken over: "subjects" or "trials".
+    """
+
+    reference: str
+    differences: Mapping[tuple[str, str], Difference]
+    unpaired: Sequence[str]
+    over: str
+
+
+def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
+    """For each trial of one list the row of the same trial in another one.
+
+    Trials match by their ids, and by their labels if both lists have them. The order of rows may
+    differ, and trials may repeat. The enrolment and the probe side are told apart: `a b` and `b a`
+    are different trials.
+
+    Returns:
+        (P,) rows of the second list; None where the lists are not of the same trials.
+
+    Example:
+        >>> one = Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False])
+        >>> two = Trials(("a",), ("c", "b"), [0, 0], [0, 1], [False, True])
+        >>> matching_order(one, two).tolist()
+        [1, 0]
+    """
+    both = first, second
+    labelled = first.target is not None and second.target is not None
+    sides = [(trials.enrol_ids, trials.probe_ids) for trials in both]
+    names = ("enrol", "probe", "target") if labelled else ("enrol", "probe")
+    if sides[0] == sides[1] and all(
+        np.array_equal(getattr(first, name), getattr(second, name)) for name in names
+    ):
+        return np.arange(len(first))  # as most lists are, and sorting millions takes seconds
+    if len(first) != len(second):
+        return None
+    enrol = numbered(first.enrol_ids, second.enrol_ids)
+    probe = numbered(first.probe_ids, second.probe_ids)
+    width = 1 + max(int(codes.max()) for codes in probe)
+    keys = []
+    for of_enrol, of_probe, trials in zip(enrol, probe, both, strict=True):
+        key = of_enrol[trials.enrol].astype(np.int64) * width + of_probe[trials.probe]
+        keys.append(2 * key + np.asarray(trials.target) if labelled else key)
+    rows, other_rows = (np.argsort(key, kind="stable") for key in keys)
+    if not np.array_equal(keys[0][rows], keys[1][other_rows]):
+        return None
+    order = np.empty(len(first), dtype=np.int64)
+    order[rows] = other_rows
+    return order
+
+
+def differences(
+    reference: str,
+    outcomes: Mapping[str, Outcome],
+    unpaired: Sequence[str],
+    over: str,
+) -> Paired:
+    """The differences of all systems to the reference, in the metrics that were resampled.
+
+    Args:
+        reference: A system of the outcomes.
+        outcomes: System -> what was measured; the draws are the same for all systems on the trials
+            of the reference, whose trial list they name.
+        unpaired: The systems on other trials, see `Paired`.
+        over: What the intervals are taken over: "subjects" or "trials".
+    """
+    metrics = list(dict.fromkeys(name for each in outcomes.values() for name in each.values))
+    runs = {system: {0: outcome} for system, outcome in outcomes.items()}
+    cells = summarise(runs, metrics, reference=reference)[0] if runs else []
+    found = {(cell.variant, cell.metric): cell.difference for cell in cells if cell.difference}
+    return Paired(reference, found, unpaired, over)
+
+
+def to_json(paired: Paired) -> dict[str, Any]:
+    """The keys "differences" and "unpaired" of the results document."""
+    keys = ("value", "interval", "interval_note", "p", "p_holm")
+    return {
+        "differences": [
+            {"system": system, "reference": paired.reference, "metric": metric}
+            | {key: getattr(difference, key) for key in keys}
+            | {"distinguishable": None if difference.p is None else difference.distinguishable}
+            for (system, metric), difference in paired.differences.items()
+        ],
+        "unpaired": list(paired.unpaired),
+    }
+
+
+def rows(paired: Paired) -> list[list[str]]:
+    """The head and the rows of the table of differences; empty where there are none."""
+    return difference_rows(paired.reference, paired.over, paired.differences, seeds=False)
+
+
+def notes(paired: Paired) -> list[str]:
+    """What the differences are, why intervals are missing, and which systems have none; a sentence
+    or two each.
+    """
+    sentences = []
+    if paired.differences:
+        optimistic = (
+            " Trials share subjects, so that intervals over trials are optimistic."
+            if paired.over == "trials"
+            else ""
+        )
+        sentences.append(
+            f"Differences to {paired.reference} on the same trials: {100 * LEVEL:g} % bootstrap, "
+            f"the same resampled {paired.over} for both systems."
+            f"{optimistic} Distinguishable: the interval excludes 0; p (Holm): for all "
+            f"{len(paired.differences)} differences at once."
+        )
+        sentences += reasons(
+            [
+                (f"{system}, {metric_label(metric)}", of.interval, of.interval_note)
+                for (system, metric), of in paired.differences.items()
+            ]
+        )
+    for system in paired.unpaired:
+        same = f"{system} and {paired.reference} are not on the same trials"
+        sentences.append(f"{same}: no difference is given.")
+    return sentences
+
+
+def table(paired: Paired) -> str:
+    """The differences as aligned text, and what they are."""
+    lines: list[str] = []
+    if body := rows(paired):
+        lines += ["", *aligned(body)]
+    return "\n".join([*lines, "", *notes(paired)]) + "\n"

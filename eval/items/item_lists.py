@@ -1,0 +1,218 @@
+"""Lists and tables of files as items: text, .parquet, and tables in memory, as of pandas."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import lists
+from likeness.eval.formats.column_names import by_number, choose, is_header, with_further
+from likeness.eval.formats.files import write_text
+from likeness.eval.items.items import Item, Items, check_unique
+from likeness.eval.items.remote import is_url, place_below, url_of
+from likeness.eval.types import name_first
+
+SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
+_LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
+_OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
+_UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
+
+
+def read_items(
+    path: Path, root: Path | None = None, *, columns: Mapping[str, str] | None = None
+) -> Items:
+    """Reads a list or a table of files.
+
+    All lines of a list are `path`, `id path` or `id path label`. A table has a header, or is a
+    .parquet file; its columns are known by their names (`likeness.eval.formats.column_names`). All
+    other columns are carried along under their own names (Items.column).
+
+    Args:
+        path: The file (see `likeness.eval.formats.lists`).
+        root: The folder that relative paths start from; by default that of the file.
+        columns: Role -> column, where the names of the columns do not say it.
+
+    Returns:
+        The items, in the order of the rows. A row without an id has its path as its id, and behind
+        it its times, if it has any.
+
+    Raises:
+        LikenessError: Columns are not known, rows have no path, or ids are repeated.
+    """
+    stated = columns or {}
+
+    def chosen(names: list[str]) -> dict[str, int]:
+        return with_further(names, choose(names, stated, str(path)), stated)
+
+    def shape(sample: list[str]) -> lists.Shape:
+        separator = lists.separator_of(sample[0])
+        fields = lists.split(sample[0], separator)
+        # A list may be called .csv too. Its first line has a path where a table has names.
+        is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
+        if stated or is_table or is_header(fields):
+            return lists.named_shape(sample, chosen, header=not by_number(stated))
+        separator = "\t" if "\t" in sample[0] else separator
+        width = len(lists.split(sample[0], separator))
+        if width > len(_LAYOUTS):
+            raise LikenessError(
+                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
+                "the first one names the columns, such as path,label; where a field contains "
+                "blanks, all need tabs or commas between them"
+            )
+        places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
+        return lists.Shape(separator, width, places)
+
+    blocks = lists.read_rows(path, shape, chosen)
+    return items_of_rows(blocks, str(path), path.parent if root is None else root)
+
+
+def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
+    """Makes items of a table in memory: anything with `columns` that gives each by its name.
+
+    Args:
+        table: The table, as of pandas or polars.
+        root: As for `read_items`; so is `columns`.
+
+    Raises:
+        LikenessError: As for `read_items`.
+
+    Example:
+        >>> class Table(dict):
+        ...     columns = property(list)
+        >>> table = Table(file=["a.wav"], speaker=["ann"])
+        >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
+        'ann'
+    """
+
+    def chosen(names: list[str]) -> dict[str, int]:
+        return with_further(names, choose(names, columns, "the table"), columns)
+
+    read = lists.read_frame(table, chosen)
+    cells = {role: read.column(role).texts() for role in read.roles}
+    return items_of_rows([cells], "the table", root)
+
+
+def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
+    """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
+
+    Where items are stretches of recordings, the columns start and end are there too, below a
+    header.
+
+    Args:
+        path: The list.
+        items: The items, which must be files.
+        root: The folder that relative paths start from: the path of a file in it is written
+            relative to it, and that of another file whole. None leaves the paths as they are.
+
+    Raises:
+        LikenessError: Items lie in tar shards, which a list of paths cannot name, or their names
+            would be read back as others. They are counted.
+    """
+    timed = any(item.stretch is not None for item in items)
+    rows = []
+    for item in items:
+        start, end = item.stretch or ("", "")
+        times = [str(start), "" if end == np.inf else str(end)]
+        rows.append([item.id, _place(item.path, root), *times * timed])
+    bad = [
+        item.id
+        for item, row in zip(items, rows, strict=True)
+        if item.span is not None or any(map(_UNWRITABLE.search, row[:2]))
+    ]
+    if bad:
+        raise LikenessError(
+            f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
+            f"({name_first(bad)}): they lie in tar shards, or their names begin with #, stand in "
+            "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
+            "are not UTF-8; unpack the shards, or rename the files"
+        )
+    header = ["id", "path", *["start", "end"] * timed]
+    # Where the first line could be a header, a header comes before it.
+    needed = timed or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
+    lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
+    write_text(path, "".join(lines))
+
+
+def _place(path: Path, root: Path | None) -> str:
+    """How a path is written that is read from a folder."""
+    if is_url(path):
+        return url_of(path)
+    if root is None:
+        return path.as_posix()
+    inside = path.is_relative_to(root)
+    return (path.relative_to(root) if inside else Path(os.path.abspath(path))).as_posix()
+
+
+def items_of_rows(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:
+    """Makes items of the rows of a table.
+
+    Args:
+        blocks: Some rows each: the texts of every column by its role.
+        where: The table, with which messages begin.
+        root: The folder that relative paths start from.
+
+    Raises:
+        LikenessError: As for `read_items`.
+    """
+    try:
+        items = Items.joined(_of_block(cells, root) for cells in blocks)
+    except LikenessError as error:
+        raise LikenessError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
+    if not items:
+        raise LikenessError(f"{where}: it has no rows; one for each item is needed")
+    check_unique(items, where)
+    return items
+
+
+def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
+    """The items of some rows."""
+    if "" in cells["path"]:
+        lacking = [column[cells["path"].index("")] for column in cells.values()]
+        raise LikenessError(f"the row {lacking} has no path; fill or remove it")
+    # A backslash is a separator, as on Windows, unless a file has one in its name.
+    names = [
+        text.replace("\\", "/") if "\\" in text and not os.path.exists(root / text) else text
+        for text in cells["path"]
+    ]
+    times, own = None, names
+    if "start" in cells or "end" in cells:
+        times = _times(cells, len(names))
+        own = [
+            name if start != start and end != end else f"{name}@{_short(start)}-{_short(end)}"
+            for name, (start, end) in zip(names, times.tolist(), strict=True)
+        ]
+    ids = [id or name for id, name in zip(cells.get("id", own), own, strict=True)]
+    before = (root / "x").as_posix()[:-1]
+    paths = [
+        place_below(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
+        for name in names
+    ]
+    labels = ["" if text in ("nan", "NaN") else text for text in cells.get("label", ())]
+    further = {role: cells[role] for role in cells if role not in _OWN}
+    return Items.rows(ids, paths, labels or None, times=times, further=further)
+
+
+def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:
+    """The start and end (N, 2) of each row in seconds, NaN for none."""
+    columns = []
+    for role in ("start", "end", "duration"):
+        try:  # The comma of many languages, beside semicolons.
+            seconds = [float(text.replace(",", ".") or "nan") for text in cells.get(role, ())]
+        except ValueError as error:
+            raise LikenessError(f"a time is no number of seconds: {error}") from None
+        columns.append(np.array(seconds or [np.nan] * num))
+    start, end, length = columns
+    # A duration without a start is that of the whole file.
+    if "end" not in cells:
+        end = np.round(np.nan_to_num(start) + length, 9)
+    return np.stack((start, end), axis=1)
+
+
+def _short(seconds: float) -> str:
+    """A number of seconds with no more digits than it needs; "" for NaN."""
+    return f"{seconds:.10g}" if seconds == seconds else ""

@@ -1,0 +1,255 @@
+"""Labels from the paths of files by a pattern, {word}/{label}_NO_*.wav; labels that look wrong."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import FURTHER
+from likeness.eval.items.items import Items
+from likeness.eval.types import name_first
+
+_COLUMNS = {"label", *FURTHER} - {"start", "end"}
+_MAX_PATH = 4096  # characters
+_SPLITS = {
+    *("train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"),
+    *("part", "set", "subset", "split", "fold", "disc", "disk", "batch", "chunk", "shard", "vol"),
+    *("wav", "flac", "mp3", "ogg", "opus", "m4a", "sph", "jpg", "jpeg", "png", "audio", "raw"),
+}
+_NUMBERED = re.compile(r"[^\W\d]*-?\d+")
+_SUBJECT = re.compile(r"(?i:spk|speaker|s|id|subj?|subject|p|person|user|client)[_-]?\d+")
+_SEPARATORS = re.compile(r"([_\-. ]+)")
+_MOST = 0.9  # the share of the paths that a rule has to hold for
+_LEAST_NUMBERS = 4  # of subjects that numbers are taken for
+_SHARED = 0.5  # the share of the items whose name occurs under several labels
+
+
+@dataclass(frozen=True)
+class LabelPattern:
+    """A pattern of paths, in which {label} stands for the label.
+
+    A name in braces stands for one character or more, but for no slash, and for as few as there may
+    be. {sex}, {age}, {session} and {group} are kept as columns; every other name may stand for
+    anything. `*` stands for any characters but a slash, `**` for any, and `?` for one.
+
+    Attributes:
+        text: The pattern.
+
+    Raises:
+        LikenessError: It has no {label}, or a brace without its partner.
+
+    Example:
+        >>> LabelPattern("{word}/{label}_NO_*.wav").fields("yes/ann_NO_3.wav")
+        {'label': 'ann'}
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
+        if "{label}" not in self.text or "{" in bare or "}" in bare:
+            raise LikenessError(
+                f"the pattern {self.text!r} of labels needs {{label}} where the label is, and may "
+                "have other names in braces, as in '{word}/{label}_NO_*.wav'"
+            )
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        parts, seen = [], set[str]()
+        for part in re.split(r"(\{\w+\}|\*\*/|\*\*|\*|\?)", self.text):
+            if part.startswith("{"):
+                name = part[1:-1]
+                parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>[^/]+?)")
+                seen.add(name)
+            else:
+                marks = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+                parts.append(marks.get(part) or re.escape(part))
+        return re.compile("".join(parts), re.DOTALL)
+
+    def fields(self, path: str) -> dict[str, str] | None:
+        """Returns the label and the further columns of a path; None where it does not fit.
+
+        Args:
+            path: The path below the folder of the data, with slashes.
+        """
+        matched = self._expression.fullmatch(path) if len(path) <= _MAX_PATH else None
+        if matched is None:
+            return None
+        return {name: text for name, text in matched.groupdict().items() if name in _COLUMNS}
+
+    def relabelled(self, items: Items, root: Path, where: str) -> Items:
+        """Returns the items whose paths fit, with their labels.
+
+        Args:
+            items: The items.
+            root: The folder below which their paths are matched.
+            where: The data set, with which messages begin.
+
+        Raises:
+            LikenessError: No item fits. A warning counts those that do not, if others do.
+        """
+        before = (root / "x").as_posix()[:-1]
+        texts = [item.path.as_posix().removeprefix(before) for item in items]
+        fields = [self.fields(text) for text in texts]
+        fitting = [values for values in fields if values is not None]
+        if len(fitting) < len(texts):
+            other = [text for text, values in zip(texts, fields, strict=True) if values is None]
+            problem = (
+                f"{where}: {len(other)} of {len(texts)} files do not fit the pattern {self.text!r} "
+                f"of labels ({name_first(other)}), where * stands for anything but a slash"
+            )
+            if not fitting:
+                raise LikenessError(f"{problem}; correct it, as in '{{word}}/{{label}}_NO_*.wav'")
+            warnings.warn(f"{problem}, and are left out", stacklevel=4)
+        chosen = items.take(np.flatnonzero([values is not None for values in fields]))
+        columns = {name: [values[name] for values in fitting] for name in fitting[0]}
+        return chosen.relabelled(columns.pop("label"), columns)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Labels that would fit better than the first folder.
+
+    Attributes:
+        pattern: Of the paths, which has them: "{word}/{label}_*".
+        names: The labels that the pattern gives, sorted.
+        num_labels: Under how many first folders a name that returns is, on average.
+        kind: "split" where the folders are parts of a data set, "parent" where one folder holds
+            all, "word" where the same names occur in many folders, "number" where they are numbers.
+    """
+
+    pattern: str
+    names: tuple[str, ...]
+    num_labels: float
+    kind: str
+
+
+def alike(labels: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns the groups of labels that differ only in case, blanks, _ or -.
+
+    Example:
+        >>> alike(["Ann", "ann ", "bob", "J_Doe", "J Doe"])
+        [('Ann', 'ann '), ('J Doe', 'J_Doe')]
+    """
+    groups = defaultdict(set)
+    for label in labels:
+        groups[" ".join(re.split(r"[\s_-]+", label.strip().casefold()))].add(label)
+    return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+
+
+def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | None:
+    """Finds out whether the first folder of each path is no subject.
+
+    That is so where all items lie in one folder, or in folders such as train, part1 and flac, and
+    where the names of other folders or of files return under many first folders and look like
+    subjects: numbers behind a word such as spk; or, for voices, words and hashes, as in Speech
+    Commands (word/HASH_nohash_0.wav). Files that name their folder are no such sign, nor are
+    running numbers. Of voices in folders that are called by words, a number before another number,
+    as in backward/00000001_NO_01.wav, is taken for a subject if all folders have the same ones, and
+    more of them than files of each.
+
+    Args:
+        paths: The path of each item below the folder of the data, with slashes.
+        are_voices: Whether they are recordings. Of images, words in names are rather poses.
+
+    Returns:
+        A pattern whose labels fit better, or None.
+
+    Example:
+        >>> paths = [f"{word}/{name}_{i}.wav" for word in "abc" for name in ("ann", "bob")
+        ...          for i in range(3)]
+        >>> suggest_labels(paths, are_voices=True).pattern
+        '{word}/{label}_*'
+        >>> suggest_labels([f"{n}/rec_{i}.wav" for n in "ab" for i in (1, 2)], are_voices=True)
+    """
+    parts = [path.split("/") for path in paths]
+    deep = [names for names in parts if len(names) >= 2]
+    if len(deep) < max(2, _MOST * len(paths)):
+        return None
+    first = {names[0] for names in deep}
+    below = [(names[0], names[1]) for names in deep if len(names) >= 3]
+    is_split = all(_SPLITS.intersection(re.split(r"[\W\d_]+", name.casefold())) for name in first)
+    is_deep = len(below) >= _MOST * len(paths) and len(_names(below)) >= 2
+    kind = "parent" if len(first) == 1 else "split" if is_split else ""
+    if is_deep and kind:
+        return Suggestion("*/{label}/**", _names(below), 1.0, kind)
+    for pattern, pairs in _candidates(deep):
+        shared, names = _shared(pairs), _names(pairs)
+        is_few = 1 < len(names) <= len(pairs) / 2
+        if kind and is_few and _are_subjects({*names}, first, deep, True):
+            return Suggestion(pattern, names, 1.0, kind)
+        if shared and _are_subjects(set(shared), first, deep, are_voices):
+            return Suggestion(pattern, names, sum(shared.values()) / len(shared), "word")
+        if are_voices and _are_numbered(pattern, pairs, deep):
+            return Suggestion(pattern, names, len(first), "number")
+    return None
+
+
+def _names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(sorted({name for _, name in pairs}))
+
+
+def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+    """Patterns, and the first folder and the label that each path has by the pattern."""
+    depth = Counter(map(len, deep)).most_common(1)[0][0]
+    patterns = ["{word}/{label}/**"] if depth >= 3 else []
+    written = "{word}/" if depth == 2 else "{word}/**/"
+    stems = [_SEPARATORS.split(names[-1].rpartition(".")[0] or names[-1]) for names in deep]
+    width = Counter(map(len, stems)).most_common(1)[0][0]
+    example = next(stem for stem in stems if len(stem) == width)
+    for place, mark in enumerate([*example[1::2], "."]):
+        patterns.append(f"{written}{{label}}{mark}*")
+        written += f"{{part{place + 1}}}{mark}"
+    for pattern in map(LabelPattern, patterns):
+        fields = [(names[0], pattern.fields("/".join(names))) for names in deep]
+        pairs = [(folder, values["label"]) for folder, values in fields if values is not None]
+        if len(pairs) >= _MOST * len(deep):
+            yield pattern.text, pairs
+
+
+def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """The names that are under several first folders, and under how many; none if few are."""
+    folders = defaultdict(set)
+    for folder, name in pairs:
+        folders[name].add(folder)
+    shared = {name: len(under) for name, under in folders.items() if len(under) > 1}
+    num_items = sum(name in shared for _, name in pairs)
+    return shared if len(shared) > 1 and num_items >= _SHARED * len(pairs) else {}
+
+
+def _are_numbered(
+    pattern: str, pairs: Sequence[tuple[str, str]], deep: Sequence[Sequence[str]]
+) -> bool:
+    """Whether names are numbers of subjects, of whom each folder has the same."""
+    folders, values = {folder for folder, _ in pairs}, {name for _, name in pairs}
+    cells, behind = len(set(pairs)), 2 * pattern.count("{part") + 2
+    stems = [_SEPARATORS.split(names[-1].rpartition(".")[0])[behind:] for names in deep]
+    return (
+        all(map(str.isdigit, values))
+        and not any(map(_NUMBERED.fullmatch, folders))
+        and len(folders) > 1
+        and cells >= _MOST * len(folders) * len(values)
+        and len(values) > max(_LEAST_NUMBERS - 1, len(pairs) / cells)
+        and sum(any(map(str.isdigit, stem)) for stem in stems) >= _MOST * len(deep)
+    )
+
+
+def _are_subjects(
+    values: set[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
+) -> bool:
+    """Whether names that return under many folders look like subjects."""
+    if {value.casefold() for value in values} <= _SPLITS or values <= folders:
+        return False
+    if all(map(_NUMBERED.fullmatch, values)):
+        return all(map(_SUBJECT.fullmatch, values))
+    # Files that name their folder, as ann/hello-ann.wav, are in the folder of their subject.
+    named = sum(parts[0] in _SEPARATORS.split(parts[-1].rpartition(".")[0]) for parts in deep)
+    return are_voices and (named < _MOST * len(deep) or all(map(str.isdigit, folders)))

@@ -1,0 +1,329 @@
+"""Whatever a person has as items: a folder, a list, a table, a Kaldi folder or an RTTM file."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.formats.files import text_lines
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.items.item_lists import items_of_rows, read_items
+from likeness.eval.items.items import BLOCK, Items
+from likeness.eval.items.labels import LabelPattern
+from likeness.eval.items.remote import is_url
+from likeness.eval.progress import step, tracked
+from likeness.eval.types import name_first, nfc
+
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
+
+
+# Recordings and images that people have and nothing here reads, or not everything.
+UNREAD = {
+    *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".mp4", ".m4a"),
+    *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
+}
+
+
+@step("listing the data")
+def list_items(
+    data: str | Path,
+    *,
+    suffixes: Collection[str],
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+    missing: Literal["refuse", "leave"] = "refuse",
+    passed_over: list[str] | None = None,
+) -> Items:
+    """Lists the items of whatever a person has.
+
+    Args:
+        data: One of
+            a folder, whose sub-folders are the labels;
+            a folder of Kaldi (see `read_kaldi_folder`), or its wav.scp;
+            a .csv, .tsv or .parquet file, or another text whose first line names columns
+            (see `likeness.eval.formats.column_names`);
+            an .rttm file (see `read_rttm`);
+            a list with lines `path` or `id path [label]` (see `item_lists`).
+        suffixes: The suffixes of the files that count as data, in small letters.
+        columns: Which column is which, where their names do not say it: "label=spk", or a mapping.
+        label: A pattern of paths, from which labels are taken instead: "{label}_*.wav" (see
+            `labels`).
+        root: The folder that relative paths start from, by default that of the list or table. For
+            an RTTM file, where the recordings lie.
+        missing: Whether files that do not exist are refused, or left for whoever reads them.
+        passed_over: Takes what of a folder has a name that cannot be used (see `files_below`);
+            by default it is refused.
+
+    Returns:
+        The items. Those of a list may have further columns: `items.column("sex")`.
+
+    Raises:
+        LikenessError: There is no such data, or files are missing; they are counted, and the first
+            is named. Columns or rows cannot be understood, or there are no items.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     table = Path(folder) / "voices.csv"
+        ...     _ = table.write_text("file;speaker;start;end\\na.wav;ann;0;1.5\\n")
+        ...     items = list_items(table, suffixes=[".wav"], missing="leave")
+        >>> items[0].id, items[0].label, items[0].stretch
+        ('a.wav@0-1.5', 'ann', (0.0, 1.5))
+    """
+    path, stated = Path(data), parse_columns(columns)
+    if not os.path.exists(path):
+        raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
+    path = path.parent if path.name == "wav.scp" else path
+    base = Path(root) if root else path if path.is_dir() else path.parent
+    items = _listed(path, base, suffixes, stated, passed_over)
+    if label:
+        items = LabelPattern(label).relabelled(items, base, str(path))
+    if missing == "refuse":
+        _refuse_missing(items, path, base)
+    return items
+
+
+def _listed(
+    path: Path,
+    base: Path,
+    suffixes: Collection[str],
+    columns: Mapping[str, str],
+    passed_over: list[str] | None,
+) -> Items:
+    """The items of a folder, a folder of Kaldi, an RTTM file, or a table or list."""
+    has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
+    if columns and not has_columns:
+        raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
+    if has_columns:
+        return read_items(path, base, columns=columns)
+    if not path.is_dir():
+        return read_rttm(path, suffixes, base)
+    if is_kaldi_folder(path):
+        return read_kaldi_folder(path, base)
+    items = files_below(path, suffixes, passed_over=passed_over)
+    if not items:
+        raise LikenessError(
+            f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
+        )
+    return items
+
+
+def _refuse_missing(items: Items, path: Path, base: Path) -> None:
+    """Raises LikenessError for items that are no files."""
+    paths = dict.fromkeys(item.path for item in items)
+    # Path.is_file raises where a name is too long.
+    missing = [str(p) for p in paths if not is_url(p) and not os.path.isfile(p)]
+    if missing:
+        raise LikenessError(
+            f"{path}: {len(missing)} of {len(paths)} files do not exist ({name_first(missing)}); "
+            f"correct the paths, say with --root where they start (now {base}; --root . is the "
+            "current folder), or put the names of the columns, such as path,label, above the list"
+        )
+
+
+def is_kaldi_folder(folder: Path) -> bool:
+    """Returns whether a folder is one of Kaldi's."""
+    return (folder / "wav.scp").is_file()
+
+
+def read_kaldi_folder(folder: Path, root: Path) -> Items:
+    """Reads a Kaldi data folder.
+
+    Args:
+        folder: The folder with wav.scp. Where it has segments, their utterances are the items,
+            stretches of the recordings; otherwise the recordings are. Speakers are in utt2spk, and
+            their sex in spk2gender.
+        root: The folder that relative paths of wav.scp start from.
+
+    Returns:
+        The items in the order of wav.scp or of segments; without utt2spk they have no label.
+
+    Raises:
+        LikenessError: wav.scp has commands (pipes), which are never run, or archives; lines are
+            malformed or name what is not there; ids are repeated.
+    """
+    recordings: dict[str, str] = {}
+    for _, line in text_lines(folder / "wav.scp"):
+        id, path = (*line.split(maxsplit=1), "")[:2]
+        if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
+            raise LikenessError(
+                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, or repeats a "
+                "recording; a pipe (a command beside |) is never run, and an archive (.ark) is not "
+                "read: write each recording as a file, and list this"
+            )
+        recordings[id] = path
+    cells = {"id": list(recordings), "path": list(recordings.values())}
+    if (folder / "segments").is_file():
+        cells = _segments(folder / "segments", recordings)
+    speakers, sexes = (
+        read_mapping(folder / name) if (folder / name).is_file() else {}
+        for name in ("utt2spk", "spk2gender")
+    )
+    cells["label"] = [speakers.get(nfc(id), "") for id in cells["id"]]
+    if sexes:
+        cells["sex"] = [sexes.get(label, "") for label in cells["label"]]
+    return items_of_rows([cells], str(folder), root)
+
+
+def _segments(file: Path, recordings: Mapping[str, str]) -> dict[str, list[str]]:
+    """The columns of a list of segments."""
+    rows = [line.split() for _, line in text_lines(file)]
+    wrong = [row for row in rows if len(row) < 4 or row[1] not in recordings]
+    if wrong:
+        raise LikenessError(
+            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end`, or its "
+            "recording is not in wav.scp; correct or remove it"
+        )
+    return {
+        "id": [row[0] for row in rows],
+        "path": [recordings[row[1]] for row in rows],
+        "start": [row[2] for row in rows],
+        "end": [re.sub(r"^-1(\.0*)?$", "", row[3]) for row in rows],  # -1 is open
+    }
+
+
+def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
+    """Reads the SPEAKER lines of an RTTM file; all other lines are skipped.
+
+    RTTM is NIST's format of who speaks when, which pyannote.audio, NeMo and others write. Times are
+    in seconds:
+
+        SPEAKER FILE CHANNEL START DURATION <NA> <NA> SPEAKER <NA> <NA>
+
+    Args:
+        path: The file, which may be compressed by gzip.
+        suffixes: The suffixes of recordings, in small letters.
+        folder: The folder that holds the recordings at any depth, as FILE.wav or such, with
+            underscores or with blanks.
+
+    Returns:
+        An item for each turn. Its id is `speaker/file@start-end`, and its label the speaker.
+
+    Raises:
+        LikenessError: A line is malformed, a recording is missing or there twice, has turns of
+            several channels, or a turn is there twice.
+        FileNotFoundError: There is no such folder of recordings.
+    """
+    recordings = defaultdict[str, list[str]](list)
+    for item in files_below(folder, suffixes):
+        # RTTM has underscores where a name has blanks, which would be several fields.
+        recordings[nfc("_".join(item.path.stem.split()))].append(item.path.as_posix())
+    channels: dict[str, str] = {}
+    cells: dict[str, list[str]] = {role: [] for role in ("id", "path", "label", "start", "end")}
+    for _, line in text_lines(path):
+        fields = nfc(line).split()
+        if fields[0] != "SPEAKER":
+            continue
+        try:
+            _, file, channel, begin, duration, _, _, speaker = fields[:8]
+            start, end = float(begin), round(float(begin) + float(duration), 9)
+            if not math.isfinite(end):
+                raise ValueError
+        except ValueError:
+            raise LikenessError(
+                f"{path}: {line[:100]!r} is no `SPEAKER file channel start duration <NA> <NA> "
+                "speaker`; correct it"
+            ) from None
+        found = recordings[file]
+        if len(found) != 1 or channels.setdefault(file, channel) != channel:
+            raise LikenessError(
+                f"{path}: {len(found)} recordings in {folder} are called {file!r} (as .wav or "
+                "such), with turns of one channel; name a folder that has each once with --root, "
+                "and write each channel as a recording of its own"
+            )
+        id = f"{speaker}/{file}@{start:.10g}-{end:.10g}"
+        row = (id, found[0], "" if speaker == "<NA>" else speaker, str(start), str(end))
+        for column, text in zip(cells.values(), row, strict=True):
+            column.append(text)
+    return items_of_rows([cells], str(path), Path())
+
+
+def files_below(
+    root: Path, suffixes: Collection[str], *, passed_over: list[str] | None = None
+) -> Items:
+    """Lists the files below `root`, at any depth, in the order of their paths.
+
+    A folder of `root` may be a link to another; a link below it is not followed. What is hidden, or
+    lies in a hidden folder, is passed over.
+
+    Args:
+        root: The folder.
+        suffixes: The suffixes of the files to list, in small letters.
+        passed_over: Takes the names of files and folders that are not UTF-8, and the folders that
+            cannot be listed. By default these are refused.
+
+    Returns:
+        Items whose id is the posix path below root, and whose label is the first folder; None for
+        those that lie directly in root.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as data:
+        ...     (Path(data) / "ann").mkdir()
+        ...     (Path(data) / "ann" / "1.wav").touch()
+        ...     files_below(Path(data), [".wav"])[0].id
+        'ann/1.wav'
+    """
+    unread: Counter[str] = Counter()
+    walk = _walk(root, suffixes, passed_over, unread)
+    runs = tracked(walk, f"listing {root.name}", unit="folders")
+    ids = (below + name for below, names in runs for name in names)
+    before = (root / "x").as_posix()[:-1]
+
+    def rows(block: list[str]) -> Items:
+        labels = [id.partition("/")[0] if "/" in id else None for id in block]
+        return Items.rows(block, [before + id for id in block], labels)
+
+    blocks = iter(lambda: list(islice(ids, BLOCK)), [])
+    items = Items.joined(map(rows, blocks)).sorted_as_paths()
+    if unread:
+        formats = ", ".join(f"{suffix} {count:,}" for suffix, count in unread.most_common())
+        warnings.warn(
+            f"{root}: files were passed over whose formats are not read here ({formats}); convert "
+            "them, as to .jpg or .flac, if they are wanted",
+            stacklevel=2,
+        )
+    return items
+
+
+def _walk(
+    root: Path, suffixes: Collection[str], passed_over: list[str] | None, unread: Counter[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder, as its path below the root with a slash, and the names of its files."""
+
+    def note(error: OSError) -> None:
+        """Notes a folder that cannot be listed; one that may not be read is left out silently."""
+        if passed_over is not None:
+            passed_over.append(str(error.filename))
+        elif not isinstance(error, PermissionError):
+            raise error
+
+    top, others = os.fspath(root), UNREAD.difference(suffixes)
+    linked = [entry.path for entry in os.scandir(top) if entry.is_symlink()]
+    for start in [top, *filter(os.path.isdir, linked)]:
+        for folder, folders, names in os.walk(start, onerror=note):
+            below = (os.path.relpath(folder, top).replace(os.sep, "/") + "/").removeprefix("./")
+            endings = [name[name.rfind(".") :].lower() for name in names]
+            fitting = [n for n, end in zip(names, endings, strict=True) if end in suffixes]
+            unread.update(end for end in endings if end in others)
+            yield below, _usable(fitting, below, passed_over)
+            folders[:] = _usable(folders, below, passed_over)
+
+
+def _usable(names: list[str], below: str, passed_over: list[str] | None) -> list[str]:
+    """The names that are neither hidden nor passed over."""
+    shown = [name for name in names if name[0] != "."]
+    if passed_over is None:
+        return shown
+    passed_over += [below + name for name in shown if _NOT_UTF8.search(name)]
+    return [name for name in shown if not _NOT_UTF8.search(name)]

@@ -1,0 +1,266 @@
+"""Where the relevant gallery items of each query rank: all that a retrieval metric needs, from one
+blockwise matrix product.
+
+Scores of a block of queries against the whole gallery; the relevant items' scores are taken out; of
+the others only the `depth` highest are partially selected and sorted (values, no indices); two
+binary searches say how many lie above, and level with, each relevant item. Memory: a block of at
+most 160 MB, whatever the number of items, and a copy of the gallery where it is small.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.similarity import against
+from likeness.eval.progress import report
+from likeness.eval.types import Floats32, norms_of
+
+Counts = NDArray[np.int64]
+
+_CELLS = 40_000_000  # scores held at once: 160 MB
+_RELEVANT = 2_000_000  # relevant items held at once
+_ROWS = 4096  # scaled or compared at once
+_LONGEST = 1e19  # the square of this norm is near the end of float32
+LARGE = 1 << 17  # items of a gallery, above which it is not copied
+
+
+class Ranks(NamedTuple):
+    """The relevant items of Q queries, one entry per query and distinct score, ordered by query,
+    then from the highest score down.
+
+    query: (T,) 0..Q-1. above: items of any class that score higher. size: items that score the
+    same, these included (1 where nothing is tied).
+    hits: how many of those are relevant. before: relevant items above. relevant: (Q,) R, the
+    relevant items of each query; 0 for a lone query. Places up to the depth that was asked for are
+    exact; what lies deeper only has above >= depth.
+    """
+
+    query: Counts
+    above: Counts
+    size: Counts
+    before: Counts
+    hits: Counts
+    relevant: Counts
+
+
+def label_codes(
+    labels: ArrayLike, gallery_labels: ArrayLike | None = None
+) -> tuple[Counts, Counts]:
+    """Class numbers 0..C-1 of queries (Q,) and gallery (G,), of integers or strings of any size;
+    the second is the first if there is no gallery.
+
+    LikenessError for floats, mixed kinds, or a wrong shape.
+
+    >>> label_codes([2**62, 7, 2**62 + 1])[0]
+    array([1, 0, 2])
+    """
+    sides = same_kind(*(side for side in (labels, gallery_labels) if side is not None))
+    codes: Counts = np.unique(np.concatenate(sides), return_inverse=True)[1].astype(np.int64)
+    return codes[: sides[0].size], codes[codes.size - sides[-1].size :]
+
+
+def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
+    """Labels of several sides that compare exactly: integers of any size, or texts."""
+    labels = []
+    for side in sides:
+        values = np.asarray(side)
+        if values.dtype == object and all(isinstance(label, str) for label in values.flat):
+            values = values.astype(np.str_)
+        exact = values.dtype.kind in "iuUS" or (
+            values.dtype == object and all(isinstance(label, int) for label in values.flat)
+        )
+        if values.ndim != 1 or not exact:
+            raise LikenessError(
+                f"labels: {values.dtype} of shape {values.shape}; give one integer or text for "
+                "each row, and never floats, which would round identities"
+            )
+        labels.append(values)
+    if len({side.dtype.kind in "US" for side in labels}) > 1:
+        raise LikenessError("some labels are integers and others texts; write all the same way")
+    if {side.dtype.kind for side in labels} == {"i", "u"}:  # numpy would join them as floats
+        return [side.astype(object) for side in labels]
+    return labels
+
+
+def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floats32:
+    """(N, D) float32, each with a label where there are labels.
+
+    LikenessError for a wrong shape, no rows, NaN or infinity.
+    """
+    with np.errstate(over="ignore"):
+        values = np.asarray(rows, dtype=np.float32)
+    fits = values.ndim == 2 and values.size and (labels is None or len(labels) == len(values))
+    if not fits or not np.isfinite(values).all():
+        expected = "N >= 1" if labels is None else len(labels)
+        raise LikenessError(
+            f"{name}: shape {values.shape}, or NaN or infinity; give finite rows ({expected}, D), "
+            "one for each label"
+        )
+    return values
+
+
+def prepared(rows: Floats32, similarity: str) -> Floats32:
+    """A copy of the rows, of length 1 for the cosine; zero rows stay zero."""
+    rows = rows + np.float32(0)  # -0.0 becomes 0.0: equal rows are equal bit for bit
+    if similarity == "cosine":
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            norms = norms_of(part)
+            part[:] = np.divide(part, np.where(norms > 0, norms, 1.0)[:, None])
+    return rows
+
+
+def row_keys(rows: Floats32) -> NDArray[np.uint32]:
+    """A number for each row (N, D): rows that are equal bit for bit share it, and few others do."""
+    weights = np.random.default_rng(0).integers(1 << 32, size=rows.shape[1], dtype=np.uint32)
+    keys: NDArray[np.uint32] = np.einsum("nd,d->n", rows.view(np.uint32), weights | np.uint32(1))
+    return keys  # sums modulo 2^32
+
+
+def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
+    """Rows that repeat another bit for bit, once they are `prepared`, and that other one: their
+    scores must tie, whatever order a BLAS kernel adds in.
+    """
+
+    def blocks(order: Counts) -> Iterator[Floats32]:
+        for start in range(0, order.size, _ROWS):
+            yield prepared(rows[order[start : start + _ROWS]], similarity)
+
+    keys = np.concatenate([row_keys(block) for block in blocks(np.arange(len(rows)))])
+    order = np.argsort(keys, kind="stable")
+    first = np.append(True, keys[order[1:]] != keys[order[:-1]])
+    original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]
+    later, original = order[~first], original[~first]
+    same = [
+        np.all(one.view(np.uint32) == other.view(np.uint32), axis=1)
+        for one, other in zip(blocks(later), blocks(original), strict=True)
+    ]
+    equal = np.concatenate([np.zeros(0, dtype=np.bool_), *same])
+    return later[equal], original[equal]
+
+
+def rank_blocks(
+    queries: Floats32,
+    query_codes: Counts,
+    gallery: Floats32 | None,
+    gallery_codes: Counts,
+    *,
+    similarity: str,
+    depth: int,
+    by_position: bool = False,
+    drop_first: bool = False,
+) -> Iterator[tuple[slice, Ranks]]:
+    """Blocks of queries and their Ranks; every query once. gallery=None: queries are the gallery,
+    each without itself.
+
+    by_position: tied items rank in the order of their rows, as sequential tools do it; every size
+    is then 1 and depth the whole gallery.
+    drop_first: with by_position and without a gallery, what ranks first is dropped instead of the
+    query itself (RDML).
+    LikenessError: unknown similarity, inner products beyond float32.
+    """
+    items = queries if gallery is None else gallery
+    longest = norms_of(items).max()
+    if similarity != "cosine" and longest > _LONGEST:
+        raise LikenessError(
+            f"similarity {similarity!r}: the inner products of rows of norm {longest:.3g} overflow "
+            "float32; scale the embeddings down"
+        )
+    order = np.argsort(gallery_codes, kind="stable")
+    begin, end = (
+        np.searchsorted(gallery_codes[order], query_codes, side=side) for side in ("left", "right")
+    )
+    later, original = duplicates(items, similarity)
+    scores_of = _scorer(queries, gallery, similarity)
+    most_relevant = max(1, int((end - begin).max()))
+    height = max(1, min(len(queries), _CELLS // len(items), _RELEVANT // most_relevant))
+    buffer = np.empty((height, len(items)), dtype=np.float32)
+    for start in range(0, len(queries), height):
+        part = slice(start, min(start + height, len(queries)))
+        scores = buffer[: part.stop - start]
+        scores_of(part, scores)
+        scores[:, later] = scores[:, original]
+        relevant = [order[b:e] for b, e in zip(begin[part], end[part], strict=True)]
+        if gallery is None and not drop_first:
+            own = np.arange(start, part.stop)
+            scores[np.arange(own.size), own] = -np.inf
+            relevant = [each[each != row] for each, row in zip(relevant, own, strict=True)]
+        if by_position:
+            yield part, _ranks_by_position(scores, relevant, drop_first)
+        else:
+            yield part, _ranks(scores, relevant, min(depth, len(items)))
+        report("searching", part.stop, len(queries))
+
+
+def _scorer(
+    queries: Floats32, gallery: Floats32 | None, similarity: str
+) -> Callable[[slice, Floats32], object]:
+    """Scores of some queries against the whole gallery, written into an array."""
+    items = queries if gallery is None else gallery
+    if similarity not in ("cosine", "dot"):
+        scores_of = against(items, similarity)
+        return lambda part, out: np.copyto(out, scores_of(queries[part]))
+    if len(items) <= LARGE:
+        y = prepared(items, similarity)
+        x = y if gallery is None else prepared(queries, similarity)
+        # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
+        return lambda part, out: np.matmul(x[part], y.T, out=out)
+    norms = norms_of(items) if similarity == "cosine" else np.ones(1)
+    lengths = np.where(norms > 0, norms, 1.0).astype(np.float32)
+
+    def write(part: slice, out: Floats32) -> None:
+        np.matmul(prepared(queries[part], similarity), items.T, out=out)
+        np.divide(out, lengths, out=out)
+
+    return write
+
+
+def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
+    """Overwrites the scores. relevant: the columns of each query."""
+    of_relevant: list[Floats32] = []
+    for line, columns in zip(scores, relevant, strict=True):
+        of_relevant.append(np.sort(line[columns])[::-1])
+        line[columns] = -np.inf
+    cut = scores.shape[1] - depth
+    if cut:
+        scores.partition(cut, axis=1)
+    top = scores[:, cut:]
+    top.sort(axis=1)
+    higher: list[Counts] = []
+    level: list[Counts] = []
+    for line, highest, values in zip(scores, top, of_relevant, strict=True):
+        right = highest.searchsorted(values, side="right")
+        same = right - highest.searchsorted(values, side="left")
+        if cut and (lowest := values == highest[0]).any():
+            same[lowest] = np.count_nonzero(line == highest[0])  # the tie goes on below the cut
+        higher.append(depth - right)
+        level.append(same)
+    sizes = np.array([len(values) for values in of_relevant], dtype=np.int64)
+    values = np.concatenate(of_relevant)
+    query = np.repeat(np.arange(len(sizes)), sizes)
+    first = np.flatnonzero(
+        np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size]
+    )
+    hits = np.diff(np.append(first, values.size))
+    before = first - (np.cumsum(sizes) - sizes)[query[first]]
+    above, size = np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits
+    return Ranks(query[first], above, size, before, hits, sizes)
+
+
+def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:
+    """Every relevant item by itself; of equal scores the earlier row is first."""
+    places: list[Counts] = []
+    for line, columns in zip(scores, relevant, strict=True):
+        place = np.empty(line.size, dtype=np.int64)
+        place[np.argsort(-line, kind="stable")] = np.arange(line.size)
+        place = np.sort(place[columns])
+        places.append(place[place > 0] - 1 if drop_first else place)
+    sizes: Counts = np.array([len(place) for place in places], dtype=np.int64)
+    query, above = np.repeat(np.arange(len(places)), sizes), np.concatenate(places)
+    before = np.arange(query.size) - (np.cumsum(sizes) - sizes)[query]
+    ones = np.ones_like(query)
+    num_relevant = np.array([columns.size - drop_first for columns in relevant], dtype=np.int64)
+    return Ranks(query, above, ones, before, ones, num_relevant)

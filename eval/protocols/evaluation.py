@@ -1,0 +1,537 @@
+"""Evaluate the scores of verification systems, of files or of values in memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from platform import python_version
+from typing import TYPE_CHECKING, Any, Literal
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.formats.values import (
+    ColumnNames,
+    File,
+    Names,
+    digests_of,
+    embeddings_of,
+    files_in,
+    groupings_of,
+    names_of,
+    names_of_files,
+    quality_of,
+)
+from likeness.eval.intervals.bootstrap import Ends
+from likeness.eval.intervals.uncertainty import sides_with
+from likeness.eval.metrics.failures import compared_trials, read_failures
+from likeness.eval.metrics.spoofing import spoof_results
+from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
+from likeness.eval.protocols.verification import Evaluated, VerificationSettings
+from likeness.eval.protocols.verification import evaluate as evaluate_values
+from likeness.eval.results import Result, write_json
+from likeness.eval.scoring.origin import Origin, read_origin
+from likeness.eval.scoring.score import Scored
+from likeness.eval.scoring.thresholds import Thresholds
+from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.training.held_out import HeldOutFiles, run_of_scores
+
+if TYPE_CHECKING:
+    from likeness.eval.reports.media import Media
+    from likeness.models.model import Model
+
+System = File | Scored | Scores
+Embedded = File | Embeddings | Sequence[File | Embeddings]
+"""What was scored: of all systems, or of each in their order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What `evaluate` measured: of one system, or of several side by side.
+
+    Print it to see the table. `evaluation["name"]` gives one of several systems.
+
+    Attributes:
+        compared: all results, with the scores and trials behind them.
+        settings: what was measured and by which rule.
+        origins: system -> the model and the scoring behind its scores, where they say it.
+        files: what was read; what is written names them with their SHA-256.
+        embeddings: system -> what it scored, which a page shows.
+        run: the files of a run whose held-out trials these are; None for other scores.
+
+    Example:
+        >>> import likeness
+        >>> good = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+        >>> better = likeness.Scores([3, 2, 1, 0], [True, True, False, False])
+        >>> settings = likeness.VerificationSettings(num_resamples=0)
+        >>> result = likeness.evaluate({"good": good, "better": better}, settings)
+        >>> result["good"].eer, result["better"].eer
+        (0.5, 0.0)
+        >>> likeness.evaluate(better, settings).threshold(far=0.1)
+        2.0
+    """
+
+    compared: Compared
+    settings: VerificationSettings
+    origins: Mapping[str, Origin | None] = field(default_factory=dict)
+    files: Sequence[Path] = ()
+    embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
+    run: HeldOutFiles | None = None
+
+    def __str__(self) -> str:
+        return self.compared.table().rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Evaluation of {', '.join(self.compared.scores)}>\n{self}"
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """Every metric of every system, with its interval, threshold, counts and conventions."""
+        return self.compared.results
+
+    def __getitem__(self, system: str) -> Evaluated:
+        """What was measured of one system.
+
+        Raises:
+            KeyError: there is no system of that name.
+        """
+        scores = self.compared.scores[system]
+        results = [result for result in self.results if result.system == system]
+        return Evaluated(results, None, scores, self.settings)
+
+    @property
+    def _only(self) -> Evaluated:
+        systems = list(self.compared.scores)
+        if len(systems) > 1:
+            raise LikenessError(
+                f"{len(systems)} systems were evaluated; name one of them in brackets: "
+                f"{', '.join(map(repr, systems))}"
+            )
+        return self[systems[0]]
+
+    @property
+    def eer(self) -> float:
+        """The equal error rate of the system, a fraction. A lower EER is better."""
+        return self._only.eer
+
+    @property
+    def interval(self) -> Ends | None:
+        """The interval of the EER; None where there is none."""
+        return self._only.interval
+
+    def threshold(self, *, far: float | None = None, p_target: float | None = None) -> float:
+        """The threshold of an operating point; a trial is accepted if its score is at least this.
+
+        Args:
+            far: the largest share of the nontarget trials that may be accepted.
+            p_target: a prior of a target trial, for the threshold of the minDCF. Without either,
+                the threshold of the EER.
+
+        Returns:
+            The threshold.
+        """
+        return self._only.threshold(far=far, p_target=p_target)
+
+    def save_thresholds(self, to: File | Model, *, guarantee: float | None = None) -> Thresholds:
+        """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
+
+        `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
+        `likeness serve` then use them.
+
+        Args:
+            to: the model: what `likeness.load` gave, or the folder of a run, an .onnx or a
+                .safetensors file. For all other models a file of any name that ends in .json.
+            guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
+                (docs/how-to/guarantee_rate.md); None for the FARs that were measured.
+
+        Returns:
+            What was stored. Without a guarantee a FAR below 10 / (number of nontarget trials) is
+            left out, with a warning.
+
+        Raises:
+            LikenessError: the scores do not say their model, several systems were evaluated, or
+                there are too few subjects for a guarantee. `to` is no place for thresholds.
+
+        Example:
+            >>> import likeness
+            >>> model = likeness.load("runs/voices")
+            >>> scores = likeness.score("trials.txt", model.embed("voices"))
+            >>> settings = likeness.VerificationSettings(fars=[0.5], num_resamples=0)
+            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model)
+            >>> model.thresholds == stored
+            True
+            >>> model.verify("a.wav", "a.wav", far=0.5).same
+            True
+        """
+        from likeness.eval.scoring.thresholds import measure, save
+        from likeness.eval.threshold_files import left_out, over_subjects, place_for
+
+        if guarantee is not None and self.run is not None:
+            warnings.warn(
+                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
+                "over them promises too much; score trials of other subjects",
+                stacklevel=2,
+            )
+        result, compared, fars = self._only.results[0], self.compared, self.settings.fars
+        name = result.system
+        model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
+        path, origin = place_for(model, self.origins.get(name))
+        thresholds, too_low = measure(
+            compared.scores[name],
+            origin,
+            data=origin.trials or "unnamed trials",
+            fars=fars,
+            subjects=result.counts.get("subjects"),
+            guarantee=over_subjects(
+                guarantee,
+                compared.trials.get(name),
+                compared.subject_of,
+                source=result.conventions.get("subjects_from"),
+            ),
+        )
+        if too_low:
+            warnings.warn(left_out(too_low, thresholds), stacklevel=2)
+        return save(path, thresholds)
+
+    def plan(self, far: float, width: float) -> str:
+        """How many people a further test needs, by what these scores show.
+
+        Args:
+            far: the false-accept rate that is to be measured.
+            width: how far the ends of its interval may be from it, as a share of it.
+
+        Returns:
+            The numbers, in words. Scores whose subjects are not known tell nothing of the errors of
+            one person.
+
+        Example:
+            >>> import likeness
+            >>> scores = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+            >>> settings = likeness.VerificationSettings(num_resamples=0)
+            >>> "56 people" in likeness.evaluate(scores, settings).plan(far=0.01, width=0.5)
+            True
+        """
+        from likeness.eval.intervals.small_rates import Plan, correlation_of
+
+        only = self._only
+        pairs = self.compared.subjects.get(only.results[0].system)
+        measured = None if pairs is None else correlation_of(only.scores, pairs, far)
+        return Plan(far, width).text(self.settings.level, measured)
+
+    def save(self, path: File) -> None:
+        """Write all results, with counts and conventions, to a JSON file."""
+        write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
+
+    def test_report(self, command: str) -> dict[str, str]:
+        """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
+
+        Args:
+            command: what made the results.
+        """
+        first, unknown = self.results[0], "not stated"
+        counts = "; ".join(f"{count} {what}" for what, count in first.counts.items())
+        known = [f"{name}: {of.system} {dict(of.meta)}" for name, of in self.origins.items() if of]
+        groups = [
+            f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
+            for of in self.compared.grouped
+        ]
+        counted = any(of.metric == "fte" for of in self.results)
+        is_single = len(self.compared.scores) == 1 and self.settings.fars
+        return {
+            "What this is": "evidence of what was measured on these data; no certificate",
+            "Test": first.protocol,
+            "Data": f"{counts}; subjects: {first.conventions['subjects_from']}",
+            "Sessions, devices, groups (people)": "; ".join(groups) or f"{unknown} (--groups)",
+            "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
+            "Failures, rates and thresholds": "in the table of results"
+            + ("" if counted else f"; failures are {unknown} (--failures)"),
+            "Next test": self.plan(min(self.settings.fars), 0.5) if is_single else unknown,
+            "Versions": f"Likeness {likeness_version()}, Python {python_version()}",
+            "Command": command,
+        }
+
+    def report(
+        self,
+        folder: File,
+        *,
+        media: File | Media | None = None,
+        command: str = "likeness.evaluate(...) in Python",
+        training: Any = "",
+    ) -> Path:
+        """Write a self-contained page with the results, plots and the hardest trials.
+
+        Beside it, `report.json` has all results and what a test report has to say of the data.
+
+        Args:
+            folder: where `index.html` is written; it is made if it does not exist.
+            media: folder of the recordings or images that the ids name, a list `id path`, or a
+                table, Kaldi folder or .rttm file, or what `likeness.eval.formats.values.media_of` read of these.
+                The page then shows those of the hardest trials.
+            command: makes the page again.
+            training: the curves of the training, which the page then shows as well.
+
+        Returns:
+            The path of the page.
+
+        Raises:
+            LikenessError: the scores have no ids, so that media tell nothing of them. The list of
+                the media cannot be read.
+        """
+        from likeness.eval.formats.values import media_of
+        from likeness.eval.reports.media import Media
+        from likeness.eval.reports.verification import write_page
+
+        if media is None and self.run is not None and self.run.items.is_file():
+            media = self.run.items
+        if media and not self.compared.trials:
+            raise LikenessError("Scores have no ids, so media tell nothing of them")
+        shown = files_in(None if isinstance(media, Media) else media)
+        test_report, inputs = self.test_report(command), digests_of([*self.files, *shown])
+        more = self.compared.more_json() | {"test_report": test_report}
+        made = write_page(
+            Path(folder),
+            self.compared,
+            command=command,
+            inputs=inputs,
+            test_report=test_report,
+            embeddings=self.embeddings,
+            media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
+            training=training,
+        )
+        write_json(made.with_name("report.json"), self.results, inputs, **more)
+        return made
+
+
+def evaluate(
+    scores: System | Mapping[str, System] | Sequence[File | Scored],
+    settings: VerificationSettings | None = None,
+    *,
+    trials: File | Trials | None = None,
+    columns: ColumnNames = "",
+    subjects: Names | None = None,
+    groups: Names | Sequence[Names] | None = None,
+    quality: Literal["norm"] | File | Mapping[str, float] | None = None,
+    embeddings: Embedded | None = None,
+    failures: File | Iterable[str] | None = None,
+    countermeasure: File | None = None,
+) -> Evaluation:
+    """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
+
+    Args:
+        scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
+            `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
+            names to these, or a sequence. Differences are to the first. In a sequence a file is
+            called by its name, and what `score` gives by its `system`. `Scores` know no subjects,
+            so their intervals are over trials and say so.
+        settings: what is measured and by which rule.
+        trials: labels for score files that hold none, as a trial list or Trials.
+        columns: which column of the trial list is which, or without one of the score files, where
+            it does not say so itself: "enrol=a,probe=b,score=c,label=d", or by their numbers.
+        subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
+            folder of the ids, else what target trials link.
+        groups: the group of each id or subject, as an `id group` list or a mapping, or a column of
+            a list of items: "items.csv:sex", "items.csv:age<18"; or several of these. Error rates
+            are then measured within and across groups as well.
+        quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
+            each id, as an `id quality` list or a mapping. How well it says which trials are decided
+            wrongly is then measured as well.
+        embeddings: what was scored, or its file, for all systems or for each in their order. A
+            report then has quality by norm and a map.
+        failures: what could not be embedded: the file that `embed` writes beside its embeddings, or
+            ids. FTE, FTA, GFAR and GFRR of the whole list `trials` are then measured as well.
+        countermeasure: a score file of the same trials, of a system that tells spoofs from bona
+            fide trials. Trials may have the label spoof: they are left out of all rates but those
+            of `likeness.eval.metrics.spoofing`, which are then measured as well.
+
+    Returns:
+        The results; print them to see the table.
+
+    Raises:
+        LikenessError: there are no labels, a file is of another kind, or the scores are of a type
+            that is not known. Items of the trials have no embedding.
+        FileNotFoundError: a file does not exist.
+
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> result = likeness.evaluate(likeness.score("trials.txt", embeddings))
+        >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
+        (True, True)
+    """
+    settings = settings or VerificationSettings()
+    run = run_of_scores(scores)
+    if run is not None:
+        scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
+        subjects = subjects or (run.labels if run.labels.is_file() else None)
+    named = _named(scores)
+    about = (trials, subjects, groups, quality, embeddings, failures)
+    bare = {name: of for name, of in named.items() if isinstance(of, Scores)}
+    with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
+    if bare:
+        if with_ids or any(each is not None for each in (*about, countermeasure)):
+            raise LikenessError(
+                "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
+                "nothing of them, and they cannot be set beside scores with ids; give a score file "
+                "with ids, or what likeness.score gives"
+            )
+        compared = _measured_alone(bare, settings)
+        _warn_of_distances(compared)
+        return Evaluation(compared, settings)
+    embedded = _by_system(embeddings, list(named))
+    listed = trials
+    if listed is not None and not isinstance(listed, Trials):
+        listed = read_trials(listed, columns=columns)
+    lost = None
+    if failures is not None:
+        if listed is None or listed.target is None or listed.spoof is not None:
+            raise LikenessError(
+                "failures need the whole list of trials with labels (--trials), without spoofs"
+            )
+        listed, lost = compared_trials(listed, read_failures(failures))
+    systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
+    attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
+    for name, (whole, scored, origin) in attacked.items():
+        systems[name] = *_bona_fide(whole, scored), origin
+    for name, of_system in embedded.items():
+        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
+    compared = evaluate_together(
+        {name: of[:2] for name, of in systems.items()},
+        settings,
+        subject_of=names_of(subjects),
+        groupings=groupings_of(groups),
+        quality=None if quality is None else _qualities(quality, list(systems), embedded),
+        failures=lost,
+    )
+    _measure_spoofs(compared, attacked, countermeasure, settings)
+    _warn_of_distances(compared)
+    origins = {name: of[2] for name, of in systems.items()}
+    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
+
+
+def _warn_of_distances(compared: Compared) -> None:
+    for result in compared.results:
+        if result.metric == "eer" and result.value is not None and result.value > 0.5:
+            warnings.warn(
+                f"{result.system}: more pairs are decided wrongly than by chance; are these "
+                "distances? A higher score has to mean more similar",
+                stacklevel=3,
+            )
+
+
+def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
+    """Name -> scores of each system.
+
+    Raises:
+        LikenessError: There are none, or two have one name.
+    """
+    if isinstance(scores, Scored | Scores):
+        return {"scores": scores}
+    if isinstance(scores, Mapping):
+        names, listed = list(scores), list(scores.values())
+    else:
+        listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
+        files = [Path(of) for of in listed if isinstance(of, str | PathLike)]
+        of_files = iter(names_of_files(files, "score"))
+        names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
+    if len(set(names)) < len(names) or not names:
+        raise LikenessError(
+            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
+            "more, or a mapping from names of your own to scores"
+        )
+    return dict(zip(names, listed, strict=True))
+
+
+def _read(
+    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames
+) -> tuple[Trials, Scores, Origin | None]:
+    """The trials of a system, its scores, and what gave them.
+
+    Args:
+        name: What the system is called.
+        system: Its scores.
+        labels: The trials with labels, for scores that have none.
+        columns: Which column of a score file is which, where `labels` are not a file.
+
+    Raises:
+        LikenessError: The trials have no labels, or labels of one kind only.
+    """
+    if isinstance(system, Scored):
+        trials, values, origin = system.trials, system.values, system.origin
+    else:
+        name, origin = str(system), read_origin(Path(system))
+        trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
+    check_labels(name, trials.target)
+    assert trials.target is not None
+    return trials, Scores(values, trials.target), origin
+
+
+def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
+    """The trials that are no spoofs, and their scores."""
+    assert trials.spoof is not None
+    left = trials.rows(~trials.spoof)
+    check_labels("trials without spoofs", left.target)
+    assert left.target is not None
+    return left, Scores(scores.values[~trials.spoof], left.target)
+
+
+def _measure_spoofs(
+    compared: Compared,
+    attacked: Mapping[str, tuple[Trials, Scores, Origin | None]],
+    countermeasure: File | None,
+    settings: VerificationSettings,
+) -> None:
+    """Add what spoofs do to the systems that have some among their trials."""
+    if countermeasure is not None and not attacked:
+        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
+    for name, (whole, scored, _) in attacked.items():
+        passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
+        first = next(result for result in compared.results if result.system == name)
+        more = whole, scored.values, passed, compared.subject_of, settings, first
+        compared.results.extend(spoof_results(*more))
+
+
+def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+    """Measure each system whose scores have no ids: neither subjects nor differences are known."""
+    results: list[Result] = []
+    for name, scores in systems.items():
+        check_labels(name, scores.target)
+        results += evaluate_values(
+            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
+        ).results
+    return Compared(results, dict(systems), {})
+
+
+def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
+    """System -> its embeddings. Each is read once; one for all systems may be a single one."""
+    if embeddings is None:
+        return {}
+    if isinstance(embeddings, Embeddings | str | PathLike):
+        embeddings = [embeddings]
+    read = [embeddings_of(of) for of in embeddings]
+    if len(read) not in (1, len(systems)):
+        raise LikenessError(
+            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
+            "for each, in their order"
+        )
+    return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
+
+
+def _qualities(
+    quality: Literal["norm"] | File | Mapping[str, float],
+    systems: Sequence[str],
+    embedded: Mapping[str, Embeddings],
+) -> dict[str, Mapping[str, float]]:
+    """System -> id -> its quality."""
+    listed = quality_of(quality)
+    if listed != "norm":
+        return dict.fromkeys(systems, listed)
+    if not embedded:
+        raise LikenessError(
+            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
+        )
+    return {
+        name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
+    }

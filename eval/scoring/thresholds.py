@@ -1,0 +1,391 @@
+"""Thresholds that were measured, with everything that they hold for: model, scoring and data.
+
+A threshold is a number on the scale of one model's scores, of one way of scoring, and its error
+rates are those of one kind of data. `measure` takes thresholds from scores with labels, `save`
+keeps them in a JSON file, and `load` reads and checks that file.
+
+The rate of a threshold is the one that was measured, or one that is guaranteed with a confidence
+over subjects (`likeness.eval.intervals.guarantee`).
+
+Beside the few thresholds that were asked for stands a curve: up to 100 thresholds with both rates
+at each. It says what any other threshold would mean, as far as the data support it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date as Date
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import read_json
+from likeness.eval.formats.writing import write_json
+from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
+from likeness.eval.metrics.verification import AnyFloats, tar_threshold, threshold_at_eer
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.types import Scores, check_counts
+
+FORMAT = "likeness.thresholds/1"
+LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
+_OTHERWISE = (
+    "not a file of thresholds ({error}); make one with `likeness evaluate SCORES --save-to MODEL`"
+)
+_BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
+
+Far = float | Literal["eer"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One operating point.
+
+    Attributes:
+        at: "eer" for the equal error rate, "far" for a false-accept rate that was asked for.
+        far: The false-accept rate: the one that was asked for, or the one measured at the EER.
+        frr: The share of target trials that it rejects, as measured; None where nobody knows it,
+            because the threshold comes from unlabelled items.
+        value: The threshold: accept if score >= value.
+        guarantee: What stands behind a rate that is kept with a confidence over subjects; None for
+            a rate that was measured only.
+    """
+
+    at: Literal["eer", "far"]
+    far: float
+    frr: float | None
+    value: float
+    guarantee: Guarantee | None = None
+
+    def __post_init__(self) -> None:
+        rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
+        if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
+            raise LikenessError(
+                f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
+                "cannot be; measure it anew"
+            )
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence.
+
+        Example:
+            >>> Threshold("far", 0.01, 0.2, 0.4).name, Threshold("eer", 0.035, 0.035, 0.3).name
+            ('FAR 1 %', 'the EER (3.5 %)')
+            >>> Threshold("far", 0.01, 0.2, 0.4, Guarantee(0.95, 299, 0, 0, 0.002)).name
+            'FAR at most 1 % (95 % confidence over subjects)'
+        """
+        rate = f"{100 * self.far:.3g} %"
+        if self.guarantee is not None:
+            confidence = f"{100 * self.guarantee.confidence:g} % confidence over subjects"
+            return f"FAR at most {rate} ({confidence})"
+        return f"FAR {rate}" if self.at == "far" else f"the EER ({rate})"
+
+
+@dataclass(frozen=True, eq=False)
+class OverSubjects:
+    """The wish for false-accept rates that are kept with a confidence over subjects.
+
+    Attributes:
+        confidence: Between 0 and 1, such as 0.95.
+        pairs: (P, 2) integers, the subjects of both sides of each trial.
+    """
+
+    confidence: float
+    pairs: NDArray[np.integer[Any]]
+
+
+class Place(NamedTuple):
+    """One threshold of a curve.
+
+    A rate that fewer than ten trials stand behind is not stated: ten trials' share stands in its
+    place, so that it reads "at most".
+
+    Attributes:
+        value: The threshold: accept if score >= value.
+        far: The share of nontarget trials that it accepts, at least 10 / their number.
+        frr: The share of target trials that it rejects, at least 10 / their number.
+    """
+
+    value: float
+    far: float
+    frr: float
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of one model and one way of scoring, as measured on one list of trials.
+
+    Attributes:
+        origin: The model and the scoring; the thresholds hold for such scores only.
+        data: What they were measured on, in the words of whoever measured.
+        subjects: How many subjects the trials are of; None where that is not known.
+        targets: How many target trials there were.
+        nontargets: How many nontarget trials there were.
+        date: The day, as 2026-11-22.
+        points: The thresholds, that of the EER first.
+        curve: Further thresholds by rising value, whose FAR falls and whose FRR rises; empty
+            where there are fewer than 20 trials of either kind.
+        unlabelled: How many unlabelled items the thresholds were estimated from; 0 for those that
+            were measured on trials.
+        centre: The mean direction of these items, which is subtracted from all embeddings.
+
+    Example:
+        >>> scores = Scores([3, 2, 1, 0] * 10, [True, True, False, False] * 10)
+        >>> found, left_out = measure(scores, Origin("dot"), data="demo", fars=[0.5, 0.01])
+        >>> found.at(0.5).value, left_out
+        (1.0, (0.01,))
+        >>> found.curve[0]
+        Place(value=1.0, far=0.5, frr=0.5)
+    """
+
+    origin: Origin
+    data: str
+    subjects: int | None
+    targets: int
+    nontargets: int
+    date: str
+    points: tuple[Threshold, ...]
+    curve: tuple[Place, ...] = ()
+    unlabelled: int = 0
+    centre: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        Date.fromisoformat(self.date)
+        subjects = () if self.subjects is None else (self.subjects,)
+        counts = (self.unlabelled,) if self.unlabelled else (self.targets, self.nontargets)
+        check_counts("trials and subjects", (*counts, *subjects))
+        if not self.data or not self.data.isprintable():
+            raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
+
+    def at(self, far: Far) -> Threshold:
+        """The threshold of an operating point.
+
+        Args:
+            far: A false-accept rate that was measured, such as 0.01, or "eer".
+
+        Raises:
+            LikenessError: It was not measured; the message lists those that were.
+        """
+        for point in self.points:
+            if point.at == "eer" if far == "eer" else _is_rate(point, far):
+                return point
+        known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
+        remedy = f"measure that one by --far, on {LEAST_ERRORS} / FAR nontarget trials or more"
+        if self.unlabelled:
+            remedy = "estimate another one by `likeness threshold --far RATE`"
+        raise LikenessError(
+            f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
+            f"these, or {remedy}"
+        )
+
+    def __str__(self) -> str:
+        """The operating points in a line, and a line on each guaranteed rate.
+
+        Example:
+            >>> point = Threshold("far", 0.01, 0.125, 0.4, Guarantee(0.95, 299, 0, 0, 0.002))
+            >>> stored = Thresholds(Origin("cosine"), "x", 598, 900, 9000, "2026-11-22", (point,))
+            >>> print(stored)  # doctest: +ELLIPSIS
+            thresholds at FAR at most 1 % (95 % confidence over subjects)
+            FAR at most 1 % (95 % confidence over subjects): threshold 0.4, measured FAR 0.2 %, ...
+        """
+        lines = [f"thresholds at {', '.join(point.name for point in self.points)}"]
+        lines += [
+            f"{point.name}: threshold {point.value:.4g}, measured FAR "
+            f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * (point.frr or 0):.3g} %; of "
+            f"{point.guarantee.pairs:,} trials without a common subject "
+            f"{point.guarantee.allowed:,} may pass"
+            for point in self.points
+            if point.guarantee is not None
+        ]
+        return "\n".join(lines)
+
+    def source(self, point: Threshold) -> str:
+        """Where a threshold comes from, such as "FAR 1 %, measured on X: 12 subjects, ..."."""
+        if self.unlabelled:
+            items = f"{self.unlabelled:,} unlabelled items of {self.data}"
+            return f"{point.name}, estimated from {items}, {self.date}"
+        sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
+        if self.subjects is not None:
+            sizes.insert(0, f"{self.subjects:,} subjects")
+        return f"{point.name}, measured on {self.data}: {', '.join(sizes)}"
+
+
+def _is_rate(point: Threshold, far: float | str) -> bool:
+    return point.at == "far" and math.isclose(point.far, float(far), rel_tol=1e-9)
+
+
+def measure(
+    scores: Scores,
+    origin: Origin,
+    *,
+    data: str,
+    fars: Sequence[float],
+    subjects: int | None = None,
+    date: str | None = None,
+    guarantee: OverSubjects | None = None,
+) -> tuple[Thresholds, tuple[float, ...]]:
+    """Take the thresholds at the EER and at false-accept rates.
+
+    With a guarantee each rate is kept with its confidence, of each rate by itself. Without one a
+    FAR below 10 / (number of nontarget trials) is left out: fewer than ten false accepts would
+    stand behind its threshold. So is one at which every trial has to be rejected.
+
+    Args:
+        scores: P trials with labels.
+        origin: What gave the scores.
+        data: What the trials are called.
+        fars: The false-accept rates.
+        subjects: How many subjects the trials are of, where it is known.
+        date: The day of the measurement; by default today.
+        guarantee: With which confidence each rate is to be kept; None for measured rates.
+
+    Returns:
+        The thresholds, and the rates that were left out.
+
+    Raises:
+        LikenessError: There are too few subjects for a guarantee.
+    """
+    target, nontarget = scores.targets, scores.nontargets
+    fars = list(dict.fromkeys(fars))
+    at_eer = threshold_at_eer(target, nontarget)
+    candidates: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
+    for far in fars:
+        if guarantee is not None:
+            confidence = guarantee.confidence
+            sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
+            candidates.append((far, *sure))
+        elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
+            candidates.append((far, tar_threshold(target, nontarget, far), None))
+    points = []
+    for rate, value, behind in candidates:
+        if math.isfinite(value):
+            far = float(np.mean(nontarget >= value)) if rate is None else rate
+            frr = float(np.mean(target < value))
+            points.append(Threshold("eer" if rate is None else "far", far, frr, value, behind))
+    kept = [point.far for point in points if point.at == "far"]
+    thresholds = Thresholds(
+        origin,
+        data,
+        subjects,
+        int(target.size),
+        int(nontarget.size),
+        date or Date.today().isoformat(),
+        tuple(points),
+        _curve(target, nontarget),
+    )
+    return thresholds, tuple(far for far in fars if far not in kept)
+
+
+def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
+    """Thresholds from a FAR of one half down to the strictest that the data support, and beyond as
+    far as the FRR goes: scores of trials at ranks in equal ratios.
+    """
+    if min(target.size, nontarget.size) < 2 * LEAST_ERRORS:
+        return ()
+    targets, nontargets = np.sort(target), np.sort(nontarget)
+
+    def ranks(size: int, number: int) -> NDArray[np.int64]:
+        return np.unique(np.geomspace(LEAST_ERRORS, size / 2, number).astype(np.int64))
+
+    # Of target trials the low scores are the errors, and the high ones say what is typical.
+    errors = ranks(targets.size, _BY_TARGETS // 2)
+    places = (nontargets[-ranks(nontargets.size, _BY_NONTARGETS)], targets[errors])
+    values = np.unique(np.concatenate((*places, targets[-1 - errors])))
+    accepted = nontargets.size - np.searchsorted(nontargets, values)
+    refused = np.searchsorted(targets, values)
+    fars = np.maximum(accepted, LEAST_ERRORS) / nontargets.size
+    frrs = np.maximum(refused, LEAST_ERRORS) / targets.size
+    return tuple(map(Place, values.tolist(), fars.tolist(), frrs.tolist()))
+
+
+def load(path: str | Path) -> tuple[Thresholds, ...]:
+    """Read what `save` wrote.
+
+    Returns:
+        The thresholds, one entry for each way of scoring.
+
+    Raises:
+        LikenessError: It is no such file, or it was damaged or edited so that it says nothing
+            whole.
+        FileNotFoundError: There is none.
+    """
+    return read_json(Path(path), FORMAT, _entries_from, _OTHERWISE)
+
+
+def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
+    """Keep thresholds in a file, whole or not at all.
+
+    Those of other models and other ways of scoring stay in the file. Those of the same scoring
+    are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
+    these a guaranteed one stays only if the number of subjects is the same.
+
+    Args:
+        path: The file, which is made if it does not exist.
+        thresholds: What was measured.
+
+    Returns:
+        What the file now has of this scoring.
+
+    Raises:
+        LikenessError: The file holds something else. It stays as it was.
+    """
+    path = Path(path)
+    others = []
+    # Those of a place are alone in their file.
+    for entry in load(path) if path.exists() and not thresholds.unlabelled else ():
+        if _scoring(entry.origin) != _scoring(thresholds.origin):
+            others.append(entry)
+        elif _measured(entry) == _measured(thresholds):
+            new = thresholds.points
+            for point in entry.points:
+                known = point.at == "eer" or any(_is_rate(other, point.far) for other in new)
+                # A guarantee is over the subjects that it was measured on.
+                holds = point.guarantee is None or entry.subjects == thresholds.subjects
+                if holds and not known:
+                    new = (*new, point)
+            thresholds = replace(thresholds, points=new)
+    measured = [_to_json(entry) for entry in (thresholds, *others)]
+    write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
+    return thresholds
+
+
+def _measured(entry: Thresholds) -> tuple[object, ...]:
+    """What is equal if thresholds were measured on the same scores, under the same name."""
+    eer = [point for point in entry.points if point.at == "eer"]
+    return entry.data, entry.targets, entry.nontargets, entry.curve, eer
+
+
+def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
+    """What has to be equal for thresholds to hold: all but the name of the trial list."""
+    return origin.system, dict(origin.meta), origin.calibration
+
+
+def _to_json(entry: Thresholds) -> dict[str, Any]:
+    left_out = () if entry.unlabelled else ("unlabelled", "centre")
+    return {name: value for name, value in vars(entry).items() if name not in left_out} | {
+        "origin": entry.origin.to_json(),
+        "points": [
+            {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
+            | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
+            for p in entry.points
+        ],
+    }
+
+
+def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
+    entries = []
+    for entry in document["measured"]:
+        made = {"origin": Origin(**entry["origin"]), "centre": tuple(entry.get("centre", ()))}
+        curve = tuple(Place(*map(float, row)) for row in entry["curve"])
+        points = tuple(map(_point_from, entry["points"]))
+        entries.append(Thresholds(**entry | made | {"points": points, "curve": curve}))
+    return tuple(entries)
+
+
+def _point_from(value: Mapping[str, Any]) -> Threshold:
+    stated = value.get("guarantee")
+    guarantee = None if stated is None else Guarantee(**stated)
+    return Threshold(value["at"], value["far"], value["frr"], value["threshold"], guarantee)

@@ -1,0 +1,206 @@
+"""Lists of whatever a person has: its items, and trials of subjects that were held out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_trials
+from likeness.eval.formats.writing import write_text
+from likeness.eval.items.item_lists import write_items
+from likeness.eval.items.items import Item, Items, label_numbers
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.progress import step
+from likeness.eval.types import Trials, name_first
+
+Modality = Literal["speaker", "face", "image"]
+
+
+def items(
+    data: Any,
+    modality: Modality | None = None,
+    *,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+) -> Items:
+    """List the items of whatever you have: their ids, paths and labels, and what a table says.
+
+    Args:
+        data: a folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a
+            table of pandas or polars, a Kaldi folder, an .rttm file, or a sequence of paths.
+        modality: "speaker", "face" or "image": which files count. None takes recordings or images,
+            whichever most files are.
+        columns: which column of a table is which, where its name does not say: "label=spk", or a
+            mapping.
+        label: a pattern of paths that has the labels, such as "{label}_*.wav".
+        root: folder that relative paths start from; by default that of the list, and the current
+            one for a table in memory.
+
+    Returns:
+        A sequence of `likeness.Item`, which may be stretches of recordings. `items.column("sex")`
+        gives the columns start, end, sex, age, session, group and those of your own.
+
+    Raises:
+        LikenessError: the data, or files that they name, do not exist; all are counted. Columns or
+            rows cannot be understood; they are listed.
+
+    Example:
+        >>> import likeness
+        >>> items = likeness.items("voices")
+        >>> len(items), items[0].id, items[0].label
+        (8, 'spk000/utt00.flac', 'spk000')
+    """
+    from likeness.modalities import folders
+    from likeness.models.inputs import items_of
+
+    listing: Any = {"columns": columns, "label": label, "root": root}
+    if not isinstance(data, str | PathLike):
+        with items_of(data, modality=modality or "speaker", **listing) as listed:
+            return Items.of(listed)
+    path = Path(data)
+    return folders.list_all(path, modality or modality_of(path, **listing), **listing)
+
+
+def modality_of(data: Path, **listing: Any) -> Modality:
+    """Say of what modality most items of the data are, by the endings of their files.
+
+    Args:
+        data: As for `items`.
+        listing: Columns, label and root, as for `items`.
+
+    Returns:
+        "speaker" for recordings, "image" for images, and "face" for a .rec file, which only faces
+        have.
+
+    Raises:
+        LikenessError: The data do not exist. No file has an ending that is known.
+    """
+    from likeness.modalities.folders import suffixes_of
+
+    if data.suffix == ".rec":
+        return "face"
+    sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
+    suffixes = (*sounds, *pictures)
+    listed = list_items(data, suffixes=suffixes, missing="leave", passed_over=[], **listing)
+    voices = sum(item.suffix in sounds for item in listed)
+    images = sum(item.suffix in pictures for item in listed)
+    if not voices + images:
+        raise LikenessError(
+            f"{data}: none of {len(listed)} files has an ending of a recording or an image; say "
+            "what they are with --modality speaker, face or image"
+        )
+    return "speaker" if voices >= images else "image"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which items are listed, and how their trials are drawn.
+
+    Attributes:
+        split: "test" for the subjects that the recipes `folders` hold out, "train" for the others,
+            "all" for everybody.
+        test_share: The share of the subjects that is held out.
+        seed: The seed of both draws.
+        num_trials: The number of trials, at most.
+        same_sex: Whether both sides of a trial have one sex.
+        cross_session: Whether both sides of a target trial are of different sessions.
+    """
+
+    split: Literal["test", "train", "all"] = "test"
+    test_share: float = 0.2
+    seed: int = 0
+    num_trials: int = 20_000
+    same_sex: bool = False
+    cross_session: bool = False
+
+
+@step("drawing trials")
+def draw_lists(every: Items, draw: Draw, *, where: str) -> tuple[Items, Trials]:
+    """Hold subjects out, and draw trials among them.
+
+    Args:
+        every: All items, with labels.
+        draw: What is drawn.
+        where: The data, with which messages begin.
+
+    Returns:
+        The items of the split in their order, and the trials.
+
+    Raises:
+        LikenessError: Items have no label, no sex or no session where it is asked for; there are
+            too few subjects; or no target trial exists.
+    """
+    label_numbers(every)  # refuses items without one
+    chosen = hold_out(
+        every,
+        split=draw.split,
+        test_share=draw.test_share,
+        seed=draw.seed,
+        where=where,
+    )
+    same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
+    across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
+    if same is not None:
+        same = [name.casefold() for name in same]
+    try:
+        trials = draw_pairs(
+            chosen,
+            draw.num_trials,
+            np.random.default_rng(draw.seed),
+            same=same,
+            across=across,
+        )
+    except ValueError as error:
+        raise LikenessError(f"{where}: {error}") from None
+    assert trials.target is not None
+    if trials.target.all() or not trials.target.any():
+        kind = "target" if trials.target.all() else "nontarget"
+        raise LikenessError(
+            f"{where}: all {len(trials)} trials would be {kind} trials; add subjects or files, or "
+            "leave out --same-sex and --cross-session"
+        )
+    return chosen, trials
+
+
+def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
+    """The values of a column that every item needs."""
+    values = list(chosen.column(name)) if name in chosen.further else [None] * len(chosen)
+    empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
+    if empty:
+        raise LikenessError(
+            f"{where}: {len(empty)} of {len(chosen)} items have no {name} ({name_first(empty)}), "
+            f"which {option} needs; fill the column, name it (--columns {name}=COLUMN), or leave "
+            "the option out"
+        )
+    return [str(value) for value in values]
+
+
+def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:
+    """Write out/items.txt, out/trials.txt and out/labels.txt.
+
+    Args:
+        out: The folder; made if it does not exist.
+        chosen: The items.
+        trials: Their trials.
+        root: The folder that the paths in items.txt start from.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_items(out / "items.txt", chosen, root)
+    write_trials(out / "trials.txt", trials)
+    write_labels(out / "labels.txt", chosen)
+
+
+def write_labels(path: Path, items: Sequence[Item]) -> None:
+    """Write lines `id label` of items, separated by a tab, which `--subjects` and `--labels` take.
+
+    Args:
+        path: The file, which is written whole or not at all.
+        items: The items, with labels.
+    """
+    write_text(path, "".join(f"{item.id}\t{item.label}\n" for item in items))

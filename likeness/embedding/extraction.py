@@ -1,0 +1,531 @@
+"""Embeddings of long lists as files: in pieces that are finished one by one and joined in the
+list's order, by the processes of torchrun, by a cluster, or in parts of a job array.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.provenance import digest
+from likeness.eval.items.items import Item, check_unique
+from likeness.eval.items.listing import list_items
+from likeness.eval.progress import as_part
+from likeness.eval.types import Embeddings, check_choice
+from likeness.modalities.folders import suffixes_of
+from likeness.modalities.speaker import long
+from likeness.models.load import (
+    aligned_size,
+    every_face,
+    load_to_embed,
+    reading_of,
+    refuse_head,
+    refuse_other_reading,
+)
+from likeness.presence import print_bad, refuse_missing_files
+from likeness.toolkit.console import say
+from likeness.toolkit.data.reading import Bad, write_bad
+from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
+from likeness.toolkit.models.loaded import Flip, Loaded, flipped
+from likeness.toolkit.training.lock import NAME as LOCK
+from likeness.toolkit.training.lock import Busy, only_writer
+
+PIECE_ITEMS = 8192
+# What a reading in parts takes over from the model's own.
+_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
+Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a model is loaded, and reads an item. The attributes are options of `likeness embed`."""
+
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker"
+    detector: Path | None = None
+    min_score: float | None = None
+    faces: Literal["central", "all"] = "central"
+    flip: Flip = "none"
+    crops: int = 0
+    chunk_seconds: float = 0.0
+    only_speech: bool = False
+    ijb: Path | None = None
+    trust: Sequence[str] = ()
+
+
+def embed_files(
+    model: str,
+    out: Path,
+    reading: Reading,
+    *,
+    items: Path | None = None,
+    root: Path | None = None,
+    columns: str = "",
+    ray: str | None = None,
+    part: str | None = None,
+    batch_size: int = 16,
+    workers: int = 0,
+    skips_bad: bool = True,
+) -> None:
+    """Embed every item and write the embeddings. The first process says what was done.
+
+    Args:
+        model: A MODEL of `likeness.models.load`.
+        out: The file of embeddings.
+        reading: How the model reads an item.
+        items: A folder or a list of items; None for the faces of `reading.ijb`.
+        root: The folder that relative paths start from.
+        columns: Which column of a table is which.
+        ray: The address of a Ray cluster; None for this machine.
+        part: "I/N", the part of the list that is embedded; None for all of it.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read files.
+        skips_bad: Whether unreadable items are left out; otherwise they are refused.
+
+    Raises:
+        LikenessError: Items are refused; and as in reading, loading and `extract`. No embeddings
+            are written then.
+    """
+    loaded, listed = load(model, reading)
+    if items is not None:
+        suffixes = suffixes_of(loaded.modality)
+        listed = list_items(items, suffixes=suffixes, columns=columns, root=root, missing="leave")
+    meta = dict(loaded.meta)
+    if part is not None:
+        listed, of_part = take_part(listed, part)
+        meta |= of_part
+    files.check_ids(out, [item.id for item in listed])
+    refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
+    sizes = {"batch_size": batch_size, "workers": workers}
+    if reading.faces == "all" and (ray or int(os.environ.get("WORLD_SIZE", "1")) > 1):
+        raise LikenessError(
+            "--faces all works in one process; for an album of many machines write the crops by "
+            "`likeness align --faces all`, and embed these"
+        )
+    if ray is not None:
+        from likeness.embedding import ray as ray_embedding
+
+        pieces = ray_embedding.embed(partial(load, model, reading), listed, ray, **sizes)
+        write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
+        return
+    with ExitStack() as stack:
+        device, lost = stack.enter_context(joined_processes()), list[Bad]()
+        if reading.faces == "all":
+            loaded, listed, lost = stack.enter_context(every_face(loaded, listed))
+            sizes["piece_items"] = max(1, len(listed))  # crops of a temporary folder are no resume
+        loaded.embedder.to_device(device)
+        extracted = extract(loaded, listed, out, **sizes)
+        if extracted is not None:  # the first process
+            extracted = extracted[0], [*lost, *extracted[1]]
+            try:
+                write(extracted, out, meta, skips_bad=skips_bad)
+            except LikenessError:  # items were refused, which may be repaired before the next try
+                finish(out)
+                raise
+            finish(out)
+
+
+def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) -> None:
+    """Write embeddings, and name the items that have none.
+
+    Raises:
+        LikenessError: Items cannot be read and are not to be left out, or none can be.
+    """
+    embedded, bad = piece
+    print_bad(bad, "items")
+    if "part" in meta and (skips_bad or not bad):
+        embedded = with_bad(embedded, bad)
+    if embedded is None or (bad and not skips_bad):
+        num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
+        raise LikenessError(
+            f"{len(bad)} of {num_items} items cannot be read, so nothing was written; repair them, "
+            "or leave some out by --bad-items skip"
+            if bad
+            else "there are no items to embed"
+        )
+    warn_if_alike(embedded)
+    files.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
+    skipped = out.with_name(f"{out.name}.skipped.txt")
+    skipped.unlink(missing_ok=True)
+    if bad:
+        write_bad(skipped, bad)
+    say(
+        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
+        + (
+            f"; {len(bad)} unreadable items left out, listed in {skipped} (their trials: `score "
+            "--missing skip`)"
+            if bad
+            else ""
+        )
+    )
+
+
+def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
+    """Load a model that reads items as `reading` says.
+
+    Returns:
+        The model; and the faces of the IJB pack, where `reading` names one.
+
+    Raises:
+        LikenessError: The model cannot be loaded, or it cannot read items in this way.
+    """
+    # The faces of IJB are aligned by its landmarks, not by a detector.
+    detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
+    loaded = load_to_embed(
+        model,
+        detector=detector,
+        min_score=reading.min_score,
+        frontend=reading.frontend,
+        trust=reading.trust,
+    )
+    refuse_head(loaded, model)
+    items: Sequence[Item] = ()
+    if reading.ijb is not None:
+        loaded, items = ijb_pack(loaded, reading.ijb)
+    return read_as(loaded, reading), items
+
+
+def read_as(model: Loaded, reading: Reading) -> Loaded:
+    """Return the model reading in crops or chunks, or joining embeddings of mirror images.
+
+    How crops and chunks are read is in modalities/speaker/long.py. The model's `settings` state all
+    of it in the metadata of its embeddings.
+
+    Raises:
+        LikenessError: The model cannot read so, the settings exclude each other or are too small,
+            or there is no such way of joining.
+    """
+    check_choice("flip", reading.flip, get_args(Flip))
+    if reading.crops or reading.chunk_seconds or reading.only_speech:
+        model = _in_parts(model, reading)
+    if reading.flip == "none":
+        return model
+    if model.modality == "speaker":
+        raise LikenessError(f"flip {reading.flip!r} is for images, and this model takes recordings")
+    settings = {**model.settings, "flip": reading.flip}
+    return replace(model, embedder=flipped(model.embedder, reading.flip), settings=settings)
+
+
+def _in_parts(model: Loaded, reading: Reading) -> Loaded:
+    """The model reading in crops, in chunks, or without pauses."""
+    if model.modality != "speaker":
+        raise LikenessError(
+            "crops, chunks and only_speech are for speech; this is a model of modality "
+            f"{model.modality!r}: leave them out"
+        )
+    refuse_other_reading(model, "crops, chunks and only_speech")
+    crops, chunk_seconds = reading.crops, reading.chunk_seconds
+    long.check(crops, chunk_seconds)
+    bound = reading_of(model)[1]
+    read = partial(
+        long.read,
+        crops=crops,
+        chunk_seconds=chunk_seconds,
+        only_speech=reading.only_speech,
+        **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
+    )
+    settings = {
+        "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
+        "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
+        "pauses": "left out by energy" if reading.only_speech else "",
+    }
+    stated = {name: text for name, text in settings.items() if text}
+    return replace(model, read=read, settings={**model.settings, **stated})
+
+
+def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
+    """Return the model reading the faces of an IJB pack, and these faces.
+
+    They are aligned by the pack's landmarks to the size that the model takes
+    (modalities/face/ijb.py).
+
+    Raises:
+        LikenessError: The model is of something else than faces, or of faces that cannot be aligned
+            to its size; and as `likeness.modalities.face.ijb.pack`.
+    """
+    from likeness.modalities.face import ijb
+
+    if model.modality != "face":
+        raise LikenessError(
+            f"--ijb is for models of faces; this is one of modality {model.modality!r}"
+        )
+    refuse_other_reading(model, "--ijb")
+    height, width = aligned_size(model)
+    pack = ijb.pack(root)
+    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
+    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), pack.items
+
+
+def extract(
+    model: Loaded,
+    items: Sequence[Item],
+    out: Path,
+    *,
+    batch_size: int = 16,
+    workers: int = 0,
+    piece_items: int = PIECE_ITEMS,
+) -> Piece | None:
+    """Embed all readable items, and name the unreadable ones with their reasons.
+
+    The number of processes does not change where the list is cut, so the result is the same for any
+    number of them. Every finished piece is a file in the folder OUT.pieces. A run that goes on
+    after a stop finds it there if model and items are the same, and is refused otherwise. The
+    caller writes the result and then calls `finish`.
+
+    Args:
+        model: What embeds, and how it reads an item.
+        items: N items with distinct ids.
+        out: The file that the caller will write.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read files.
+        piece_items: How many items make a piece.
+
+    Returns:
+        The raw embeddings in the order of the items, or None where no item could be read; and the
+        items that cannot be read. None in all processes but the first.
+
+    Raises:
+        LikenessError: The folder is of another extraction.
+        Diverged: Most embeddings are NaN or infinite.
+        Busy: Another process writes into the folder.
+    """
+    check_unique(items, "items to embed")  # before the work, not after it
+    folder = _folder(out)
+    pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
+    plan: dict[str, str | int] = {
+        "model": model.digest,
+        "items": list_digest(items),
+        "settings": json.dumps(dict(model.settings)),
+        "piece_items": piece_items,
+    }
+    embed = partial(
+        embed_where_readable,
+        model.embedder,
+        read=model.read,
+        batch_size=batch_size,
+        workers=workers,
+        part=True,
+    )
+    is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if is_alone and len(pieces) <= 1 and not folder.is_dir():
+        # A next call could not go on from a single piece, so it is not written.
+        return joined([embed(items)], model.meta)
+    mine = range(len(pieces))
+    with ExitStack() as locked:
+
+        def prepare() -> None:
+            locked.enter_context(only_writer(folder))
+            _prepare(folder, plan, len(pieces))
+
+        if is_alone:
+            prepare()
+            _embed_pieces(pieces, folder, embed, mine)
+        else:
+            from likeness.toolkit.parallel import distributed
+
+            distributed.agree(**plan)
+            distributed.on_main(prepare)
+            mine = mine[distributed.rank() :: distributed.world()]
+            _embed_pieces(pieces, folder, embed, mine)
+            distributed.wait()
+            if not distributed.is_main():
+                return None
+        there = [files.read(_piece_path(folder, number)) for number in range(len(pieces))]
+        return joined(list(map(_without_bad, there)), model.meta)
+
+
+@contextmanager
+def joined_processes() -> Iterator[str]:
+    """Join the processes that torchrun started, and leave them at the end.
+
+    Yields:
+        The device of this one, such as "cuda:1"; "" where there is one process, which then needs
+        no torch.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield ""
+        return
+    from likeness.toolkit.parallel import distributed
+
+    device = distributed.start()
+    try:
+        yield "" if device is None else str(device)
+    finally:
+        distributed.end()
+
+
+def list_digest(items: Sequence[Item]) -> str:
+    """The digest of what each item of a list is read from."""
+    return digest(f"{item.id}\0{item.path}\0{item.span}\0{item.stretch}" for item in items)
+
+
+def _embed_pieces(
+    pieces: Sequence[Sequence[Item]],
+    folder: Path,
+    embed: Callable[[Sequence[Item]], Piece],
+    mine: range,
+) -> None:
+    """Embed those of this process's pieces that are not in the folder yet, and write them there."""
+    num_done = 0
+    num_items = sum(len(pieces[number]) for number in mine)
+    for number in mine:
+        items = pieces[number]
+        if not _piece_path(folder, number).is_file():
+            with as_part(num_done, num_items):
+                embeddings, bad = embed(items)
+            if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
+                refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
+            files.write(_piece_path(folder, number), with_bad(embeddings, bad))
+            say(
+                f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
+                error=True,
+            )
+        num_done += len(items)
+
+
+def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
+    """The embeddings of all pieces in their order, with these metadata, and all unreadable items.
+
+    Raises:
+        Diverged: Most embeddings are NaN or infinite.
+    """
+    bad = [item for _, unreadable in pieces for item in unreadable]
+    readable = [embeddings for embeddings, _ in pieces if embeddings is not None]
+    refuse_diverged(bad, sum(len(embeddings.ids) for embeddings in readable))
+    if not readable:
+        return None, bad
+    ids = tuple(name for embeddings in readable for name in embeddings.ids)
+    return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
+
+
+def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
+    """Return the embeddings of a piece or part, whose metadata name the unreadable items."""
+    readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
+    return Embeddings(
+        readable.ids, readable.matrix, {**readable.meta, "bad": json.dumps(list(bad))}
+    )
+
+
+def _without_bad(embeddings: Embeddings) -> Piece:
+    """What `with_bad` was given."""
+    try:
+        bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
+    except (ValueError, TypeError, RecursionError):
+        raise LikenessError("a part does not say which items it lacks; embed it again") from None
+    return embeddings if embeddings.ids else None, bad
+
+
+def finish(out: Path) -> None:
+    """Remove the pieces, after the result was written."""
+    folder = _folder(out)
+    if folder.is_dir():
+        with suppress(Busy, OSError), only_writer(folder):  # who works there finishes by itself
+            _remove_pieces(folder)
+            (folder / LOCK).unlink()
+            folder.rmdir()  # unless it holds something else
+
+
+def _folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.pieces")
+
+
+def _piece_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.npz"
+
+
+def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
+    """Make the folder, or go on in it."""
+    file = folder / "plan.json"
+    if file.is_file():
+        before = json_object(file)
+        if before != plan:
+            differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
+            raise LikenessError(
+                f"{folder} holds pieces of another extraction ({differ} differ); remove that "
+                "folder or choose another --out"
+            )
+        done = len(list(folder.glob("??????.npz")))
+        say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
+        return
+    # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
+    _remove_pieces(folder)
+    write_json(file, plan)
+
+
+def _remove_pieces(folder: Path) -> None:
+    for pattern in ("plan.json", f"{6 * '[0-9]'}.npz", ".*.part"):
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:
+    """Return one part of a list for a job array, and what its embeddings say of it.
+
+    Args:
+        items: The whole list, the same for all jobs.
+        part: "I/N", the number of the part, from 1 on, and the number of parts.
+
+    Raises:
+        LikenessError: The text is something else.
+
+    Example:
+        >>> items = [Item(name, Path(name), "") for name in "abcde"]
+        >>> [item.id for item in take_part(items, "2/2")[0]]
+        ['c', 'd', 'e']
+    """
+    number, count = _part_of(part)
+    first, stop = len(items) * (number - 1) // count, len(items) * number // count
+    return items[first:stop], {"part": part, "list": list_digest(items)}
+
+
+def _part_of(text: str) -> tuple[int, int]:
+    """The number of a part and the number of parts that I/N says."""
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise LikenessError(
+            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
+        )
+    return int(match[1]), int(match[2])
+
+
+def join_parts(paths: Sequence[Path]) -> Piece:
+    """Put the parts of a job array together, in the order of the list.
+
+    Returns:
+        The embeddings, with the metadata that one run would have given them, or None if no item
+        could be read; and the items that could not be read.
+
+    Raises:
+        LikenessError: A file is no part, or a part is missing, there twice, or of another model,
+            list or number of parts.
+    """
+    by_number: dict[int, Piece] = {}
+    count, meta = 0, dict[str, str]()
+    for path in paths:
+        embeddings = files.read(path)
+        of_part = dict(embeddings.meta)
+        if not {"part", "list", "bad"} <= of_part.keys():
+            raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
+        number, of_count = _part_of(of_part.pop("part"))
+        del of_part["bad"]
+        if by_number and (of_count, of_part) != (count, meta):
+            raise LikenessError(
+                f"{path} is a part of another model, list or number of parts than {paths[0]}"
+            )
+        count, meta = of_count, of_part
+        by_number[number] = _without_bad(embeddings)
+    if not len(by_number) == len(paths) == count:
+        there = ", ".join(map(str, sorted(by_number)))
+        raise LikenessError(f"{len(paths)} files hold the parts {there} of {count}; give each once")
+    del meta["list"]
+    return joined([by_number[number] for number in sorted(by_number)], meta)

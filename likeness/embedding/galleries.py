@@ -1,0 +1,325 @@
+"""Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.values import table_text, write_rows
+from likeness.eval.items.items import Item
+from likeness.eval.progress import step
+from likeness.eval.types import Embeddings, name_first, nfc
+from likeness.models.inputs import items_of
+from likeness.models.load import every_face
+from likeness.models.verdicts import NO_DECISION
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.gallery.checks import Doubt, check
+from likeness.toolkit.gallery.gallery import (
+    By,
+    Gallery,
+    PoolScores,
+    exists,
+    open_gallery,
+    refuse_absent,
+)
+from likeness.toolkit.models.embed import embed as embed_items
+from likeness.toolkit.models.loaded import Loaded
+
+Faces = Literal["central", "all"]
+Existing = Literal["refuse", "add", "replace", "skip"]
+_CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
+
+
+def opened(
+    name: str | Path, meta: Mapping[str, str] | None = None, *, makes: bool = False
+) -> closing[Gallery]:
+    """Open a gallery for a block, at whose end it is closed.
+
+    Args:
+        name: Its folder, or an address such as postgresql://USER@HOST/DATABASE; see
+            `likeness.toolkit.gallery.gallery.open_gallery`.
+        meta: Of the model's embeddings; None for whatever the gallery says.
+        makes: Whether a gallery is made where there is none.
+
+    Raises:
+        LikenessError: There is none, and none is to be made. It is of another model, or used by
+            another process.
+        OSError: It is damaged, or a server does not answer.
+    """
+    if not makes:
+        refuse_absent(name)
+    return closing(open_gallery(name, meta))
+
+
+class Enrolled(NamedTuple):
+    """What an enrolment did.
+
+    Attributes:
+        files: How many files were enrolled.
+        subjects: Of how many subjects.
+        skipped: Subjects who were enrolled before and stay as they are.
+        bad: Files that cannot be read, with the reasons.
+        size: How many subjects the gallery has now.
+        doubts: What `check` finds of the subjects who were enrolled now.
+    """
+
+    files: int
+    subjects: int
+    skipped: tuple[str, ...]
+    bad: Sequence[Bad]
+    size: int
+    doubts: Sequence[Doubt] = ()
+
+
+def enrol(
+    gallery: str | Path,
+    model: Loaded,
+    data: Any,
+    *,
+    subject: str | None = None,
+    existing: Existing = "refuse",
+    workers: int = 0,
+    **listing: Any,
+) -> Enrolled:
+    """Embed files and enrol those that can be read; the gallery is made where there is none.
+
+    The subject of a file is `subject`, else the label that a list or table has; where there are no
+    labels at all it is the first folder of its id. A file that is given alone has none.
+
+    Args:
+        gallery: The gallery, as for `opened`.
+        model: What embeds the files.
+        data: A folder, a list, a table or a file, see `likeness.models.inputs.items_of`.
+        subject: Who all files are of.
+        existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
+            adds to their enrolments, "replace" puts the files in their place, "skip" leaves them.
+        workers: How many processes read files.
+        listing: How the inputs are listed, as for `likeness.models.inputs.items_of`.
+
+    Raises:
+        LikenessError: Files have no subject, subjects are enrolled already, nothing can be read, or
+            the gallery is of another model.
+    """
+    known = set()
+    if exists(gallery):
+        with opened(gallery, model.meta, makes=True) as store:
+            known = {entry.subject for entry in store.entries()}
+    with items_of(data, modality=model.modality, **listing) as items:
+        # An empty label in a table that has labels says nothing, and neither does its folder then.
+        by_folder = not any(item.label for item in items)
+        of_item = {item.id: subject or _subject(item, by_folder) for item in items}
+        if not subject and str(data) in of_item and len(items) == 1:
+            of_item = {items[0].id: items[0].label or ""}
+        unnamed = [item_id for item_id, who in of_item.items() if not who]
+        if unnamed:
+            raise LikenessError(
+                f"{len(unnamed)} of {len(items)} files have no subject ({name_first(unnamed)}): "
+                "no folder or label names it; name the subject with --subject, or give a list or "
+                "table with labels"
+            )
+        before = [who for who in dict.fromkeys(of_item.values()) if who in known]
+        if before and existing == "refuse":
+            raise LikenessError(
+                f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
+                "was enrolled; --existing add adds to their enrolments, replace puts these files "
+                "in their place, skip leaves them as they are"
+            )
+        left = set(before) if existing == "skip" else set()
+        chosen = [item for item in items if of_item[item.id] not in left]
+        if not chosen:
+            return Enrolled(0, 0, tuple(before), (), len(known))
+        embeddings, bad = _embed(model, chosen, workers)
+    skipped = tuple(before) if existing == "skip" else ()
+    names = [of_item[item_id] for item_id in embeddings.ids]
+    with opened(gallery, model.meta, makes=True) as store:
+        _write(store, embeddings, names, set(before) if existing == "replace" else set())
+        size = sum(entry.enrolments for entry in store.entries())
+        doubts: Sequence[Doubt] = ()
+        if size <= _CHECKED:
+            here = set(map(nfc, names))
+            doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
+        return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts)
+
+
+def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
+    """Enrol rows; of subjects who are replaced in place of what they had."""
+    for chosen, store in (
+        ([i for i, name in enumerate(names) if name in replaced], gallery.update),
+        ([i for i, name in enumerate(names) if name not in replaced], gallery.enrol),
+    ):
+        if chosen:
+            part = Embeddings(tuple(rows.ids[i] for i in chosen), rows.matrix[chosen], rows.meta)
+            store(part, [names[i] for i in chosen])
+
+
+def _subject(item: Item, by_folder: bool) -> str:
+    if item.label or not by_folder:
+        return item.label or ""
+    return item.id.split("/", 1)[0] if "/" in item.id.strip("/") else ""
+
+
+def _embed(
+    model: Loaded, items: Sequence[Item], workers: int, faces: Faces = "central"
+) -> tuple[Embeddings, Sequence[Bad]]:
+    """The embeddings of what can be read, and what cannot.
+
+    Raises:
+        LikenessError: None can be read.
+    """
+    if faces == "all":
+        with every_face(model, items) as (reading, crops, lost):
+            if not crops:
+                raise LikenessError(f"{lost[0].id}: {lost[0].reason}")
+            embeddings, bad = _embed(reading, crops, workers)
+            return embeddings, [*lost, *bad]
+    return embed_items(model.embedder, items, model.read, workers=workers, meta=model.meta)
+
+
+def embed(
+    model: Loaded, data: Any, *, workers: int = 0, faces: Faces = "central", **listing: Any
+) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
+    """Embed files that nobody has named yet.
+
+    Args:
+        model: What embeds the files.
+        data: As for `enrol`.
+        workers: How many processes read files.
+        faces: Of photographs, "all" faces or the "central" one. All have ids like "photo.jpg#2".
+        listing: How the inputs are listed, as for `likeness.models.inputs.items_of`.
+
+    Returns:
+        The embeddings of what can be read, the path of each id, and what cannot be read.
+
+    Raises:
+        LikenessError: Nothing can be read.
+    """
+    with items_of(data, modality=model.modality, **listing) as items:
+        embeddings, bad = _embed(model, items, workers, faces)
+        paths = {item.id: item.path for item in items}
+        found = {one: paths.get(one) or paths[one.rpartition("#")[0]] for one in embeddings.ids}
+        return embeddings, found, bad
+
+
+class FoundRow(NamedTuple):
+    """One of the subjects that are most similar to a file.
+
+    Attributes:
+        probe: The id of the file.
+        rank: 1 for the most similar subject.
+        subject: The subject; "" where the file cannot be read.
+        score: A higher score is more similar.
+        accepted: Whether the score reaches the threshold; None without one.
+        margin: Of rank 1, how much higher its score is than that of the next subject.
+        item: The enrolled file, where items are searched.
+        note: Why the file cannot be read; "" if it can.
+    """
+
+    probe: str
+    rank: int | None = None
+    subject: str = ""
+    score: float | None = None
+    accepted: bool | None = None
+    margin: float | None = None
+    item: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search gave.
+
+    Attributes:
+        rows: K for each probe, best first.
+        similarity: How embeddings were compared.
+        threshold: The score from which on a probe is taken for a subject, or None.
+        source: Where the threshold comes from.
+        enrolled: How many subjects the gallery has.
+    """
+
+    rows: Sequence[FoundRow]
+    similarity: str
+    threshold: float | None
+    source: str
+    enrolled: int
+
+    def summary(self) -> str:
+        """What was done and what it means, in a few lines."""
+        probes = {row.probe for row in self.rows}
+        bad = [row for row in self.rows if row.note]
+        accepted = {row.probe for row in self.rows if row.accepted}
+        searched = f"files searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
+        if self.threshold is None:
+            lines = [searched, f"no verdict: {NO_DECISION}"]
+        else:
+            at = f" at {self.source}" if self.source else ""
+            lines = [
+                f"{searched}: {len(accepted):,} reach the threshold of somebody, "
+                f"{len(probes) - len(bad) - len(accepted):,} do not",
+                f"threshold {self.threshold:.4g}{at}",
+            ]
+        if bad:
+            lines.append(
+                f"{len(bad):,} files cannot be read ({name_first(row.probe for row in bad)}); the "
+                f"first: {bad[0].note}"
+            )
+        return "\n".join(lines)
+
+    def text(self) -> str:
+        """The rows as a table of text with a head."""
+        return table_text(FoundRow._fields, self.rows, ",")
+
+    def save(self, path: Path) -> None:
+        """Write the rows to a .csv or .tsv file, whole or not at all."""
+        write_rows(path, FoundRow._fields, self.rows)
+
+
+def search(
+    gallery: Gallery,
+    model: Loaded,
+    data: Any,
+    *,
+    k: int = 5,
+    threshold: float | None = None,
+    source: str = "",
+    by: By = "subject",
+    num_templates: int = 1,
+    pool: PoolScores = "best",
+    faces: Faces = "central",
+    **listing: Any,
+) -> Found:
+    """Find the subjects, or the enrolled files, that are most similar to each file.
+
+    Args:
+        gallery: An open gallery.
+        model: What embeds the files.
+        data: A file, a folder, a list or a table, see `likeness.models.inputs.items_of`.
+        k: How many subjects are given back for each file at most.
+        threshold: The score from which on a file is taken for a subject; None decides nothing.
+        source: Where the threshold comes from.
+        by: What is found: subjects, or the enrolled files one by one.
+        num_templates: How many templates a subject has, see `Gallery.search`.
+        pool: How the scores of several templates become one.
+        faces: As for `embed`.
+        listing: How the inputs are listed, as for `likeness.models.inputs.items_of`.
+
+    Raises:
+        LikenessError: Nothing can be read.
+    """
+    with items_of(data, modality=model.modality, **listing) as items:
+        embeddings, bad = _embed(model, items, 0, faces)
+    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
+    with step("searching the gallery"):
+        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, **how), strict=True))
+    rows = []
+    for probe, best in matches.items():
+        others = [match.score for match in best if match.subject != best[0].subject]
+        margin = best[0].score - others[0] if others else None
+        for rank, match in enumerate(best[:k], 1):
+            accepted = None if threshold is None else match.score >= threshold
+            gap = margin if rank == 1 else None
+            row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
+            rows.append(row)
+    rows += [FoundRow(item.id, note=item.reason) for item in bad]
+    return Found(rows, gallery.similarity, threshold, source, len(gallery))

@@ -1,0 +1,318 @@
+"""What people give to be embedded, as items: paths, folders, lists, tables, arrays, files.
+
+`suffix_of` tells the format of a file that brings no name that can be trusted.
+"""
+
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.items.item_lists import SUFFIXES as TABLES
+from likeness.eval.items.item_lists import items_of_frame
+from likeness.eval.items.items import Item, Items, check_unique
+from likeness.eval.items.labels import LabelPattern
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.remote import is_url, place_below
+from likeness.eval.temporary import temporary_folder
+from likeness.modalities.folders import suffixes_of
+from likeness.presence import refuse_missing_files
+
+_MAX_CHANNELS = 32  # of a recording that is handed in as an array
+_SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
+
+
+@contextmanager
+def items_of(
+    inputs: Any,
+    *,
+    modality: str,
+    rate_hz: float | None = None,
+    root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+) -> Iterator[Sequence[Item]]:
+    """Give the inputs as items, for as long as the context lasts.
+
+    Arrays and open files are written to a temporary folder, without loss, so that they are read
+    with the same checks as everything else. The folder is removed at the end.
+
+    Args:
+        inputs: one of
+            a path: a file of the modality, a folder that is searched for such files, a list file, a
+            .csv, .tsv or .parquet file whose columns are known by their names, a Kaldi folder or an
+            .rttm file (see `likeness.eval.items.listing.list_items`);
+            a table with such columns, as of pandas or polars;
+            an `Item`;
+            an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an
+            image (H, W), (H, W, 3) or (3, H, W) of uint8;
+            an array and its sampling rate as a pair, as soundfile and torchaudio give it;
+            an open binary file, or the bytes of a file;
+            a sequence of any of these but tables, lists and folders;
+            a mapping from ids to files, arrays or open files.
+        modality: "speaker", "face" or "image"; or "embedding", of a head, whose inputs are the rows
+            of an embeddings file.
+        rate_hz: sampling rate of recordings that are arrays.
+        root: folder that relative paths of lists, tables and sequences start from. By default a
+            list's and a file's own folder, and the current folder for what is in memory.
+        columns: which column of a table is which, where its name does not say: "path=clip".
+        label: a pattern of paths that has the labels, such as "{label}_*.wav".
+
+    Yields:
+        The items, each with an id of its own: the id that was given, else the path below the
+        folder, else the path as it was written, else the number of the input, from 0.
+
+    Raises:
+        LikenessError: a path does not exist; all are counted. Of a list file or a table in a file
+            some may be missing; reading them will say so. The inputs are of another kind, none are
+            there, or ids are repeated.
+    """
+    if modality == "embedding":
+        yield _rows_of(inputs)
+        return
+    with temporary_folder() as folder:
+        start = None if root is None else Path(root)
+        maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
+        items = Items.of(maker.several(inputs))
+        if not items:
+            raise LikenessError("there is nothing to embed; give at least one file or array")
+        check_unique(items, "inputs")
+        paths = [item.path for item in items]
+        refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
+        yield items
+
+
+def _rows_of(inputs: Any) -> Sequence[Item]:
+    """The rows of an embeddings file, which a head takes."""
+    if not isinstance(inputs, str | os.PathLike):
+        raise LikenessError(
+            f"a head takes the path of an embeddings file, not a {type(inputs).__name__}; to embed "
+            "recordings or images, join it with its model: likeness.join(MODEL, HEAD, RUN)"
+        )
+    from likeness.modalities.embedding.rows import every
+
+    return every(Path(inputs))
+
+
+@dataclass
+class _Maker:
+    """Turns inputs into items; files that it has to write go into `folder`."""
+
+    modality: str
+    folder: Path
+    rate_hz: float | None
+    root: Path | None
+    columns: str | Mapping[str, str]
+    label: str
+    num_written: int = 0
+
+    @property
+    def suffixes(self) -> Sequence[str]:
+        return suffixes_of(self.modality)
+
+    def several(self, inputs: Any) -> Sequence[Item]:
+        if isinstance(inputs, str | os.PathLike):
+            return self._from_path(Path(inputs), str(inputs))
+        if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+            return self._from_columns(inputs)
+        if isinstance(inputs, Mapping):
+            return [self._single(value, "", str(key)) for key, value in inputs.items()]
+        if _is_texts(inputs):
+            inputs = list(inputs)
+        is_single = (
+            isinstance(inputs, Item | bytes)
+            or hasattr(inputs, "read")
+            or _is_array(inputs)
+            or _is_recording(inputs)
+        )
+        if is_single or not isinstance(inputs, Iterable):
+            return [self._single(inputs, "0")]
+        return [self._single(value, str(number)) for number, value in enumerate(inputs)]
+
+    def _single(self, value: Any, number: str, key: str | None = None) -> Item:
+        """Make one item.
+
+        Args:
+            value: a path, an Item, an array or an open file.
+            number: the id of a value that has no name of its own.
+            key: the id that the caller gave it, or None.
+        """
+        if isinstance(value, Item):
+            return value if key is None else value._replace(id=key)
+        number = number if key is None else key
+        if isinstance(value, str | os.PathLike):
+            path = Path(place_below(self.root or Path(), os.fspath(value)))
+            return Item(str(value) if key is None else key, path)
+        if isinstance(value, bytes) or hasattr(value, "read"):
+            return Item(number, self._write_bytes(value))
+        if self.modality != "speaker" and _is_array(value):
+            return Item(number, self._write_image(value))
+        if self.modality == "speaker" and (_is_array(value) or _is_recording(value)):
+            wave, rate_hz = (value, self.rate_hz) if _is_array(value) else value
+            return Item(number, self._write_wave(wave, rate_hz))
+        raise LikenessError(
+            f"input {number} of a {self.modality} model is of type {type(value).__name__}; give a "
+            "path, a table with a column of paths, an Item, an array or an open file"
+        )
+
+    def _from_path(self, path: Path, text: str) -> Sequence[Item]:
+        if is_url(text) and path.suffix.lower() in self.suffixes:
+            return [Item(text, path)]
+        if not text or not path.exists():
+            raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
+        if path.is_file() and path.suffix.lower() in self.suffixes:
+            return [Item(text, path)]
+        try:
+            return list_items(
+                path,
+                suffixes=self.suffixes,
+                columns=self.columns,
+                label=self.label,
+                root=self.root,
+                missing="leave",
+            )
+        except ValueError as error:
+            if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm"):
+                raise
+            raise LikenessError(
+                f"{error}. It was read as a list of files, since a {self.modality} model reads "
+                f"files that end in {', '.join(self.suffixes)}"
+            ) from None
+
+    def _from_columns(self, table: Any) -> Items:
+        root = self.root or Path()
+        items = items_of_frame(table, root=root, columns=parse_columns(self.columns))
+        if not self.label:
+            return items
+        return LabelPattern(self.label).relabelled(items, root, "the table")
+
+    def _new_file(self, suffix: str) -> Path:
+        self.num_written += 1
+        return self.folder / f"{self.num_written:06d}{suffix}"
+
+    def _write_bytes(self, file: Any) -> Path:
+        path = self._new_file("")
+        with path.open("wb") as copy:
+            shutil.copyfileobj(io.BytesIO(file) if isinstance(file, bytes) else file, copy)
+        suffix = Path(str(getattr(file, "name", ""))).suffix.lower()
+        if suffix not in self.suffixes:
+            with path.open("rb") as start:
+                suffix = suffix_of(start.read(64)) or self.suffixes[0]
+        return path.rename(path.with_suffix(suffix))
+
+    def _write_wave(self, array: Any, rate_hz: float | None) -> Path:
+        import soundfile
+
+        if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
+            raise LikenessError(
+                "a recording that is an array needs its sampling rate, but rate_hz is "
+                f"{rate_hz!r}; give a whole number of samples a second, such as rate_hz=16000"
+            )
+        wave = _as_numpy(array)
+        if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
+            wave = wave.T  # torchaudio gives (channels, samples)
+        has_shape = wave.ndim == 1 or (wave.ndim == 2 and wave.shape[1] <= _MAX_CHANNELS)
+        if np.issubdtype(wave.dtype, np.floating):
+            wave = wave.astype(np.float32)
+        if wave.dtype.name not in _SUBTYPES or not has_shape:
+            raise LikenessError(
+                "a recording must hold floats, int16 or int32 in the shape (samples,) or (samples, "
+                f"channels), but it holds {wave.dtype} in {wave.shape}; give several recordings as "
+                "a list"
+            )
+        path = self._new_file(".wav")
+        wave = wave.astype(wave.dtype.newbyteorder("="))  # soundfile takes the bytes as they are
+        soundfile.write(path, wave, int(rate_hz), subtype=_SUBTYPES[wave.dtype.name])
+        return path
+
+    def _write_image(self, array: Any) -> Path:
+        from PIL import Image
+
+        pixels = _as_numpy(array)
+        if pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.shape[2] != 3:
+            pixels = np.moveaxis(pixels, 0, 2)
+        is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+        if pixels.dtype != np.uint8 or not is_image or not pixels.size:
+            raise LikenessError(
+                "an image must hold uint8 in the shape (H, W), (H, W, 3) or (3, H, W), red first, "
+                f"but it holds {pixels.dtype} in {pixels.shape}"
+            )
+        path = self._new_file(".png")
+        Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
+        return path
+
+
+def _is_array(value: Any) -> bool:
+    """Whether numpy can take the value as an array: an array, a tensor or a PIL image."""
+    return hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+
+
+def _is_texts(value: Any) -> bool:
+    """Whether the value is an array or a column of texts or paths, not of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return _is_array(value) and (
+        str(dtype) in ("object", "string", "str") or getattr(dtype, "kind", "") in ("U", "O")
+    )
+
+
+def _is_recording(value: Any) -> bool:
+    """Whether the value is an array and its sampling rate."""
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    return is_pair and _is_array(value[0]) and isinstance(value[1], Real)
+
+
+def _as_numpy(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        if str(array.dtype) == "torch.bfloat16":  # numpy has no such type
+            array = array.float()
+    if hasattr(array, "convert") and hasattr(array, "mode"):
+        array = array.convert("RGB")
+    return np.asarray(array)
+
+
+# The ending by which readers choose a decoder, and what such a file begins with.
+_STARTS = {
+    ".wav": rb"RIFF....WAVE|RF64|RIFX",
+    ".flac": rb"fLaC",
+    ".opus": rb"OggS.{24}OpusHead",  # in a page header of 28 bytes; before .ogg, which fits as well
+    ".ogg": rb"OggS",
+    ".aiff": rb"FORM....AIF",
+    ".sph": rb"NIST_1A",
+    ".m4a": rb"....ftyp",
+    ".jpg": rb"\xff\xd8\xff",
+    ".png": rb"\x89PNG\r\n",
+    ".webp": rb"RIFF....WEBP",
+    ".bmp": rb"BM",
+    ".gif": rb"GIF8",
+    ".tif": rb"II\*\x00|MM\x00\*",
+    ".ppm": rb"P[3-6]\s",
+    ".mp3": rb"ID3|\xff[\xe2-\xff]",
+}
+
+
+def suffix_of(content: bytes) -> str:
+    """Give the ending that fits the first bytes of a file.
+
+    Args:
+        content: The file, or at least its first 64 bytes.
+
+    Returns:
+        The ending in lower case, such as ".wav"; "" if the format is not known.
+
+    Example:
+        >>> suffix_of(b"fLaC and so on"), suffix_of(b"no sound")
+        ('.flac', '')
+    """
+    kinds = (name for name, start in _STARTS.items() if re.match(start, content, re.DOTALL))
+    return next(kinds, "")

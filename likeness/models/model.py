@@ -1,0 +1,554 @@
+"""Model: a trained network that embeds recordings or images and compares them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from likeness.eval import types
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.values import Embeddings
+from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.types import name_first
+from likeness.models.included import is_included, resolved
+from likeness.presence import refuse_missing_files
+from likeness.toolkit.console import shown
+
+if TYPE_CHECKING:
+    from likeness.eval.scoring.thresholds import Far, Thresholds
+    from likeness.eval.types import Floats, Floats32
+    from likeness.models.verdicts import Comparer, Verification, VerifiedPairs
+    from likeness.toolkit.data.images import Pixels
+    from likeness.toolkit.models.export import Parity
+    from likeness.toolkit.models.loaded import Loaded
+    from likeness.toolkit.training.recipe import Recipe
+
+
+class FoundFaces(NamedTuple):
+    """F faces of one photograph, by falling score; boxes and points are in its pixels.
+
+    Attributes:
+        boxes: (F, 4) as left, top, right, bottom.
+        points: (F, 5, 2): left eye, right eye (as seen in the picture), nose, left and right corner
+            of the mouth.
+        scores: (F,) between 0 and 1, of the detector.
+        crops: (F, height, width, 3) uint8 RGB, as the network gets them.
+        embeddings: (F, D) raw embeddings.
+    """
+
+    boxes: Floats
+    points: Floats
+    scores: Floats
+    crops: Pixels
+    embeddings: Floats32
+
+
+class Model:
+    """A trained network, with the way it reads files and the similarity it was trained for.
+
+    `likeness.load` gives one.
+
+    Attributes:
+        loaded: the network and what its checkpoint says of it.
+        calibration: what turns scores into probabilities, or None.
+        source: the text that named the model; thresholds are kept there.
+        thresholds_file: the file of its thresholds; None for the one that lies with the model.
+
+    Example:
+        >>> import likeness
+        >>> model = likeness.load("runs/voices")
+        >>> model.modality, model.dim, model.similarity, model.norm_is_quality
+        ('speaker', 8, 'cosine', False)
+        >>> model.embed("voices").matrix.shape
+        (8, 8)
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        calibration: Fusion | None = None,
+        *,
+        source: str = "",
+        thresholds_file: str | PathLike[str] | None = None,
+    ):
+        self.loaded = loaded
+        self.calibration = calibration
+        self.source = source
+        self.thresholds_file = thresholds_file
+
+    @property
+    def modality(self) -> str:
+        """What the model takes: "speaker", "face" or "image"; "embedding" of a head alone."""
+        return self.loaded.modality
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions D of an embedding."""
+        return self.loaded.embedder.dim
+
+    @property
+    def similarity(self) -> str:
+        """How two embeddings are compared, such as "cosine"; higher is closer."""
+        return self.loaded.similarity
+
+    @property
+    def norm_is_quality(self) -> bool:
+        """Whether the norm of an embedding measures the quality of its input."""
+        return self.loaded.norm_is_quality
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """What is stored beside embeddings: the model's digest, its modality and similarity."""
+        return self.loaded.meta
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """The stored thresholds that hold for this model's scores of two files; None without any.
+
+        `Evaluation.save_thresholds` and `likeness evaluate --save-to` store them.
+
+        Raises:
+            LikenessError: their file is damaged.
+
+        Example:
+            >>> import likeness
+            >>> likeness.load("voices.onnx").thresholds.at(0.01)  # doctest: +SKIP
+        """
+        from likeness.eval.threshold_files import choose, find
+
+        return choose(find(self.source, self.thresholds_file), self.meta)[0]
+
+    def __repr__(self) -> str:
+        calibrated = ", calibrated" if self.calibration else ""
+        return (
+            f"<Model for modality {self.modality!r}: {self.dim} dimensions, similarity "
+            f"{self.similarity}{calibrated}, digest {self.loaded.digest[:16]}>"
+        )
+
+    def embed(
+        self,
+        inputs: Any,
+        *,
+        rate_hz: float | None = None,
+        root: str | Path | None = None,
+        columns: str | Mapping[str, str] = "",
+        batch_size: int = 16,
+        workers: int = 0,
+        progress: bool = False,
+        **reading: Any,
+    ) -> Embeddings:
+        """Embed recordings or images.
+
+        Files that cannot be read are left out; a warning counts and names them.
+
+        Args:
+            inputs: a file, a folder, a list file, a .csv, .tsv or .parquet file or a table (of
+                pandas, say) with a column of paths, a Kaldi folder, an .rttm file, an array or an
+                open file, a sequence of files, arrays or open files, or a mapping from ids to
+                these. `likeness.models.inputs.items_of` has the details.
+            rate_hz: sampling rate in hertz of recordings that are given as arrays.
+            root: folder that relative paths of a list, a table or a sequence start from.
+            columns: which column of a table is which, where its name does not say: "path=clip".
+            batch_size: how many inputs pass through the network at once; it changes no embedding.
+            workers: processes that read files beside this one.
+            progress: whether to show on stderr how far the work is.
+            reading: as the options of `likeness embed`; the embeddings' meta states what differs.
+                For images `flip`: how the embedding is joined with that of the mirror image, by
+                "none", "sum", "mean", or "concat", which keeps both. For speech `crops=10`: the
+                mean over so many evenly spaced crops of 4 s. `chunk_seconds=60`: the mean over
+                chunks of at most this length, for recordings of hours. `only_speech=True`: without
+                pauses, which are found by their energy.
+
+        Returns:
+            Raw embeddings (N, D) with their ids, in the order of the inputs. The norms are kept.
+
+        Raises:
+            LikenessError: a file, a folder or a list does not exist. Nothing can be read, inputs
+                are of a kind that is not known, or this model cannot read as it is asked to.
+
+        Example:
+            >>> import numpy as np, likeness
+            >>> model = likeness.load("runs/voices")
+            >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
+            >>> found = model.embed({"ann": wave, "bob": wave[::-1]}, rate_hz=16000)
+            >>> found.ids, found.matrix.shape
+            (('ann', 'bob'), (2, 8))
+        """
+        from likeness.models.inputs import items_of
+        from likeness.toolkit.models.embed import embed, warn_if_alike
+
+        loaded = self.loaded
+        if reading:
+            from likeness.embedding import extraction
+
+            loaded = extraction.read_as(loaded, extraction.Reading(**reading))
+        with (
+            items_of(
+                inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
+            ) as items,
+            shown(progress),
+        ):
+            made, bad = embed(
+                loaded.embedder, items, loaded.read, batch_size=batch_size, workers=workers
+            )
+        if bad:
+            warnings.warn(
+                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
+                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
+                stacklevel=2,
+            )
+        warn_if_alike(made)
+        return Embeddings(made.ids, made.matrix, loaded.meta)
+
+    def faces(self, photo: Any) -> FoundFaces:
+        """Find and embed all faces of a photograph, where the model was loaded with a detector.
+
+        Args:
+            photo: a path, an array or an open file.
+
+        Returns:
+            The faces, the surest first; there may be none.
+
+        Raises:
+            LikenessError: the model has no detector, or the photograph cannot be read.
+
+        Example:
+            >>> import likeness
+            >>> model = likeness.load("sface.onnx", detector="yunet.onnx")  # doctest: +SKIP
+            >>> found = model.faces("wedding.jpg")  # doctest: +SKIP
+            >>> len(found.boxes), found.embeddings.shape  # doctest: +SKIP
+            (7, (7, 128))
+        """
+        import numpy as np
+
+        from likeness.modalities.face import align
+        from likeness.models.inputs import items_of
+        from likeness.models.load import detector_settings
+
+        settings = detector_settings(self.loaded)
+        size, width = settings.pop("size"), settings.pop("width")
+        with items_of(photo, modality=self.modality) as (item,):
+            pixels, found = align.find(item, **settings)
+        found, crops = align.crops_inside(pixels, found, size=size, width=width)
+        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
+        rows = np.zeros((0, self.dim), dtype=np.float32)
+        if crops:
+            rows = self.loaded.embedder.embed_batch(pictures.transpose(0, 3, 1, 2))
+        return FoundFaces(found.boxes, found.landmarks, found.scores, pictures, rows)
+
+    def verify(
+        self,
+        first: Any,
+        second: Any,
+        *,
+        rate_hz: float | None = None,
+        threshold: float | None = None,
+        far: Far | None = None,
+    ) -> Verification:
+        """Compare two recordings or images: are they of one subject?
+
+        Args:
+            first: a path, an array or an open file.
+            second: the other one.
+            rate_hz: sampling rate in hertz of recordings that are given as arrays.
+            threshold: the score from which on both are taken for one subject: a number of your own.
+            far: the false-accept rate of a stored threshold, such as 0.01, or "eer". Without it and
+                without `threshold`, the model's calibration decides at a probability of one half.
+                Without a calibration there is no decision.
+
+        Returns:
+            The score, and `same`, `probability` and `threshold` where they are known.
+
+        Raises:
+            LikenessError: a file does not exist. An input cannot be read, the threshold is no
+                number, or no threshold is stored at this false-accept rate.
+
+        Example:
+            >>> import numpy as np, likeness
+            >>> model = likeness.load("runs/voices")
+            >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
+            >>> result = model.verify(wave, wave, rate_hz=16000)
+            >>> round(result.score, 3), result.same
+            (1.0, None)
+        """
+        import numpy as np
+
+        from likeness.eval.metrics.similarity import pairs
+        from likeness.models.inputs import items_of
+        from likeness.models.verdicts import judged, remedy_for
+        from likeness.toolkit.models.embed import embedded_rows
+
+        comparer, model = self.comparer(threshold, far), self.loaded
+        inputs = {"first": first, "second": second}
+        with items_of(inputs, modality=self.modality, rate_hz=rate_hz) as items:
+            rows, bad = embedded_rows(model.embedder, items, model.read, batch_size=2)
+        if bad:
+            raise LikenessError(
+                f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
+            )
+        both = types.Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))
+        (score,) = pairs(both.matrix[:1], both.matrix[1:], [0], [0], self.similarity)
+        return judged(comparer, float(score), (float(both.norms[0]), float(both.norms[1])))
+
+    def verify_pairs(
+        self,
+        pairs: str | Path | Iterable[Sequence[Any]],
+        *,
+        threshold: float | None = None,
+        far: Far | None = None,
+        root: str | Path | None = None,
+        columns: str | Mapping[str, str] = "",
+        batch_size: int = 16,
+        workers: int = 0,
+        progress: bool = False,
+    ) -> VerifiedPairs:
+        """Compare many pairs of files. Each file is embedded once.
+
+        Args:
+            pairs: a trial list of paths in any form: lines of two paths and possibly a label, or
+                a table, also as of pandas, with columns such as path1, path2 and label; or a
+                sequence of pairs of paths.
+            threshold: as in `verify`; so is `far`.
+            far: the false-accept rate of a stored threshold.
+            root: folder that relative paths start from; by default the current one.
+            columns: which column of the list is which, where it does not say so itself:
+                "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
+            batch_size: how many files pass through the network at once.
+            workers: processes that read files beside this one.
+            progress: whether to show on stderr how far the work is.
+
+        Returns:
+            A row for each pair. A pair with a file that cannot be read has a note, and no score.
+
+        Raises:
+            LikenessError: the list or all of its files do not exist. As in `verify`, or the list is
+                of another kind.
+
+        Example:
+            >>> import likeness
+            >>> found = likeness.load("runs/voices").verify_pairs([("a.wav", "b.wav")])
+            >>> found.rows[0].first, found.rows[0].same
+            ('a.wav', None)
+        """
+        from likeness.models.verdicts import Pair, read_pairs, verify_pairs
+
+        if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
+            listed = read_pairs(pairs, columns=columns)
+        else:
+            listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
+        with shown(progress):
+            return verify_pairs(
+                self.comparer(threshold, far),
+                listed,
+                root=None if root is None else Path(root),
+                batch_size=batch_size,
+                workers=workers,
+            )
+
+    def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
+        """Give the network with the threshold and the calibration that decide, as in `verify`.
+
+        Raises:
+            LikenessError: the threshold is no number, or none is stored at this false-accept rate.
+        """
+        from likeness.eval.threshold_files import Rule
+        from likeness.models.verdicts import Comparer
+
+        rule = Rule(threshold, far, self.thresholds_file)
+        threshold, source = rule.decide(self.source, self.meta)
+        return Comparer(self.loaded, self.calibration, threshold, source)
+
+    def estimate_thresholds(
+        self,
+        unlabelled: Any,
+        out: str | Path,
+        *,
+        fars: Sequence[float] = (0.01,),
+        root: str | Path | None = None,
+        workers: int = 0,
+    ) -> Thresholds:
+        """Estimate thresholds for a new place from its recordings or images, without labels.
+
+        `likeness.load(MODEL, thresholds=out)` and `--thresholds` of `verify` and `serve` then
+        decide by them. See docs/how-to/new_place.md.
+
+        Args:
+            unlabelled: 50 items or more of the place, as `embed` takes them, of those who will be
+                compared there.
+            out: the .json file to write.
+            fars: the false-accept rates, from 0.001 to 0.1.
+            root: folder that relative paths of a list start from.
+            workers: processes that read files beside this one.
+
+        Raises:
+            LikenessError: there are too few items, or a rate is out of range.
+        """
+        from likeness.eval.metrics.unlabelled import check_far
+        from likeness.eval.scoring.thresholds import save
+        from likeness.eval.threshold_files import estimate
+
+        for far in fars:
+            check_far(far)
+        embeddings = self.embed(unlabelled, root=root, workers=workers)
+        is_named = isinstance(unlabelled, str | Path)
+        name = Path(unlabelled).resolve().name if is_named else "unlabelled items"
+        return save(out, estimate(self.loaded, embeddings, fars, data=name))
+
+    def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
+        """Write front-end and network as one ONNX file that other systems can run.
+
+        The stored thresholds of the model are written beside it.
+
+        Args:
+            path: where to write; the name ends in .onnx.
+            size: height and width of images in pixels, where the model does not say them.
+
+        Returns:
+            How far the file's embeddings differ from this model's.
+
+        Raises:
+            LikenessError: the file would give other embeddings, or the network cannot be
+                translated.
+        """
+        from likeness.eval.threshold_files import carry
+        from likeness.toolkit.models.export import export
+
+        loaded = self.loaded
+        if is_included(self.source):  # it runs in ONNX Runtime; its network lies beside it
+            from likeness.models.load import load as load_model
+
+            loaded = load_model(resolved(self.source))
+        parity = export(loaded, Path(path), size=size)
+        carry(self.source, self.meta, Path(path))
+        return parity
+
+
+def load(
+    model: str | Path,
+    *,
+    detector: str | Path | Literal[False] | None = None,
+    min_score: float | None = None,
+    calibration: str | Path | Fusion | Literal[False] | None = None,
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
+    device: str | None = None,
+    trust: str | Path | Sequence[str | Path] = (),
+    thresholds: str | Path | None = None,
+) -> Model:
+    """Load a trained model.
+
+    Args:
+        model: the folder of a run, a .safetensors checkpoint, an .onnx file,
+            "speechbrain:SOURCE", "wespeaker:FILE.pt", "hub:FOLDER_OR_ID", "insightface:PATH", or a
+            Python file of yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
+        detector: for faces, an .onnx file of SCRFD (with landmarks) or YuNet. Inputs are then
+            photographs, and the largest face near the centre of each is aligned. By default the
+            detector of insightface:FOLDER is taken, and other models read aligned crops. False
+            takes aligned crops always.
+        min_score: the lowest score by which the detector takes something for a face, between 0 and
+            1; by default 0.9 for YuNet and 0.5 for SCRFD.
+        calibration: what `likeness.calibrate` gives, or a file of it, which `likeness fit
+            calibration` writes too. By default that of the run's folder is taken, if there is one.
+            False takes none.
+        frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
+        device: where the network runs; by default a GPU, if there is one.
+        trust: packages of others, and Python files, that may be imported because parts of the model
+            are of them. Nothing else of others is imported.
+        thresholds: a file of thresholds that `likeness evaluate --save-to FILE.json` or `likeness
+            threshold` wrote; with the latter the model embeds as it does at that place. By default
+            those in the run's folder, or beside the .onnx file, are taken.
+
+    Returns:
+        The model.
+
+    Raises:
+        LikenessError: a file does not exist. The file is of another kind, or damaged.
+
+    Example:
+        >>> import likeness
+        >>> model = likeness.load("runs/voices")
+        >>> model.modality, model.dim, model.similarity
+        ('speaker', 8, 'cosine')
+    """
+    named = (detector, calibration, thresholds)
+    refuse_missing_files([Path(file) for file in named if isinstance(file, str | PathLike)])
+
+    from likeness.eval.threshold_files import at_place, find
+    from likeness.models import load as loading
+    from likeness.models.trust import entries_of
+    from likeness.models.verdicts import calibration_for
+
+    name = str(model)
+    loaded = loading.load_to_embed(
+        name,
+        detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
+        min_score=min_score,
+        frontend=frontend,
+        trust=entries_of(trust),
+    )
+    if thresholds is not None and (here := at_place(loaded, find(name, thresholds))) is not loaded:
+        # a calibration is of the scores elsewhere
+        loaded, calibration = here, False if calibration is None else calibration
+    fitted = calibration_for(loaded, name, calibration)
+    made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
+    loaded.embedder.to_device(device or "")
+    return made
+
+
+def train(
+    recipe: str | Path | Recipe,
+    data: str | Path,
+    out: str | Path,
+    *,
+    settings: str | Sequence[str] = (),
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+    resume: bool = False,
+) -> Model:
+    """Train a recipe and give its model.
+
+    Args:
+        recipe: a recipe's name, as `likeness recipes` lists them, `RECIPE.py`, either with
+            `:VARIANT`, or a Recipe.
+        data: the folder of the data set. Recipes that are called `folders` also take a list, a
+            .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.
+        out: the folder of the run, with checkpoints and a log.
+        settings: changes of the recipe as on the command line, such as "optim.lr=0.05".
+        columns: which column of a table is which, where its name does not say: "label=spk".
+        label: a pattern of paths that has the labels, such as "{label}_*.wav".
+        root: folder that relative paths of a list start from, by default its own.
+        resume: whether to go on from the last checkpoint in `out`.
+
+    Returns:
+        The trained model: the best where a metric is watched, otherwise the last.
+
+    Raises:
+        LikenessError: anything wrong with recipe, settings, data or folder, before the first step.
+
+    Example:
+        >>> import likeness
+        >>> few = ["schedule.steps=2", "schedule.warmup_steps=0", "schedule.eval_every=0"]
+        >>> few += ["sampling.batch_size=4", "compute.threads=1"]
+        >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
+        'speaker'
+    """
+    from likeness.models.load import read_initial
+    from likeness.models.trust import packages_of
+    from likeness.toolkit.models.parts import describe
+    from likeness.toolkit.training.recipe import Recipe, override
+    from likeness.toolkit.training.recipe import load as load_recipe
+    from likeness.toolkit.training.train import fit
+    from likeness.training.prepare import prepare_recipe
+    from likeness.training.recipe_files import located
+
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
+    changes = [settings] if isinstance(settings, str) else list(settings)
+    listing: Any = {"columns": columns, "label": label, "root": root}
+    changed = prepare_recipe(override(loaded, changes), Path(data), **listing)
+    fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
+    parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
+    # Whose recipe was run trusts its packages.
+    return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))

@@ -1,0 +1,439 @@
+"""Are two recordings (or images) of one subject? What `likeness verify` gives, of one pair and of
+many.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import trials
+from likeness.eval.formats.values import table_text, write_rows
+from likeness.eval.formats.writing import write_json
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.similarity import pairs as similarities
+from likeness.eval.scoring.fusion import Fusion, by_side, load_fusion, log_measure
+from likeness.eval.scoring.settings import Scoring
+from likeness.eval.types import Trials, counted, name_first
+from likeness.models.included import resolved
+from likeness.presence import refuse_missing_files
+from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.loaded import Loaded
+
+if TYPE_CHECKING:
+    from likeness.eval.protocols.side_by_side import Compared
+
+CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
+NO_DECISION = (
+    "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which "
+    "`likeness evaluate SCORES --save-to MODEL` stores, or give a number as the threshold"
+)
+_QUALITY = ("log_norm_low", "log_norm_high")  # the quality measures that two files alone give
+
+
+class Verification(NamedTuple):
+    """What a comparison of two recordings or images gave. Print it to read it.
+
+    Attributes:
+        score: By `similarity`. A higher score is more similar.
+        similarity: How the embeddings were compared, such as "cosine".
+        norms: Of the two raw embeddings. They measure the quality of their inputs where the loss
+            gave norms this meaning.
+        llr: The natural log-likelihood ratio; None without a calibration.
+        prior: The share of pairs of one subject that `probability` takes for granted; None without
+            a calibration.
+        probability: That both are of one subject; None without a calibration.
+        threshold: The score from which on both are taken for one subject. None where the
+            probability decides, or nothing does.
+        same: The decision: whether both are taken for one subject. None where there is neither a
+            threshold nor a calibration.
+        source: Where a stored threshold comes from; "" for a number that the caller gave.
+
+    Example:
+        >>> import likeness
+        >>> result = likeness.load("runs/voices").verify("a.wav", "a.wav")
+        >>> result.same, round(result.score, 3), result.probability
+        (None, 1.0, None)
+        >>> print(result)  # doctest: +ELLIPSIS
+        score        1.0000 (cosine)
+        norms        ...
+        decision     none: ...
+    """
+
+    score: float
+    similarity: str
+    norms: tuple[float, float]
+    llr: float | None = None
+    prior: float | None = None
+    probability: float | None = None
+    threshold: float | None = None
+    same: bool | None = None
+    source: str = ""
+
+    def __bool__(self) -> bool:
+        """The decision, so that `if model.verify(a, b, far=0.01):` asks for it.
+
+        Raises:
+            LikenessError: Nothing was decided.
+        """
+        if self.same is None:
+            raise LikenessError(
+                "there is no decision, because there is neither a threshold nor a calibration; "
+                "give far or threshold, or use the score"
+            )
+        return self.same
+
+    def __str__(self) -> str:
+        """What it says, in lines."""
+        lines = [
+            f"score        {self.score:.4f} ({self.similarity})",
+            f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g} (quality, where the loss "
+            "gave norms this meaning)",
+        ]
+        if self.llr is not None:
+            lines += [
+                f"llr          {self.llr:.3f}",
+                f"probability  {self.probability:.4f} of the same subject, if {self.prior:g} of "
+                "all pairs are",
+            ]
+        if self.same is not None:
+            verdict = "the same subject" if self.same else "different subjects"
+            what = "probability" if self.threshold is None else "score"
+            bound = 0.5 if self.threshold is None else self.threshold
+            side = "at least" if self.same else "below"
+            lines.append(f"decision     {verdict} ({what} {side} {bound:.4g})")
+            if self.source:
+                lines.append(f"threshold    {self.threshold:.4g} at {self.source}")
+        else:
+            lines.append(f"decision     none: {NO_DECISION}")
+        return "\n".join(lines)
+
+    def save(self, path: Path, *, files: Sequence[Path], meta: Mapping[str, str]) -> None:
+        """Write it into a JSON file in the schema "likeness.verification/1".
+
+        Args:
+            path: The file.
+            files: What was compared.
+            meta: Of the model.
+        """
+        document = {
+            "schema": "likeness.verification/1",
+            "files": [str(file) for file in files],
+            **meta,
+            **self._asdict(),
+        }
+        write_json(path, document)
+
+
+class Comparer(NamedTuple):
+    """What compares files: a model, and what decides.
+
+    Attributes:
+        model: Embeds them.
+        calibration: Turns scores into probabilities, or None.
+        threshold: The score from which on two are taken for one subject, or None.
+        source: Where a stored threshold comes from; "" for a number of the caller's own.
+    """
+
+    model: Loaded
+    calibration: Fusion | None = None
+    threshold: float | None = None
+    source: str = ""
+
+
+def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:
+    """What follows from a score.
+
+    Args:
+        comparer: What decides.
+        score: Of two embeddings, by the model's similarity.
+        norms: Of the two raw embeddings.
+    """
+    model, calibration, threshold, source = comparer
+    same = None if threshold is None else score >= threshold
+    if calibration is None:
+        return Verification(
+            score, model.similarity, norms, threshold=threshold, same=same, source=source
+        )
+    quality = None
+    if calibration.names:
+        measured = log_measure("the norm", norms)
+        quality = by_side(measured[:1], measured[1:], [0], [0])
+    llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
+    log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
+    probability = float(1 / (1 + np.exp(-log_odds)))
+    if same is None:
+        same = probability >= 0.5
+    return Verification(
+        score, model.similarity, norms, llr, prior, probability, threshold, same, source
+    )
+
+
+def calibration_for(
+    model: Loaded, source: str, named: Fusion | str | PathLike[str] | Literal[False] | None
+) -> Fusion | None:
+    """The calibration of a model's scores.
+
+    Args:
+        model: What embeds the files.
+        source: The text that named the model.
+        named: A calibration or its file. None takes that in the folder of the run, if there is one
+            and it serves the scores of the model; with a warning if it does not. False takes none.
+
+    Returns:
+        The calibration, or None.
+
+    Raises:
+        LikenessError: The calibration that was named was fitted on scores of another system, or
+            needs quality measures that two files alone do not give. Its file is damaged.
+    """
+    beside = Path(resolved(source)) / CALIBRATION
+    if named is False or (named is None and not beside.is_file()):
+        return None
+    fitted = named if isinstance(named, Fusion) else load_fusion(Path(named or beside))
+    system = Scoring().system(model.meta)
+    if fitted.systems in (("",), (system,)) and fitted.names in ((), _QUALITY):
+        return fitted
+    reason = (
+        f"the calibration was fitted for [{', '.join(fitted.systems)}] with the quality measures "
+        f"[{', '.join(fitted.names)}], but these scores are [{system}], and two files alone give "
+        f"[{', '.join(_QUALITY)}] or none; fit one for this system"
+    )
+    if named is not None:
+        raise LikenessError(reason)
+    warnings.warn(f"{CALIBRATION} beside the model is left out: {reason}", stacklevel=3)
+    return None
+
+
+def remedy_for(model: Loaded) -> str:
+    """What may help where a file cannot be read, as the end of a sentence; "" for nothing."""
+    if model.modality == "face" and "faces" not in model.settings:
+        return "; with --detector FILE.onnx photographs are aligned"
+    return ""
+
+
+class Pair(NamedTuple):
+    """Two files, and whether they are of one subject where that is known."""
+
+    first: str
+    second: str
+    label: bool | None = None
+
+
+class PairRow(NamedTuple):
+    """What the comparison of one pair gave.
+
+    Attributes:
+        first: The path of the first file, as it was given.
+        second: That of the second one.
+        label: Whether they are of one subject, where the list says it.
+        score: A higher score is more similar; None where a file cannot be read.
+        same: The verdict; None where nothing decides or a file cannot be read.
+        threshold: The score from which on two are taken for one subject, or None.
+        probability: That both are of one subject; None without a calibration.
+        quality_first: The norm of the first embedding, where norms measure quality; else None.
+        quality_second: That of the second one.
+        note: What is wrong with the pair; "" if nothing is.
+    """
+
+    first: str
+    second: str
+    label: bool | None
+    score: float | None = None
+    same: bool | None = None
+    threshold: float | None = None
+    probability: float | None = None
+    quality_first: float | None = None
+    quality_second: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class VerifiedPairs:
+    """The rows of a list of pairs, in its order.
+
+    Attributes:
+        rows: One for each pair.
+        similarity: How embeddings were compared.
+        source: Where the threshold comes from; "" for a number of the caller's own, or for none.
+    """
+
+    rows: Sequence[PairRow]
+    similarity: str
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the rows, whole or not at all.
+
+        Args:
+            path: The file. It ends in .csv or .tsv.
+
+        Raises:
+            LikenessError: It has another ending.
+        """
+        write_rows(Path(path), PairRow._fields, self.rows)
+
+    def text(self) -> str:
+        """The rows as a table of text with a head; what is not known is left empty."""
+        return table_text(PairRow._fields, self.rows, ",")
+
+    def evaluation(self) -> Compared | None:
+        """Measure the error rates of the pairs with a label, with intervals over subjects.
+
+        Subjects are the first folders of the paths, see `likeness.evaluate`.
+
+        Returns:
+            The results and their table; None where no pair, or every one, is of one subject.
+        """
+        from likeness.eval.protocols.side_by_side import evaluate_together
+        from likeness.eval.protocols.verification import VerificationSettings
+        from likeness.eval.types import Scores
+
+        known = [row for row in self.rows if row.score is not None and row.label is not None]
+        if len({row.label for row in known}) < 2:
+            return None
+        first, i = np.unique([row.first for row in known], return_inverse=True)
+        second, j = np.unique([row.second for row in known], return_inverse=True)
+        scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
+        names = tuple(first.tolist()), tuple(second.tolist())
+        listed = Trials(*names, i.astype(np.int32), j.astype(np.int32), labels == 1)
+        measured = {self.similarity: (listed, Scores(scores, labels == 1))}
+        return evaluate_together(measured, VerificationSettings())
+
+    def summary(self) -> str:
+        """What was done, how often the verdicts agree with the labels, and the error rates."""
+        scored = [row for row in self.rows if row.score is not None]
+        lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
+        decided = [row for row in scored if row.same is not None]
+        if decided:
+            same = sum(bool(row.same) for row in decided)
+            lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
+        elif scored:
+            lines.append(f"no verdict: {NO_DECISION}")
+        threshold = decided[0].threshold if decided else None
+        if threshold is not None:
+            at = f" at {self.source}" if self.source else ""
+            lines.append(f"threshold {threshold:.4g}{at}")
+        wrong = [row for row in decided if row.label is not None and row.same is not row.label]
+        if labelled := sum(row.label is not None for row in decided):
+            false_accepts = sum(bool(row.same) for row in wrong)
+            false_rejects = len(wrong) - false_accepts
+            same = sum(bool(row.label) for row in decided)
+            lines.append(
+                f"of {labelled:,} compared pairs with a label: "
+                f"{counted(false_accepts, 'false accept')}, "
+                f"{counted(false_rejects, 'false reject')}"
+            )
+            if 0 < same < labelled:
+                right = 1 - (false_accepts / (labelled - same) + false_rejects / same) / 2
+                lines[-1] += f", balanced accuracy {right:.2%}"
+        noted = [row for row in self.rows if row.note]
+        if noted:
+            names = name_first(f"{row.first} {row.second}" for row in noted)
+            lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
+        # A small image verifies without scipy.
+        if find_spec("scipy") and (evaluation := self.evaluation()) is not None:
+            lines.append(evaluation.table().rstrip())
+        return "\n".join(lines)
+
+
+def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pair]:
+    """Read a list of pairs of files.
+
+    Args:
+        source: A trial list of paths in any form (`likeness.eval.formats.trials`): lines of two
+            paths and possibly a label, or a table with a header: a text, a .parquet file, or one in
+            memory, as of pandas. Its columns of paths are called first and second, path1 and path2,
+            file_a and file_b, left and right, or enrol and probe. That of labels, if there is one,
+            is called label, same or decision, and may be empty in some rows.
+        columns: Which column is which, where their names do not say it: "enrol=a,probe=b,label=c".
+
+    Returns:
+        The pairs, in the order of the file.
+
+    Raises:
+        LikenessError: There is no such file. A column is missing or there twice, a row lacks a
+            path, or a label is of no known kind.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pairs.csv"
+        ...     _ = path.write_text("path1;path2;same\\na.wav;b.wav;1\\n")
+        ...     read_pairs(path)
+        [Pair(first='a.wav', second='b.wav', label=True)]
+    """
+    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
+
+
+def verify_pairs(
+    comparer: Comparer,
+    pairs: Sequence[Pair],
+    *,
+    root: Path | None = None,
+    batch_size: int = 16,
+    workers: int = 0,
+) -> VerifiedPairs:
+    """Compare many pairs of files; each file is embedded once.
+
+    Args:
+        comparer: The model and what decides.
+        pairs: Paths, and labels where they are known.
+        root: The folder that relative paths start from; by default the current one.
+        batch_size: How many files pass through the network at once.
+        workers: How many processes read files.
+
+    Returns:
+        A row for each pair. A pair with a file that cannot be read has a note in place of a score.
+
+    Raises:
+        LikenessError: There are no pairs. None of the files exists.
+    """
+    if not pairs:
+        raise LikenessError("there are no pairs; give at least one")
+    model, base = comparer.model, root or Path()
+    path_of = {name: base / name for pair in pairs for name in pair[:2]}
+    refuse_missing_files(list(path_of.values()), allow_some=True)
+    # Two names of one file are embedded once.
+    id_of = {name: str(path.resolve()) for name, path in path_of.items()}
+    items = [Item(id_of[name], path) for name, path in path_of.items()]
+    items = list({item.id: item for item in items}.values())
+    embeddings, bad = embed_where_readable(
+        model.embedder, items, model.read, batch_size=batch_size, workers=workers
+    )
+    reason_of = {item.id: item.reason for item in bad}
+    row_of = {} if embeddings is None else {id: row for row, id in enumerate(embeddings.ids)}
+    sides = np.array([[row_of.get(id_of[name], -1) for name in pair[:2]] for pair in pairs])
+    scores, norms = np.full(len(pairs), np.nan), list[float]()
+    if embeddings is not None:
+        readable, matrix, norms = (sides >= 0).all(axis=1), embeddings.matrix, [*embeddings.norms]
+        places = sides[readable, 0], sides[readable, 1]
+        scores[readable] = similarities(matrix, matrix, *places, model.similarity)
+    rows = []
+    for pair, (first, second), score in zip(pairs, sides.tolist(), scores.tolist(), strict=True):
+        if math.isnan(score):
+            name = next(name for name in pair[:2] if id_of[name] in reason_of)
+            reason = reason_of[id_of[name]]
+            note = reason if name in reason else f"{name}: {reason}"
+            rows.append(PairRow(*pair, threshold=comparer.threshold, note=note))
+        else:
+            made = judged(comparer, score, (float(norms[first]), float(norms[second])))
+            quality = made.norms if model.norm_is_quality else (None, None)
+            verdict = made.same, made.threshold, made.probability
+            rows.append(PairRow(*pair, score, *verdict, *quality))
+    return VerifiedPairs(rows, model.similarity, comparer.source)

@@ -1,0 +1,344 @@
+"""The tables and figures of the papers, each by one command.
+
+papers/NAME.toml lists those of a paper: the commands that make a table, the files and metrics of
+its columns, and the numbers that the paper prints. A step is a command line in which these words
+stand for something else:
+
+    {data} {out}      the folders of --data and --out
+    {settings}        FIELD=VALUE... of the command line
+    {rows}            the rows that are trained together, separated by commas
+    {row} {trained}   one row, for each of which the step is repeated; its name without `suffix`
+    {set}             one data set of `sets`: the step is repeated for each
+    {seed} {seeds}    one seed: the step is repeated for each; and how many there are
+    {preset} {runs}   the row's preset of IJB's switches; the folder of the table's runs in {out}
+
+A table with `like` takes what it does not state from that earlier table of the paper, whose
+row_steps come after its own.
+    {recipes} {examples}   the folders of these names in a clone
+"""
+
+import itertools
+import math
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import json_object
+from likeness.eval.formats.writing import write_json, write_text
+from likeness.eval.reports.comparison import piped, tabular
+from likeness.eval.results import aligned
+from likeness.toolkit.console import Interrupted, say
+from likeness.toolkit.training.assign import suggest
+from likeness.training import recipe_files
+
+_RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a paper.
+
+    Attributes:
+        name: Such as "simple/8".
+        title: What it shows.
+        data: What the folder of --data has to hold.
+        hours: What all of it takes.
+        memory: What it needs of a GPU or a machine.
+        steps: The command lines that train, once.
+        row_steps: The command lines of single rows: `rows` are patterns of their names, and rows
+            that stand `apart` are not among {rows}.
+        sets: The data sets of {set}.
+        columns: [head, file, metric]: what is read from which .json file below --out, or from the
+            runs in which folder.
+        published: A row of the paper on each line: its name, and its numbers.
+        seeds: How many runs each row has.
+        percent: Whether fractions are shown in percent.
+        relative_to: The row whose values the others are shown relative to.
+        presets: Row -> preset of IJB's switches; "" is that of all other rows.
+        runs: What {runs} stands for.
+    """
+
+    name: str
+    title: str
+    data: str
+    hours: str = "seconds"
+    memory: str = "any"
+    steps: Sequence[str] = ()
+    row_steps: Sequence[Mapping[str, Any]] = ()
+    sets: Sequence[str] = ("",)
+    columns: Sequence[Sequence[str]] = ()
+    published: str = ""
+    seeds: int = 1
+    percent: bool = True
+    relative_to: str = ""
+    presets: Mapping[str, str] = field(default_factory=dict)
+    runs: str = ""
+
+    @property
+    def rows(self) -> dict[str, list[str]]:
+        """Row -> the numbers that the paper prints."""
+        lines = (line.split() for line in self.published.strip().splitlines())
+        return {name: numbers for name, *numbers in lines}
+
+    def numbers_in(self, text: str) -> range:
+        """The seeds for which a text with {seed} is repeated; 0 alone for another one."""
+        return range(self.seeds if "{seed}" in text else 1)
+
+
+def tables() -> dict[str, Table]:
+    """Every table and figure, by names such as "simple/8"."""
+    folder = files("likeness") / "papers"
+    found = {}
+    for paper in ("vmf", "nivmf", "simple"):
+        stated = tomllib.loads((folder / f"{paper}.toml").read_text(encoding="utf-8"))
+        for key, own in stated.items():
+            other = stated.get(own.pop("like", ""), {})
+            steps = [*own.get("row_steps", ()), *other.get("row_steps", ())]
+            found[f"{paper}/{key}"] = Table(f"{paper}/{key}", **other | own | {"row_steps": steps})
+    return found
+
+
+def listing() -> str:
+    """What each table and figure shows, and what it needs."""
+    return "\n".join(
+        f"{table.name}\n    {table.title}\n    DATA: {table.data}\n"
+        f"    hours: {table.hours}; GPU memory: {table.memory}"
+        for table in tables().values()
+    )
+
+
+def in_new_process(command: Sequence[str]) -> None:
+    """Run a command line of `likeness` or `python` by this Python.
+
+    Raises:
+        LikenessError: It failed; its own lines say why.
+        Interrupted: After Ctrl-C, when the step has ended.
+    """
+    program, *arguments = command
+    module = ["-m", "likeness"] if program == "likeness" else []
+    if not module and not Path(arguments[0]).is_file():
+        raise LikenessError(f"{arguments[0]} is not there: figures are drawn by scripts of a clone")
+    with subprocess.Popen([sys.executable, *module, *arguments]) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # the step saves what it has
+            process.wait()
+            raise Interrupted("stopped by Ctrl-C; the same command goes on") from None
+    if code:
+        raise LikenessError(f"this step failed: {shlex.join(command)}")
+
+
+def reproduce(
+    name: str,
+    data: Path,
+    out: Path,
+    *,
+    settings: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    seeds: int = 0,
+    run: Callable[[Sequence[str]], None] = in_new_process,
+) -> str:
+    """Train and measure what a table of a paper is missing, and set it beside the paper's numbers.
+
+    Args:
+        name: One of `tables()`.
+        data: The folder of the data sets.
+        out: The folder for runs and results. Tables that share runs find them there. What is
+            finished is not done again.
+        settings: FIELD=VALUE, of all recipes that are trained.
+        rows: The rows that are wanted; none stands for all.
+        seeds: How many runs each row has; 0 stands for as many as in the paper.
+        run: Runs the command line of a step.
+
+    Returns:
+        The table, which is also in out/NAME.txt, .md and .tex.
+
+    Raises:
+        LikenessError: There is no such table or row, `out` holds results of other settings, or a
+            step failed.
+    """
+    known = tables()
+    if name not in known:
+        raise LikenessError(
+            f"`likeness reproduce --list` names the tables; {name!r} is none of them"
+            f"{suggest(name, list(known))}"
+        )
+    table = known[name]
+    table = replace(table, seeds=seeds or table.seeds)
+    if wrong := [row for row in rows if row not in table.rows]:
+        raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
+    words = {
+        "data": str(data),
+        "out": str(out),
+        "recipes": str(recipe_files.folder()),
+        "examples": str(recipe_files.folder().parent / "examples"),
+        "seeds": str(table.seeds),
+    }
+    kept, text = out / "settings.txt", "\n".join(sorted(settings))
+    if kept.is_file() and kept.read_text(encoding="utf-8") != text:
+        raise LikenessError(f"{out} holds results of other settings ({kept}); choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    kept.write_text(text, encoding="utf-8")
+    chosen = list(rows or table.rows)
+    if table.relative_to and table.relative_to not in chosen:
+        chosen.append(table.relative_to)
+    for step in _steps(table, chosen, words, settings):
+        _do(step, run)
+    if not table.columns:
+        return f"{name} is in {out}"
+    return _written(table, chosen, out)
+
+
+def _steps(
+    table: Table, rows: Sequence[str], words: Mapping[str, str], settings: Sequence[str]
+) -> Iterator[list[str]]:
+    """Every command line of a table, in order."""
+    own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
+    trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
+    # a row that is another one's run, measured otherwise
+    trained += [
+        row.removesuffix(each["suffix"])
+        for row in rows
+        for each in own[row]
+        if each.get("suffix") and row.removesuffix(each["suffix"]) not in trained
+    ]
+    if trained or not rows:
+        for text in table.steps:
+            yield from _repeated(text, table, {**words, "rows": ",".join(trained)}, settings)
+    for row, groups in own.items():
+        preset = table.presets.get(row, table.presets.get("", ""))
+        for group in groups:
+            name = row.removesuffix(group.get("suffix", ""))
+            values = {**words, "row": row, "trained": name, "preset": preset}
+            for text in group["steps"]:
+                yield from _repeated(text, table, values, settings)
+
+
+def _fits(row: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(row, pattern) for pattern in patterns)
+
+
+def _repeated(
+    text: str, table: Table, words: Mapping[str, str], settings: Sequence[str]
+) -> Iterator[list[str]]:
+    """The command lines of a step: one for each data set and seed that it names."""
+    sets = table.sets if "{set}" in text else [""]
+    for name, seed in itertools.product(sets, table.numbers_in(text)):
+        values = {**words, "runs": table.runs, "set": name, "seed": str(seed)}
+        yield [
+            part
+            for word in shlex.split(text)
+            for part in (settings if word == "{settings}" else [word.format_map(values)])
+        ]
+
+
+def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
+    """One command line, unless what it makes is there."""
+    program, *arguments = step
+    made = [Path(arguments[arguments.index(name) + 1]) for name in _RESULTS if name in arguments]
+    if any(path.is_file() for path in made):
+        return
+    for path in made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    say(f"\n$ {shlex.join(step)}")
+    if program == "measure":
+        _measure(*arguments)
+    else:
+        run(step)
+
+
+def _measure(run: str, recipe: str, *arguments: str) -> None:
+    """Measure a finished run by the similarity and the measure of a variant, without training.
+
+    Args:
+        run: The folder of the run.
+        recipe: RECIPE:VARIANT.
+        arguments: FIELD=VALUE..., then --data DATA --json FILE.
+    """
+    from likeness.toolkit.training import measure
+    from likeness.toolkit.training import recipe as recipes
+
+    *settings, _, data, _, file = arguments
+    chosen = recipes.override(recipes.load(recipe_files.located(recipe))[0], settings)
+    assert chosen.measure is not None
+    model = measure.load_model(Path(run), chosen)
+    if chosen.similarity:
+        model = model._replace(similarity=chosen.similarity)
+    values = measure.metrics_of(
+        chosen,
+        model.score(chosen.measure.trials(Path(data)))
+        if isinstance(chosen.measure, recipes.Verification)
+        else measure.measure_items(model, Path(data), chosen.measure),
+    )
+    write_json(file, {"values": values})
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _written(table: Table, rows: Sequence[str], out: Path) -> str:
+    """The table as text, after writing it in three formats."""
+    shown = [["", *(head for head, *_ in table.columns)]]
+    for row in rows:
+        numbers = table.rows[row]
+        measured = [
+            _text(table, row, column, out, number)
+            for column, number in zip(table.columns, numbers, strict=False)
+        ]
+        shown.append([row, *measured, *[""] * (len(table.columns) - len(measured))])
+    remark = f"{table.name}: {table.title}. Measured here (in the paper)."
+    texts = {
+        "txt": "\n".join([*aligned(shown), "", remark]) + "\n",
+        "md": f"{piped(shown)}\n\n{remark}\n",
+        "tex": f"% {remark}\n{tabular(shown)}",
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for ending, text in texts.items():
+        write_text(out / f"{table.name.replace('/', '-')}.{ending}", text)
+    return texts["txt"]
+
+
+def _text(table: Table, row: str, column: Sequence[str], out: Path, printed: str) -> str:
+    """A cell: what was measured, and what the paper prints."""
+    numbers = [number.partition("±")[0] for number in table.rows[row]]
+    digits = max(len(number.partition(".")[2]) for number in numbers)
+    values = _values(table, row, column, out)
+    if table.relative_to:
+        base = _values(table, table.relative_to, column, out)
+        values = [float(value / np.mean(base)) - 1 for value in values if base]
+    if not values:
+        return f"- ({printed})"
+    factor = 100 if table.percent else 1
+    text = f"{factor * np.mean(values):.{digits}f}"
+    if len(values) > 1:
+        error = np.std(values, ddof=1) / math.sqrt(len(values))
+        text += f"±{factor * error:.{digits}f}"
+    return f"{text} ({printed})"
+
+
+def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[float]:
+    """The values of all runs of a row, from a comparison or from files of results."""
+    _, file, metric = column
+    if not file.endswith(".json"):
+        file += "/{row}/seed-{seed}/result.json"
+    values: list[float] = []
+    for seed in table.numbers_in(file):
+        path = out / file.format(row=row, seed=seed, runs=table.runs)
+        if not path.is_file():
+            continue
+        stated = json_object(path)
+        measured = stated.get("values") or {
+            each["metric"]: each["value"] for each in stated["results"]
+        }
+        values += [measured[metric]] if metric in measured else []
+    return values

@@ -1,0 +1,275 @@
+"""Before and after a training: how its recipe reads the data, what it takes, and which commands may
+come next.
+"""
+
+import inspect
+import math
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from likeness.checking.check import check_labels
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.items.items import Items
+from likeness.eval.items.labels import LabelPattern
+from likeness.eval.items.listing import is_kaldi_folder, list_items
+from likeness.eval.scoring.thresholds import LEAST_ERRORS
+from likeness.eval.temporary import temporary_folder
+from likeness.eval.types import Trials
+from likeness.modalities.face import validation
+from likeness.modalities.folders import suffixes_of
+from likeness.modalities.speaker.bandwidth import is_narrow
+from likeness.models.trust import options_of
+from likeness.toolkit.console import warn
+from likeness.toolkit.data.batch import Batch, Draw
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.plan import plan
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.start import ReadInitial
+from likeness.toolkit.training.train import fit, step
+from likeness.training.held_out import HeldOut
+
+_FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
+_COMMANDS = 3
+
+
+def prepare_recipe(
+    recipe: Recipe,
+    data: Path,
+    *,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+    test: str | Path | None = None,
+) -> Recipe:
+    """Give a recipe that lists items by these settings, also those of its measure, and that takes
+    narrow recordings where it is trained on them.
+
+    Args:
+        recipe: The recipe.
+        data: Its data.
+        columns: Which column of a table is which, as in "label=spk".
+        label: A pattern of paths that has the labels, such as "{label}_*.wav".
+        root: The folder that relative paths start from.
+        test: Other data that test, while all of the data train.
+
+    Raises:
+        LikenessError: A setting is malformed, or the recipe lists a data set of its own, which has
+            no such settings.
+    """
+    stated = parse_columns(columns)
+    settings = {
+        "columns": ",".join(f"{role}={name}" for role, name in stated.items()),
+        "label": LabelPattern(label).text if label else "",
+        "root": "" if root is None else str(root),
+        "test": "" if test is None else str(test),
+    }
+    settings = {name: value for name, value in settings.items() if value}
+    if settings and not takes_settings(recipe.items):
+        raise LikenessError(
+            f"--{' and --'.join(settings)}: this recipe lists a data set of its own; take the "
+            f"recipe {recipe.modality}/folders for data of yours, or leave the options out"
+        )
+    if settings:
+        items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
+        recipe = replace(recipe, items=items, measure=measure)
+    return with_bandwidth(recipe, data)
+
+
+def _set(measure: Any, settings: Mapping[str, str]) -> Any:
+    """A measure whose parts that list items have the settings."""
+    if not is_dataclass(measure) or isinstance(measure, type):
+        return measure
+    changed = {}
+    for field in fields(measure):
+        value = getattr(measure, field.name)
+        if field.name == "validation":
+            changed[field.name] = _set(value, settings)
+        elif callable(value) and takes_settings(value):
+            changed[field.name] = partial(value, **settings)
+    return replace(measure, **changed)
+
+
+def takes_settings(part: Any) -> bool:
+    """Whether a part lists whatever a person has."""
+    function = part.func if isinstance(part, partial) else part
+    return {"columns", "label", "root", "test"} <= inspect.signature(function).parameters.keys()
+
+
+def with_bandwidth(recipe: Recipe, data: Path) -> Recipe:
+    """Let a model take narrow recordings, such as of telephones, where it is trained on them.
+
+    Args:
+        recipe: The recipe. One whose `read` refuses no narrow recordings (read.needs_hz) stays.
+        data: Its data, of which 50 recordings are looked at.
+
+    Returns:
+        The recipe. It refuses none where more of them are narrow than may be unreadable.
+    """
+    settings = recipe.read.keywords if isinstance(recipe.read, partial) else {}
+    needs_hz = settings.get("needs_hz")
+    if not needs_hz:
+        return recipe
+    items = Items.of(recipe.items(data))
+    read, rate_hz = partial(recipe.read, needs_hz=0.0), settings.get("rate_hz", 16_000)
+    narrow = []
+    for item in items[:: math.ceil(len(items) / 50)]:
+        with suppress(LikenessError, OSError):  # the training names what cannot be read
+            narrow.append(is_narrow(read(item), rate_hz, needs_hz))
+    if sum(narrow) <= recipe.max_bad_share * len(narrow):
+        return recipe
+    warn(
+        f"{sum(narrow)} of {len(narrow)} recordings have nothing above {needs_hz / 1000:g} kHz, so "
+        "the model will not refuse such recordings"
+    )
+    return replace(recipe, read=read)
+
+
+def warn_of_labels(recipe: Recipe, data: Path) -> None:
+    """Warn of labels that are no subjects, or that something else goes with, as `check` finds them.
+
+    Args:
+        recipe: The recipe. One that lists a data set of its own is not looked at.
+        data: Its data.
+    """
+    if not takes_settings(recipe.items):
+        return
+    stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
+    listing = {name: stated[name] for name in ("columns", "label", "root") if name in stated}
+    modality: Any = recipe.modality
+    try:
+        items = list_items(data, suffixes=suffixes_of(modality), missing="leave", **listing)
+        is_plain = data.is_dir() and not listing.get("label") and not is_kaldi_folder(data)
+        found = check_labels(items, modality, data if is_plain else None)
+    except (LikenessError, OSError):  # the training says what is wrong
+        return
+    for finding in found:
+        warn(f"{finding.text} {finding.remedy}")
+
+
+def check_training(
+    recipe: Recipe, data: Path, *, read_initial: ReadInitial, num_steps: int = 6
+) -> str:
+    """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
+
+    Args:
+        recipe: The recipe.
+        data: Its data.
+        read_initial: Reads the network that the recipe's init names.
+        num_steps: How many steps are taken; the first two are not timed.
+
+    Returns:
+        What is trained on and measured, memory, seconds of a step, and hours of all steps.
+
+    Raises:
+        LikenessError: What `likeness train` would refuse.
+    """
+    planned = plan(recipe, data)
+    recipe, first = planned.recipe, planned.views[Draw(0, 0, 0)]
+    if isinstance(first, Bad):  # one sentence, where training would have a line for each
+        raise LikenessError(first.reason)
+    short = replace(
+        recipe,
+        measure=None,
+        schedule=replace(recipe.schedule, steps=num_steps, warmup_steps=0, eval_every=0, watch=""),
+        tuning=replace(recipe.tuning, freeze_until=0, average_last=0),
+    )
+    begun: list[float] = []
+
+    def timed(run: Run, batch: Batch, of: Recipe) -> Tensor:
+        begun.append(time.perf_counter())
+        return step(run, batch, of)
+
+    with temporary_folder() as folder:
+        items, out = planned.items, folder / "run"
+        fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
+    seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
+    lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]
+    if recipe.measure is not None:
+        lines += [f"{len(planned.held_out()):,} items are measured"]
+    steps = recipe.schedule.steps
+    lines += [
+        f"memory: {_peak_gib():.1f} GiB",
+        f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
+        f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
+    ]
+    odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
+    return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
+
+
+def _peak_gib() -> float:
+    """The most memory so far: of the GPU, or else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource  # not on Windows
+
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:
+    """Say what may come next.
+
+    Args:
+        recipe: The recipe that was trained.
+        data: Its data.
+        out: The folder of its run.
+        held_out: The trials of held-out items that the run has, if there are any.
+
+    Returns:
+        At most three commands, in this order.
+    """
+    trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
+    commands, serving = [], []
+    if held_out is not None:
+        far = _far_of(held_out.scored.trials)
+        rate = [] if far == "eer" else ["--far", far]
+        commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
+        serving = ["--far", far]
+    commands += _embed(recipe, data, out, trust)
+    commands.append(_line("serve", "--model", out, *serving, *trust))
+    if recipe.modality == "embedding":
+        return commands[:1]  # a head is joined with its model before anything else is done
+    commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
+    return commands[:_COMMANDS]
+
+
+def _far_of(trials: Trials) -> str:
+    """The lowest of some false-accept rates that the trials can measure, else "eer"."""
+    assert trials.target is not None
+    nontargets = int(np.count_nonzero(~trials.target))
+    return next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
+
+
+def _embed(recipe: Recipe, data: Path, out: Path, trust: list[str]) -> list[str]:
+    """The command that embeds all the data, if they are in a form that `embed` takes."""
+    if not takes_settings(recipe.items) or data.suffix == ".rec" or (data / "train.rec").is_file():
+        return []
+    stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
+    words: list[str | Path] = ["--items", data]
+    words += ["--root", stated["root"]] if stated.get("root") else []
+    for column in filter(None, stated.get("columns", "").split(",")):
+        words += ["--columns", column]
+    return [_line("embed", "--model", out, *words, "--out", out / "embeddings.npz", *trust)]
+
+
+def _line(*words: str | Path) -> str:
+    return shlex.join(["likeness", *map(str, words)])

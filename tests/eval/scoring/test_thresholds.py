@@ -1,0 +1,283 @@
+"""Stored thresholds and guaranteed ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta, binom, norm
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.intervals.guarantee import (
+    Guarantee,
+    guaranteed_threshold,
+    independent_scores,
+    num_allowed,
+    pairs_needed,
+)
+from likeness.eval.scoring.origin import Origin, read_origin, write_origin
+from likeness.eval.scoring.thresholds import (
+    LEAST_ERRORS,
+    OverSubjects,
+    Thresholds,
+    load,
+    measure,
+    save,
+)
+from likeness.eval.types import Scores
+from tests.eval.all_pairs import people
+
+ORIGIN = Origin("cosine, model ab", {"model": "ab", "similarity": "cosine"}, trials="t.txt")
+
+
+def scores(targets: int = 200, nontargets: int = 2000) -> Scores:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(2, 1, targets), rng.normal(0, 1, nontargets)])
+    return Scores(np.round(values, 2), np.arange(values.size) < targets)
+
+
+def test_a_far_is_kept_and_no_lower_score_would_keep_it() -> None:
+    given = scores()
+    found, left_out = measure(given, ORIGIN, data="x", fars=[0.1, 0.01], date="2026-11-22")
+    assert left_out == ()
+    for far in (0.1, 0.01):
+        value = found.at(far).value
+        others = np.unique(given.values)
+        lower = others[others < value].max()
+        assert np.mean(given.nontargets >= value) <= far < np.mean(given.nontargets >= lower)
+        assert found.at(far).frr == np.mean(given.targets < value)
+    at_eer = found.at("eer")
+    assert at_eer.far == np.mean(given.nontargets >= at_eer.value)
+    assert abs(at_eer.far - at_eer.frr) < 0.01
+    assert found.source(found.at(0.01)) == "FAR 1 %, measured on x: 2,200 trials, 2026-11-22"
+
+
+def test_a_far_with_fewer_than_ten_errors_behind_it_is_left_out() -> None:
+    for nontargets, kept in ((999, False), (1000, True)):
+        found, left_out = measure(scores(50, nontargets), ORIGIN, data="x", fars=[0.01])
+        assert left_out == (() if kept else (LEAST_ERRORS / 1000,))
+        if not kept:
+            with pytest.raises(LikenessError):
+                found.at(0.01)
+    with pytest.raises(LikenessError):
+        found.at(0.02)
+    with pytest.raises(LikenessError):
+        found.at(False)
+
+
+def test_each_way_of_scoring_and_each_model_has_its_entry(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    first, _ = measure(scores(), ORIGIN, data="first", fars=[0.1], subjects=7)
+    normed, _ = measure(scores(), Origin("as_norm", {"model": "ab"}), data="n", fars=[0.1])
+    again, _ = measure(scores(), ORIGIN, data="again", fars=[0.01])
+    for entry in (first, normed, again):
+        save(path, entry)
+    assert load(path) == (again, normed)
+    other, _ = measure(scores(), Origin("cosine", {"model": "cd"}), data="o", fars=[0.1])
+    save(path, other)
+    assert load(path) == (other, again, normed)
+
+
+def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+
+    def store(far: float, nontargets: int = 2000) -> Thresholds:
+        return save(path, measure(scores(200, nontargets), ORIGIN, data="x", fars=[far])[0])
+
+    tenth = store(0.1).at(0.1)
+    for _ in range(2):
+        both = store(0.01)
+        assert both.at(0.1) == tenth
+        assert both == load(path)[0]
+        assert len(both.points) == 3
+    assert [point.name for point in store(0.01, 1999).points][1:] == ["FAR 1 %"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threshold": math.nan},
+        {"threshold": "0.4"},
+        {"threshold": 10**400},
+        {"far": 1.5},
+        {"at": "fpir"},
+        {"targets": 2.5},
+        {"nontargets": None},
+        {"date": "yesterday"},
+        {"data": "a\nb"},
+    ],
+    ids=str,
+)
+def test_an_edited_file_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    save(path, measure(scores(), ORIGIN, data="x", fars=[0.1], subjects=7)[0])
+    document = json.loads(path.read_text())
+    entry = document["measured"][0]
+    for name, value in changes.items():
+        (entry["points"][1] if name in entry["points"][1] else entry)[name] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(LikenessError):
+        load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"format": "other/1"}', "\xff"])
+def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text, encoding="latin-1")
+    found, _ = measure(scores(), ORIGIN, data="x", fars=[0.1])
+    with pytest.raises(LikenessError):
+        save(path, found)
+    assert path.read_text(encoding="latin-1") == text
+
+
+def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> None:
+    path = tmp_path / "scores.txt"
+    path.write_text("a b 0.5 1\n")
+    assert read_origin(path) is None
+    write_origin(path, ORIGIN)
+    assert read_origin(path) == ORIGIN
+    path.write_text("a b 0.6 1\n")
+    assert read_origin(path) is None
+    (tmp_path / "scores.txt.origin.json").write_text("{")
+    with pytest.raises(LikenessError):
+        read_origin(path)
+    write_origin("/dev/null", ORIGIN)  # which nobody reads again
+
+
+def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(2, 1, 300).astype(np.float32)
+    nontarget = np.round(rng.normal(0, 1, 5000), 2).astype(np.float32)  # with ties
+    scores = Scores(np.concatenate((target, nontarget)), np.arange(5300) < 300)
+    entry, _ = measure(scores, Origin("dot"), data="demo", fars=[0.01])
+    assert 50 <= len(entry.curve) <= 100
+    for value, far, frr in entry.curve:
+        accepted = sum(score >= value for score in nontarget.tolist())
+        refused = sum(score < value for score in target.tolist())
+        assert far == max(accepted, LEAST_ERRORS) / 5000
+        assert frr == max(refused, LEAST_ERRORS) / 300
+    fars = [place.far for place in entry.curve]
+    assert fars == sorted(fars, reverse=True)
+    assert max(fars) > 0.45  # from lenient ...
+    assert min(fars) == LEAST_ERRORS / 5000  # ... to the strictest that ten trials stand behind
+    save(tmp_path / "t.json", entry)
+    assert load(tmp_path / "t.json") == (entry,)
+
+
+def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    given, pairs = people(100, 0, 3)
+    asked = OverSubjects(0.95, pairs)
+    plain = save(path, measure(given, ORIGIN, data="x", fars=[0.1, 0.2])[0])
+    sure = measure(given, ORIGIN, data="x", fars=[0.1], subjects=100, guarantee=asked)[0]
+    kept = save(path, sure)
+    assert load(path) == (kept,)
+    # It takes the place of the measured threshold of the same rate; others stay.
+    point = kept.at(0.1)
+    assert kept.at(0.2) == plain.at(0.2)
+    assert point.value > plain.at(0.1).value
+    far = np.mean(given.nontargets >= point.value)
+    assert point.guarantee == Guarantee(0.95, 50, 1, 0, far)
+    assert point.frr == np.mean(given.targets < point.value)
+    assert kept.source(point).startswith("FAR at most 10 % (95 % confidence over subjects), ")
+    # Other rates stay beside it, and it beside them, as long as the subjects are the same.
+    for number, stays in ((100, True), (30, False)):
+        later = measure(given, ORIGIN, data="x", fars=[0.3], subjects=number)[0]
+        assert (point in save(path, later).points) is stays
+    with pytest.raises(LikenessError):
+        measure(given, ORIGIN, data="x", fars=[0.1, 0.01], guarantee=asked)
+
+
+FAR, CONFIDENCE = 0.1, 0.95
+
+
+@pytest.mark.parametrize("far", [0.001, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize("confidence", [0.05, 0.5, 0.95, 0.99])
+def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
+    far: float, confidence: float
+) -> None:
+    least = pairs_needed(far, confidence)
+    assert num_allowed(far, confidence, least) == 0
+    assert num_allowed(far, confidence, least - 1) == -1
+    for size in (least, 2 * least + 7, 40 * least):
+        k = num_allowed(far, confidence, size)
+        assert beta.ppf(confidence, k + 1, size - k) <= far * (1 + 1e-9)
+        # Of as many false accepts as trials the bound is 1.
+        assert k + 1 == size or beta.ppf(confidence, k + 2, size - k - 1) > far
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=40
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_no_two_trials_share_a_subject_and_none_could_be_added(
+    trials: list[tuple[int, int, int]], random: object
+) -> None:
+    trials = [(a, b, 100 * min(a, b) + 10 * max(a, b) + c) for a, b, c in trials if a != b]
+    if not trials:
+        return
+    pairs, values = np.array([t[:2] for t in trials]), np.array([t[2] for t in trials])
+    drawn = independent_scores(values, pairs)
+    used = [divmod(int(value) // 10, 10) for value in drawn]  # a score names its subjects
+    subjects = [subject for pair in used for subject in pair]
+    assert len(set(subjects)) == len(subjects)
+    assert all(a in subjects or b in subjects for a, b in pairs.tolist())
+    # Neither the order of rows nor of sides matters.
+    order = list(range(len(trials)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    again = independent_scores(values[order], pairs[order][:, ::-1])
+    assert again.tolist() == drawn.tolist()
+
+
+def test_every_pair_and_every_trial_of_a_pair_is_drawn_equally_often() -> None:
+    pairs = np.repeat(
+        np.stack(np.triu_indices(4, 1), axis=1), 3, axis=0
+    )  # six pairs of three trials
+    values = np.arange(18.0)
+    counts = np.zeros(18)
+    for seed in range(3000):
+        drawn = independent_scores(values, pairs, seed=seed)
+        assert drawn.size == 2
+        counts[drawn.astype(int)] += 1
+    expected = 3000 * 2 / 18
+    # 18 counts, each binomial; 4.5 standard errors are passed once in 8,000 runs of other seeds.
+    assert np.abs(counts - expected).max() < 4.5 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("num", [60, pytest.param(110, marks=pytest.mark.slow)])
+def test_the_rate_is_exceeded_as_rarely_as_stated(num: int) -> None:
+    repeats, exceeded = 1000, 0
+    for seed in range(repeats):
+        scores, subjects = people(num, seed, 50, shared=1.0, noise=0.5)
+        threshold, guarantee = guaranteed_threshold(scores, subjects, FAR, confidence=CONFIDENCE)
+        exceeded += norm.sf(threshold / math.sqrt(2.25)) > FAR
+    # Scores do not tie, so the chance is the binomial tail itself, up to the gap between the limit
+    # and the next score, which the threshold is.
+    chance = binom.cdf(guarantee.allowed, num // 2, FAR)
+    assert chance <= 1 - CONFIDENCE
+    low, high = binom.ppf([0.0005, 0.9995], repeats, chance)
+    assert low - 5 <= exceeded <= high
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_the_threshold_is_the_lowest_score_that_the_count_allows(seed: int) -> None:
+    scores, subjects = people(70, seed, 50)
+    threshold, guarantee = guaranteed_threshold(scores, subjects, FAR)
+    drawn = independent_scores(scores.nontargets, subjects[~scores.target])
+    assert guarantee.pairs == drawn.size == 35
+    assert (drawn >= threshold).sum() == guarantee.allowed
+    lower = scores.values[scores.values < threshold].max()
+    assert (drawn >= lower).sum() > guarantee.allowed
+    assert guarantee.measured_far == np.mean(scores.nontargets >= threshold)
+    assert num_allowed(FAR, CONFIDENCE, guarantee.pairs) == guarantee.allowed

@@ -1,0 +1,336 @@
+"""Thresholds from `evaluate --save-to` to `verify --far`, many pairs, galleries and clusters: on a
+small model and real files, with what a stranger may do wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+
+import likeness as front_door
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.intervals.guarantee import guaranteed_threshold
+from likeness.eval.scoring.origin import read_origin, write_origin
+from likeness.eval.threshold_files import Rule, carry, find, over_subjects
+from likeness.eval.types import Embeddings, Scores
+from tests.scripts import printed, refused, run_command
+
+FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
+
+
+def table(path: str, delimiter: str = ",") -> list[dict[str, str]]:
+    return list(csv.DictReader(Path(path).read_text().splitlines(), delimiter=delimiter))
+
+
+@pytest.fixture
+def world(_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run, voices of 4 speakers, embeddings, trials and scores."""
+    shutil.copytree(_world / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "voices" / "thresholds.json").unlink(missing_ok=True)
+    for name in ("voices", "trials.txt", "a.wav", "b.wav"):
+        (tmp_path / name).symlink_to(_world / name)
+    monkeypatch.chdir(tmp_path)
+    front_door.load("runs/voices").embed("voices").save("v.npz")
+    assert (
+        run_command("score", "--trials", "trials.txt", "--embeddings", "v.npz", "--out", "s") == 0
+    )
+    return tmp_path
+
+
+def test_a_stored_threshold_decides_and_says_where_it_comes_from(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices")
+    assert "--save-to" in refused(*compare, "--far", 0.5)
+    assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert "not stored: the threshold at FAR 1 %" in capsys.readouterr().err
+    trials, values = read_scores("s")
+    nontargets = np.sort(values[~trials.target])
+    assert run_command(*compare, "--far", 0.5, "--json", "v.json") == 0
+    shown, stored = capsys.readouterr().out, json.loads(Path("v.json").read_text())
+    # The strict rule: the lowest score that at most half of the nontarget scores reach.
+    assert np.mean(nontargets >= stored["threshold"]) <= 0.5
+    assert np.mean(nontargets >= values[values < stored["threshold"]].max()) > 0.5
+    assert stored["same"] is (stored["score"] >= stored["threshold"])
+    assert "FAR 50 %, measured on trials.txt: 4 subjects, 28 trials, 20" in shown
+    assert "nontarget trials" in refused(*compare, "--far", 0.01)
+    for wrong, word in (
+        (("--far", 0.5, "--threshold", 0.3), "one of them"),
+        (("--far", "1%"), "eer"),
+        (("--far", 2), "between 0 and 1"),
+        (("--thresholds", "runs/voices/thresholds.json"), "--far"),
+    ):
+        assert word in refused(*compare, *wrong)
+    model = front_door.load("runs/voices")
+    assert model.verify("a.wav", "b.wav", far=0.5).threshold == stored["threshold"]
+    assert model.thresholds.at("eer").value == model.verify("a.wav", "b.wav", far="eer").threshold
+
+
+def test_a_guaranteed_threshold_decides_and_too_few_subjects_are_refused(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = ("evaluate", "s", "--resamples", 0, "--guarantee", 0.95)
+    compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices", "--far")
+    # Four speakers make two pairs, and .2 ** 2 < .05.
+    assert run_command(*evaluate, "--far", 0.8, "--save-to", "runs/voices") == 0
+    assert "of 2 trials without a common subject 0 may pass" in capsys.readouterr().out
+    stored = Path("runs/voices/thresholds.json").read_bytes()
+    assert run_command(*compare, 0.8) == 0
+    shown = "FAR at most 80 % (95 % confidence over subjects), measured on trials.txt: 4 subjects"
+    assert shown in capsys.readouterr().out
+    model = front_door.load("runs/voices")
+    scores = front_door.evaluate("s", front_door.VerificationSettings(fars=[0.8], num_resamples=0))
+    assert scores.save_thresholds(model, guarantee=0.95) == model.thresholds
+    # What cannot be kept replaces nothing, and leaves no results behind.
+    too_few = ("--far", 0.8, "--far", 0.7, "--save-to", "runs/voices", "--json", "r.json")
+    assert "at least 6 subjects" in refused(*evaluate, *too_few)
+    assert Path("runs/voices/thresholds.json").read_bytes() == stored
+    assert not Path("r.json").exists()
+
+
+def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> None:
+    def threshold(lines: list[str]) -> float:
+        Path("again.txt").write_text("".join(lines))
+        shutil.copy("s.origin.json", "again.txt.origin.json")
+        trials, values = read_scores("again.txt")
+        ids = trials.enrol_ids + trials.probe_ids
+        asked = over_subjects(0.95, trials, {id: id.split("/")[0] for id in ids})
+        assert trials.target is not None
+        return guaranteed_threshold(Scores(values, trials.target), asked.pairs, 0.8)[0]
+
+    lines = Path("s").read_text().splitlines(keepends=True)
+    rng = np.random.default_rng(0)
+    every = {threshold([lines[i] for i in rng.permutation(len(lines))]) for _ in range(5)}
+    assert len(every | {threshold(lines)}) == 1
+    with pytest.raises(ValueError, match="not known"):
+        over_subjects(0.95, None, {})
+
+
+def test_subjects_that_are_only_supposed_guarantee_nothing(world: Path) -> None:
+    """Ids without folders: items that no target trial connects would count as subjects."""
+    Path("flat").write_text(Path("s").read_text().replace("/", "-"))
+    origin = read_origin("s")
+    assert origin is not None
+    write_origin("flat", origin)
+    trials, _ = read_scores("flat")
+    ids = dict.fromkeys(trials.enrol_ids + trials.probe_ids)
+    Path("who").write_text("".join(f"{id} {id.partition('-')[0]}\n" for id in ids))
+    evaluate = ("evaluate", "flat", "--resamples", 0, "--guarantee", 0.95, "--far", 0.8)
+    assert "`id subject` list" in refused(*evaluate, "--save-to", "t.json")
+    assert not Path("t.json").exists()
+    assert run_command(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
+
+
+def test_thresholds_of_other_scores_are_not_stored_and_not_used(world: Path) -> None:
+    save = ("evaluate", "s", *FARS, "--save-to")
+    for place, word in (("hub:a/b", ".json"), ("no.onnx", ".json"), ("no/t.json", "no")):
+        assert word in refused(*save, place)
+    # Of another model, which a second checkpoint is.
+    other = Path("runs/other")
+    shutil.copytree("runs/voices", other)
+    content = (other / "last.safetensors").read_bytes()
+    (other / "last.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
+    assert "is no place for the thresholds" in refused(*save, other)
+    assert run_command(*save, "t.json") == 0
+    verify = ("verify", "a.wav", "b.wav", "--far", 0.5, "--thresholds", "t.json", "--model")
+    assert run_command(*verify, "runs/voices") == 0
+    assert "none of the stored thresholds holds here" in refused(*verify, other)
+    # Normalised and calibrated scores are kept apart from plain ones.
+    score = ("score", "--trials", "trials.txt", "--embeddings", "v.npz")
+    rows = np.random.default_rng(0).normal(size=(9, 8))
+    files.write(Path("c.npz"), Embeddings(tuple("abcdefghi"), rows))
+    assert run_command(*score, "--cohort", "c.npz", "--top-n", 5, "--out", "normed") == 0
+    assert run_command("evaluate", "normed", *FARS, "--save-to", "n.json") == 0
+    assert "as_norm" in refused(*verify[:5], "--thresholds", "n.json", "--model", "runs/voices")
+    before = find("", "t.json")
+    assert run_command("evaluate", "normed", *FARS, "--save-to", "t.json") == 0
+    assert before[0] in find("", "t.json")
+    assert len(find("", "t.json")) == 2
+    # A score file that was edited says nothing of its model.
+    Path("s").write_text(Path("s").read_text().replace("0.9", "0.8"))
+    assert "which model" in refused(*save, "t.json")
+
+
+def test_an_export_has_the_thresholds_of_its_run(world: Path) -> None:
+    assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    (entry,) = find("runs/voices")
+    assert not carry("v.npz", entry.origin.meta, Path("m.onnx"))
+    assert carry("runs/voices", entry.origin.meta, Path("m.onnx"))
+    assert find("m.onnx") == (entry,)
+    assert find("") == find("insightface:m.onnx") == ()
+    assert Rule(far=0.5).decide("m.onnx", entry.origin.meta)[0] == entry.at(0.5).value
+
+
+PAIRS = [("a.wav", "b.wav", "1"), ("b.wav", "a.wav", ""), ("a.wav", "a.wav", "0")]
+PAIRS += [("a.wav", "nobody.wav", "0"), ("trials.txt", "b.wav", "1")]
+
+
+def test_every_pair_has_a_row_whatever_its_files_are(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("Path 1", "path_2", "same"), *PAIRS])
+    command = ("verify", "--pairs", "pairs.csv", "--model", "runs/voices")
+    score = front_door.load("runs/voices").verify("a.wav", "b.wav").score
+    assert run_command(*command, "--threshold", score - 1e-4) == 0
+    shown = capsys.readouterr()
+    rows = list(csv.DictReader(shown.out.splitlines()))
+    assert [(row["first"], row["second"]) for row in rows] == [pair[:2] for pair in PAIRS]
+    assert [row["same"] for row in rows] == ["true", "true", "true", "", ""]
+    assert float(rows[0]["score"]) == pytest.approx(score, abs=1e-6)
+    assert rows[0]["score"] == rows[1]["score"]
+    assert [bool(row["note"]) for row in rows] == [False, False, False, True, True]
+    assert "nobody.wav" in rows[3]["note"]
+    assert "1 false accept, 0 false rejects, balanced accuracy 50.00%" in shown.err
+    # The error rates are those of `evaluate` on the pairs that have a score and a label.
+    known = [
+        (float(row["score"]), row["label"] == "true")
+        for row in rows
+        if row["score"] and row["label"]
+    ]
+    values, labels = zip(*known, strict=True)
+    expected = front_door.evaluate(front_door.Scores(values, labels)).results[0]
+    assert f"{100 * expected.value:.2f}" in next(
+        line for line in shown.err.splitlines() if "EER" in line
+    )
+    assert run_command(*command, "--out", "p.tsv") == 0
+    assert "no verdict" in capsys.readouterr().out
+    stored = table("p.tsv", "\t")
+    assert [row["same"] for row in stored] == [""] * 5
+    assert stored[1]["label"] == ""
+    same = front_door.load("runs/voices").verify_pairs([pair[:2] for pair in PAIRS])
+    assert [str(row.score or "") for row in same.rows] == [row["score"] for row in stored]
+    frame = pd.DataFrame(PAIRS[:2], columns=["first", "second", "label"])
+    frame["label"] = [1.0, math.nan]  # as pandas reads a column with a gap
+    rows = front_door.load("runs/voices").verify_pairs(frame).rows
+    assert [row.label for row in rows] == [True, None]
+    assert [row.score for row in rows] == [row.score for row in same.rows[:2]]
+    Path("list.txt").write_text("mine;theirs\na.wav;b.wav\n")
+    columns = ("--columns=enrol=mine", "--columns=probe=theirs")
+    asked = ("verify", "--pairs", "list.txt", "--model", "runs/voices")
+    assert run_command(*asked, *columns) == 0
+    Path("list.txt").write_text("first,second\na,b\n")
+    assert "does not exist" in refused(*asked)
+
+
+def test_a_gallery_from_enrolment_to_removal(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use = ("--gallery", "people", "--model", "runs/voices")
+    speakers = sorted(path.name for path in Path("voices").iterdir())
+    recording = next(Path("voices", speakers[1]).iterdir())
+    for wrong in (("list", *use[:2]), ("search", "a.wav", *use)):
+        assert "contains no gallery" in refused("gallery", *wrong)
+    assert "--subject" in refused("gallery", "enrol", recording, *use)
+    assert run_command("gallery", "enrol", "trials.txt", *use) == 2
+    assert not Path("people").exists()
+    shutil.copytree("voices", "mine")
+    Path("mine", speakers[2], "noise.wav").write_text("no sound")
+    assert run_command("gallery", "enrol", "mine", *use) == 0
+    shown = capsys.readouterr()
+    assert "8 files of 4 subjects" in shown.out
+    assert "noise.wav" in shown.err
+    assert "enrolled already" in refused("gallery", "enrol", "mine", *use)
+    rows = [(path, path.parent.name) for path in Path("mine").rglob("*.flac")]
+    Path("two.csv").write_text("clip;person;speaker\n" + "".join(f"{a};{b};x\n" for a, b in rows))
+    chosen = ("--columns", "path=clip,label=person", "--existing", "skip")
+    assert run_command("gallery", "enrol", "two.csv", *use, *chosen) == 0
+    assert "4 subjects were enrolled before" in capsys.readouterr().out
+    # a row without a label is nobody, and no subject called like its folder
+    with Path("two.csv").open("a") as file:
+        file.write("voices/lone.flac;;x\n")
+    assert "1 of 9 files have no subject" in refused("gallery", "enrol", "two.csv", *use, *chosen)
+    assert run_command("gallery", "enrol", recording, *use, "--subject", "ann") == 0
+    assert run_command("gallery", "enrol", "mine", *use, "--existing", "replace") == 0
+    capsys.readouterr()
+    assert run_command("gallery", "list", *use[:2]) == 0
+    listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert sorted(listed) == [["ann", "1"], *([name, "2"] for name in speakers)]
+    assert run_command("gallery", "search", recording, *use, "-k", 2, "--threshold", 0.9999) == 0
+    first, second = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert (first["subject"], first["accepted"]) == ("ann", "true")
+    assert float(first["score"]) >= float(second["score"])
+    shutil.copytree("runs/voices", "runs/other")
+    weights = Path("runs/other/last.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    assert "enrol anew" in refused("gallery", "search", "a.wav", *use[:3], "runs/other")
+    assert run_command("gallery", "remove", "ann", "nobody", *use[:2]) == 2
+    assert "subjects erased: 1; left: 4" in printed("gallery", "remove", "ann", *use[:2])
+    assert run_command("gallery", "remove", *speakers, *use[:2]) == 0
+    assert run_command("gallery", "search", "a.wav", *use) == 0
+    assert "subjects: 0" in capsys.readouterr().err
+
+
+def test_clusters_of_files_and_of_embeddings_are_the_same(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("gallery", "cluster", "voices", "--model", "runs/voices")
+    page = ("--report", "page")
+    assert run_command(*command, "--num-clusters", 3, "--out", "c.csv", *page) == 0
+    rows = table("c.csv")
+    assert {row["cluster"] for row in rows} == {"1", "2", "3"}
+    text = Path("page/index.html").read_text(encoding="utf-8")
+    assert text.count("data:audio/flac") >= len(rows)
+    assert all(row["id"] in text for row in rows)
+    assert run_command("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv") == 0
+    by_id = {row["id"]: row["cluster"] for row in table("d.tsv", "	")}
+    assert by_id == {row["id"]: row["cluster"] for row in rows}
+    assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert "FAR 50 %" in printed(*command, "--far", 0.5, "--out", "f.csv")
+    thresholds = front_door.load("runs/voices").thresholds
+    found = front_door.cluster("v.npz", threshold=thresholds.at(0.5).value)
+    assert [int(row["cluster"]) for row in table("f.csv")] == (found.numbers.tolist())
+    for wrong, word in (
+        (("--out", "c.csv"), "--num-clusters"),
+        (("--out", "c.csv", "--far", 0.5, "--num-clusters", 2), "one of them"),
+        (("--out", "c.csv", "--method", "hdbscan", "--far", 0.5), "hdbscan"),
+    ):
+        assert word in refused(*command, *wrong, "--force")
+    assert run_command("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "x.csv") == 2
+    assert "--model is needed" in capsys.readouterr().err
+
+
+def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    (world / "lobby").mkdir()
+    for number in range(52):
+        wave = rng.normal(0, 0.1, 12_000) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
+        soundfile.write(world / f"lobby/{number}.wav", wave, 16_000)
+    ask = ("threshold", "--model", "runs/voices", "--unlabelled", "lobby", "--out", "lobby.json")
+    assert run_command(*ask, "--far", 0.05) == 0
+    assert "estimated from 52 unlabelled items of lobby" in capsys.readouterr().out
+
+    here = front_door.load("runs/voices", thresholds="lobby.json")
+    before, after = front_door.load("runs/voices").embed("lobby"), here.embed("lobby")
+    centre = before.unit().mean(axis=0)
+    expected = before.unit() - centre
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(after.unit(), expected, atol=1e-4)
+    np.testing.assert_allclose(after.norms, before.norms, rtol=1e-4)
+
+    verdict = here.verify("lobby/0.wav", "lobby/1.wav", far=0.05)
+    stored = here.thresholds.at(0.05)
+    assert stored.frr is None
+    assert verdict.threshold == stored.value
+    assert verdict.score == pytest.approx(float(expected[0] @ expected[1]), abs=1e-3)
+    files = ("lobby/0.wav", "lobby/1.wav", "--model", "runs/voices", "--thresholds", "lobby.json")
+    assert "lobby" in printed("verify", *files, "--far", 0.05)
+    assert "`likeness threshold --far RATE`" in refused("verify", *files, "--far", 0.01)
+
+    # what was enrolled elsewhere lacks no mean
+    gallery = ("--gallery", "people")
+    assert run_command("gallery", "enrol", "voices", "--model", "runs/voices", *gallery) == 0
+    assert "galleries" in refused("gallery", "search", "a.wav", *gallery, *files[2:], "--far", 0.05)
+    with pytest.raises(front_door.LikenessError, match="another model"):
+        front_door.load("likeness:voice", thresholds="lobby.json")

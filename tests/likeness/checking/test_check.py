@@ -1,0 +1,276 @@
+"""`likeness check`: every planted fault is found, and clean data give no finding."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from numpy.typing import NDArray
+from PIL import Image
+
+from likeness.checking.check import Checked, check
+from likeness.eval.items.listing import list_items
+from likeness.eval.types import Embeddings
+from tests.scripts import run_command
+
+RATE_HZ = 8_000
+
+
+def wave(seed: int, seconds: float = 0.5) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).uniform(-0.5, 0.5, int(seconds * RATE_HZ))
+
+
+def write_voices(folder: Path) -> None:
+    for number, name in enumerate(("ann", "bob", "cyd")):
+        (folder / name).mkdir(parents=True)
+        for i in range(4):
+            soundfile.write(folder / name / f"{i}.wav", wave(10 * number + i), RATE_HZ)
+
+
+@pytest.fixture(scope="module")
+def clean_voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("check") / "voices"
+    write_voices(folder)
+    return folder
+
+
+@pytest.fixture
+def voices(clean_voices: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(clean_voices, tmp_path / "voices"))
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> Path:
+    for number, name in enumerate(("ann", "bob")):
+        (tmp_path / "faces" / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = np.random.default_rng(9 * number + i).integers(0, 255, (40, 30, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "faces" / name / f"{i}.jpg")
+    return tmp_path / "faces"
+
+
+def checked(folder: Path, *, test: Path | None = None, decode: bool = True) -> Checked:
+    return check(folder, "speaker", test=test, decode=decode)
+
+
+def found(result: Checked) -> dict[str, tuple[tuple[str, ...], ...]]:
+    return {finding.kind: finding.groups for finding in result.findings}
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_clean_data_give_no_finding(clean_voices: Path, decode: bool) -> None:
+    result = checked(clean_voices, decode=decode)
+    assert list(result.findings) == []
+    assert set(result.left_out) == {""}
+
+
+def test_files_that_cannot_be_trained_on(voices: Path) -> None:
+    whole = (voices / "ann" / "0.wav").read_bytes()
+    (voices / "ann" / "0.wav").write_bytes(whole[: len(whole) // 2])
+    (voices / "ann" / "1.wav").write_bytes(b"")
+    (voices / "ann" / "text.wav").write_text("no sound at all")
+    soundfile.write(voices / "ann" / "short.wav", wave(90, 0.05), RATE_HZ)
+    soundfile.write(voices / "bob" / "0.flac", wave(91, 4.0), RATE_HZ)
+    flac = (voices / "bob" / "0.flac").read_bytes()
+    (voices / "bob" / "0.flac").write_bytes(flac[: len(flac) // 2])
+    headers = found(checked(voices, decode=False))
+    assert headers == {
+        "unreadable": (("ann/1.wav",), ("ann/short.wav",), ("ann/text.wav",)),
+        "cut": (("ann/0.wav",), ("bob/0.flac",)),
+    }
+    soundfile.write(voices / "cyd" / "quiet.wav", 0.0009 * wave(92), RATE_HZ)
+    soundfile.write(voices / "cyd" / "zero.wav", 0 * wave(92), RATE_HZ)
+    decoded = checked(voices)
+    assert found(decoded) == {**headers, "silent": (("cyd/quiet.wav",), ("cyd/zero.wav",))}
+    assert sum(map(bool, decoded.left_out)) == 7
+
+
+def test_clipped_recordings_are_named_and_kept(voices: Path) -> None:
+    loud = np.clip(4 * wave(93), -1, 1)
+    soundfile.write(voices / "ann" / "loud.wav", loud, RATE_HZ)
+    slow = np.clip(3 * np.sin(np.arange(4000) / 40), -1, 1)
+    soundfile.write(voices / "ann" / "slow.wav", slow, RATE_HZ)
+    soundfile.write(voices / "ann" / "full.wav", np.sin(np.arange(4000) / 5), RATE_HZ)
+    result = checked(voices)
+    assert found(result) == {"clipped": (("ann/loud.wav",), ("ann/slow.wav",))}
+    assert set(result.left_out) == {""}
+
+
+def test_copies(voices: Path) -> None:
+    shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
+    shutil.copy(voices / "bob" / "0.wav", voices / "cyd" / "bob.wav")
+    samples, rate = soundfile.read(voices / "ann" / "1.wav", dtype="int16")
+    soundfile.write(voices / "ann" / "other.flac", samples, rate)
+    same_bytes = {
+        "conflict": (("bob/0.wav", "cyd/bob.wav"),),
+        "duplicate": (("ann/0.wav", "ann/again.wav"),),
+    }
+    assert found(checked(voices, decode=False)) == same_bytes
+    result = checked(voices)
+    of_samples = (*same_bytes["duplicate"], ("ann/1.wav", "ann/other.flac"))
+    assert found(result) == {**same_bytes, "duplicate": of_samples}
+    left = [id for id, reason in zip(result.items.ids, result.left_out, strict=True) if reason]
+    assert left == ["ann/again.wav", "ann/other.flac", "bob/0.wav", "cyd/bob.wav"]
+
+
+def test_labels(voices: Path) -> None:
+    shutil.copytree(voices / "ann", voices / "Ann")
+    for file in (voices / "Ann").iterdir():
+        soundfile.write(file, wave(50 + int(file.stem)), RATE_HZ)
+    (voices / "bob" / "0.wav").unlink()
+    (voices / "bob" / "1.wav").unlink()
+    (voices / "cyd" / "0.wav").rename(voices / "lone.wav")
+    assert found(checked(voices)) == {
+        "alike-labels": (("Ann", "ann"),),
+        "few-items": (("bob",),),
+        "no-label": (("lone.wav",),),
+    }
+
+
+def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
+    result = checked(voices.parent)
+    assert list(found(result)) == ["folder-label"]
+    assert "--label '*/{label}/**'" in result.findings[0].remedy
+    shutil.rmtree(voices / "bob")
+    shutil.rmtree(voices / "cyd")
+    assert found(checked(voices)) == {"one-label": (("ann",),)}
+    shutil.rmtree(voices)
+    for number, word in enumerate(("yes", "no")):
+        (voices / word).mkdir(parents=True)
+        for i, name in enumerate(("ann", "bob", "cyd")):
+            soundfile.write(voices / word / f"{name}_0.wav", wave(10 * number + i), RATE_HZ)
+    result = checked(voices)
+    assert list(found(result)) == ["folder-label"]
+    assert "--label '{word}/{label}_*'" in result.findings[0].remedy
+
+
+def test_leaks(voices: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test"
+    for name, seed in (("Bob", 70), ("dan", 80)):
+        (test / name).mkdir(parents=True)
+        soundfile.write(test / name / "0.wav", wave(seed), RATE_HZ)
+    shutil.copy(voices / "ann" / "2.wav", test / "dan" / "1.wav")
+    result = checked(voices, test=test)
+    assert found(result) == {
+        "leak-content": (("ann/2.wav", "test: dan/1.wav"),),
+        "leak-subject": (("bob",),),
+    }
+    assert sum(map(bool, result.left_out)) == 5
+
+
+def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
+    lines = ["path,speaker,session,start,end"]
+    for name, session in (("ann", "01"), ("bob", "00"), ("cyd", "01")):
+        for i in range(4):
+            lines.append(f"{name}/{i}.wav,{name},{session[i % 2]},{0.1 * (i % 2)},0.4")
+    lines.append("cyd/1.wav,cyd,1,0.1,0.4")  # the stretch of another row
+    lines.append("cyd/1.wav,cyd,1,0.2,0.5")  # another stretch of the same recording
+    lines.append("cyd/1.wav,cyd,1,0.2,9")
+    lines.append("cyd/none.wav,cyd,1,0,1")
+    lines.append("x" * 300 + ".wav,cyd,1,0,1")
+    table = voices / "voices.csv"
+    lines[-5] = lines[-5].replace("cyd/1.wav", "./cyd/../cyd/1.wav")
+    table.write_text("\n".join(lines), encoding="utf-8")
+    result = checked(table)
+    groups = found(result)
+    assert groups["one-session"] == (("bob",),)
+    assert groups["missing"] == (("cyd/none.wav@0-1",),)
+    assert groups["unreadable"][0] == ("cyd/1.wav@0.2-9",)
+    assert len(groups["unreadable"]) == 2
+    assert len(groups["duplicate"]) == 1
+    assert len(groups) == 4
+
+
+def test_images(faces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("check", faces, "--strict") == 0
+    Image.new("RGB", (40, 30), "red").save(faces / "ann" / "blank.png")
+    content = (faces / "bob" / "0.jpg").read_bytes()
+    (faces / "bob" / "cut.jpg").write_bytes(content[:-200])
+    Image.open(faces / "bob" / "0.jpg").save(faces / "bob" / "0.png")
+    (faces / "bob" / "no.jpg").write_bytes(b"GIF no")
+    (faces / "bob" / "phone.AVIF").write_bytes(b"unread")
+    capsys.readouterr()
+    assert run_command("check", faces, "--strict") == 1
+    shown = capsys.readouterr()
+    assert "(.avif 1)" in shown.err
+    assert "30x40 (7), 40x30 (1)" in shown.out
+    (faces / "bob" / "phone.AVIF").unlink()
+    assert found(check(faces)) == {
+        "unreadable": (("bob/no.jpg",),),
+        "cut": (("bob/cut.jpg",),),
+        "silent": (("ann/blank.png",),),
+        "duplicate": (("bob/0.jpg", "bob/0.png"),),
+    }
+
+
+def test_swapped_labels_are_found_by_embeddings(voices: Path) -> None:
+    items = list_items(voices, suffixes=[".wav"])
+    numbers = np.repeat(np.arange(3), 4)
+    numbers[[1, 6]] = numbers[[6, 1]]
+    matrix = np.eye(3, 8)[numbers] + 0.2 * np.random.default_rng(0).normal(size=(12, 8))
+    matrix[3] = matrix[2]
+    embedded = Embeddings(tuple(items.ids), 5 * matrix, {})
+    result = check(voices, embeddings=embedded)
+    groups = found(result)
+    assert sorted(groups.pop("wrong-label")) == [("ann/1.wav",), ("bob/2.wav",)]
+    assert groups == {"near-duplicate": (("ann/2.wav", "ann/3.wav"),)}
+    assert "looks like bob" in result.findings[-1].details["ann/1.wav"]
+    assert set(result.left_out) == {""}
+    cleaned = check(voices, embeddings=embedded, clean=True)
+    left = [id for id, reason in zip(items.ids, cleaned.left_out, strict=True) if reason]
+    assert left == ["ann/1.wav", "ann/3.wav", "bob/2.wav"]
+
+
+def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_path: Path) -> None:
+    Image.open(faces / "bob" / "0.jpg").save(faces / "bob" / "<b>.png")
+    shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
+    (voices / "bob" / "0.wav").write_bytes(b"")
+    for data, mark in ((faces, "data:image/"), (voices, "data:audio/")):
+        assert run_command("check", data, "--page", tmp_path / "page", "--force") == 0
+        page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+        assert page.count(mark) == 2
+        assert "<b>" not in page
+        assert "://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
+    """Its items are read as they were, whatever their names, stretches and columns."""
+    (voices / "ann" / "0.wav").rename(voices / "ann" / 'a, "b" é.wav')
+    soundfile.write(voices / "bob" / "0.wav", 0 * wave(0), RATE_HZ)
+    lines = ["path\tspeaker\tsession\tstart\tend"]
+    for file in sorted(voices.rglob("*.wav")):
+        place = file.relative_to(voices).as_posix().replace('"', '""')
+        lines.append(f'"{place}"\t{file.parent.name}\t{file.stem}\t\t{0.25}')
+    table = voices / "voices.tsv"
+    table.write_text("\n".join(lines), encoding="utf-8")
+    out = tmp_path / "lists" / "items.csv"
+    out.parent.mkdir()
+    assert run_command("check", table, "--out", out) == 0
+    before, after = (list_items(path, suffixes=[".wav"]) for path in (table, out))
+    expected = [item for item in before if item.path.as_posix() != str(voices / "bob" / "0.wav")]
+    assert len(expected) == 11
+    assert [(*item[2:], item.id) for item in after] == [(*i[2:], i.id) for i in expected]
+    assert all(item.path.samefile(e.path) for item, e in zip(after, expected, strict=True))
+    assert {str(name) for name in after.column("session")} == {"0", "1", "2", "3", 'a, "b" é'}
+    with (tmp_path / "lists" / "items.left-out.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "silent")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
+    voices: Path, tmp_path: Path
+) -> None:
+    os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")
+    os.mkdir(os.fsencode(voices) + b"/d\xff")
+    shutil.copy(voices / "bob" / "0.wav", os.fsencode(voices) + b"/d\xff/0.wav")
+    result = checked(voices)
+    assert set(found(result)["name"]) == {("ann/\\udcff\\udcfe.wav",), ("d\\udcff",)}
+    assert len(result.items) == 11
+    assert run_command("check", voices, "--out", tmp_path / "i.csv") == 0

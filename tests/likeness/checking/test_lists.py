@@ -1,0 +1,124 @@
+"""`likeness lists`, and training and embedding from a table: the slice from a CSV to scores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import soundfile
+
+import likeness
+from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.listing import list_items
+from likeness.modalities import folders, synthetic
+from tests.scripts import run_command, touch
+from tests.tiny import QUICK
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 speakers of 4 recordings each, and a table of stretches of them."""
+    folder = tmp_path_factory.mktemp("lists")
+    synthetic.write_voices(folder / "wavs", num_speakers=12, num_utterances=4, seconds=(0.8, 0.9))
+    files = sorted((folder / "wavs").rglob("*.flac"))
+    pandas.DataFrame(
+        {
+            "file": [file.relative_to(folder).as_posix() for file in files],
+            "speaker": [file.parent.name for file in files],
+            "gender": ["fm"[int(file.parent.name[-1]) % 2] for file in files],
+            "session": [i % 4 // 2 for i in range(len(files))],
+            "start": 0.1,
+            "end": 0.7,
+        }
+    ).to_csv(folder / "voices.csv", index=False)
+    return folder / "voices.csv"
+
+
+def test_from_a_table_to_scores(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = tmp_path / "lists"
+    assert run_command("lists", table, "--out", lists) == 0
+    printed = capsys.readouterr().out
+    whose = re.search(r"8 items of (\d+) of (\d+) subjects \(held out; --split all", printed)
+    assert whose is not None
+    assert int(whose[1]) < int(whose[2])
+    items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
+    recipe_items, recipe_trials = folders.trials(table, split="test")
+    assert list(items.ids) == list(recipe_items.ids)
+    assert [item.stretch for item in items] == [(0.1, 0.7)] * 8
+    assert set(trials.enrol_ids) <= set(items.ids)
+    assert len(trials) == len(recipe_trials) == 28
+    assert read_mapping(lists / "labels.txt") == dict(
+        zip(items.ids, recipe_items.labels, strict=True)
+    )
+
+    out = tmp_path / "run"
+    assert run_command("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0
+    model = likeness.load(out)
+    found = model.embed(lists / "items.txt", root=table.parent)
+    assert found.ids == (*items.ids,)
+    wave, rate = soundfile.read(items[0].path)
+    cut = wave[round(0.1 * rate) : round(0.7 * rate)]
+    np.testing.assert_allclose(
+        found.matrix[0], model.embed(cut, rate_hz=rate).matrix[0], rtol=1e-4, atol=1e-5
+    )
+    embeddings = tmp_path / "e.npz"
+    assert run_command("embed", "--model", out, "--items", table, "--out", embeddings) == 0
+    both = read_embeddings(embeddings)
+    np.testing.assert_array_equal(both.matrix[both.rows(found.ids)], found.matrix)
+    frame = pandas.read_csv(table).head(3)
+    assert model.embed(frame, root=table.parent).ids == both.ids[:3]
+    assert len(likeness.score(lists / "trials.txt", found)) == 28
+
+
+def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
+    asked = ("lists", table, "--num-trials", 12, "--out")
+    for name, options in (("a", []), ("b", []), ("c", ["--seed", 1])):
+        assert run_command(*asked, tmp_path / name, *options) == 0
+    texts = [(tmp_path / name / "trials.txt").read_bytes() for name in "abc"]
+    assert texts[0] == texts[1] != texts[2]
+    assert [text.count(b"\n") for text in texts] == [12] * 3
+
+
+def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> None:
+    options = ["--same-sex", "--cross-session", "--split", "all"]
+    assert run_command("lists", table, "--out", tmp_path, *options) == 0
+    items, trials = list_items(table, suffixes=[".flac"]), read_trials(tmp_path / "trials.txt")
+    place = {id: number for number, id in enumerate(items.ids)}
+    for i, j, target in zip(trials.enrol, trials.probe, trials.target, strict=True):
+        a, b = place[trials.enrol_ids[i]], place[trials.probe_ids[j]]
+        assert items.column("sex")[a] == items.column("sex")[b]
+        if target:
+            assert items.column("session")[a] != items.column("session")[b]
+    assert int(trials.target.sum()) == 12 * 4
+
+
+def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for file in (table.parent / "wavs").rglob("*.flac"):
+        (flat / f"{file.parent.name}_{file.name}").write_bytes(file.read_bytes())
+    pattern = "{label}_*.flac"
+    assert run_command("lists", flat, "--out", tmp_path / "lists", "--label", pattern) == 0
+    held_out = set(read_mapping(tmp_path / "lists" / "labels.txt").values())
+    trained = {item.label for item in folders.items(flat, label=pattern)}
+    assert len(held_out) == 2
+    assert not held_out & trained
+    assert len(likeness.items(flat, label=pattern)) == 48
+
+
+def test_the_files_say_what_they_are(tmp_path: Path) -> None:
+    for label in ("a", "b", "c", "d"):
+        touch(tmp_path / "things" / label, "1.png", "2.png", "notes.wav")
+    listed = likeness.items(tmp_path / "things")
+    assert {item.suffix for item in listed} == {".png"}
+    assert {item.suffix for item in likeness.items(tmp_path / "things", "speaker")} == {".wav"}
+    assert run_command("lists", tmp_path / "things", "--out", tmp_path / "lists") == 0
+    assert len(read_trials(tmp_path / "lists" / "trials.txt")) == 6

@@ -1,0 +1,105 @@
+"""The voice model that comes with Likeness: its files, its card, and the commands that take it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import likeness
+from likeness.modalities import synthetic
+from likeness.modalities.speaker import decoding
+from likeness.models import included
+from likeness.toolkit.training.start import Initial
+from tests.scripts import run_command
+
+VOICE = Path(included.resolved(included.VOICE))
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two synthetic speakers with two recordings each."""
+    folder = tmp_path_factory.mktemp("spoken")
+    synthetic.write_voices(folder, num_speakers=2, num_utterances=2, seconds=(2.0, 2.5))
+    return folder
+
+
+def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
+    files = {path.name for path in VOICE.iterdir()}
+    numbers = {"CARD.md", "calibration.json", "thresholds.json"}
+    assert files == {*numbers, "last.safetensors", "model.onnx"}
+    assert sum(path.stat().st_size for path in VOICE.iterdir()) < 4_000_000
+    model = likeness.load(included.VOICE)
+    assert (model.modality, model.similarity) == ("speaker", "dot")
+    assert model.calibration.systems == (f"dot, model {model.meta['model'][:16]}",)
+    # `thresholds` gives only those that hold for the digest of the network.
+    assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
+
+
+def test_two_recordings_are_compared_without_naming_a_model(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ann = sorted((spoken / "spk000").iterdir())
+    bob = sorted((spoken / "spk001").iterdir())
+    assert run_command("verify", ann[0], bob[0], "--json", tmp_path / "v.json") == 0
+    printed = capsys.readouterr()
+    assert "of the same subject, if 0.5 of all pairs are" in printed.out
+    assert "likeness:voice is the small voice model" in printed.err
+    assert printed.err.count("not for decisions about people") == 1
+    verdict = json.loads((tmp_path / "v.json").read_text())
+    assert 0 < verdict["probability"] < 1
+
+    assert run_command("verify", ann[0], ann[1], "--model", included.VOICE, "--far", "0.01") == 0
+    printed = capsys.readouterr()
+    assert "at FAR 1 %, measured on speechocean, AN4 and LibriSpeech" in printed.out
+    assert "small voice model" not in printed.err  # whoever names it knows it
+
+
+def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
+    for suffix in (*decoding.SUFFIXES, *decoding.AV_SUFFIXES):
+        assert included.model_for(None, [f"a{suffix}", "b.png"]) == included.VOICE
+        with pytest.raises(ValueError, match="takes recordings"):
+            included.model_for(None, [f"a{suffix}x"])
+
+
+def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
+    wave, rate_hz = soundfile.read(next((spoken / "spk000").iterdir()))
+    soundfile.write(tmp_path / "short.wav", wave[: rate_hz // 2], rate_hz)
+    soundfile.write(tmp_path / "telephone.wav", wave[::2], rate_hz // 2)
+    model = likeness.load(included.VOICE)
+    whole = next((spoken / "spk001").iterdir())
+    with pytest.raises(ValueError, match=r"too short"):
+        model.verify(whole, tmp_path / "short.wav")
+    with pytest.raises(ValueError, match=r"telephone"):
+        model.verify(whole, tmp_path / "telephone.wav")
+    padded = np.concatenate([0.1 * wave, np.zeros(rate_hz)])
+    scores = [model.verify(whole, each, rate_hz=rate_hz).score for each in (wave, padded)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.2)  # neither loudness nor silence matters
+
+
+def test_training_starts_from_it() -> None:
+    from likeness.models.load import read_initial
+
+    initial = read_initial(included.VOICE)
+    assert isinstance(initial, Initial)
+    assert initial.source.startswith("likeness:voice (")
+
+
+def test_both_of_its_files_are_one_model(spoken: Path) -> None:
+    in_onnx, in_torch = likeness.load(included.VOICE), likeness.load(VOICE)
+    assert dict(in_onnx.meta) == dict(in_torch.meta)
+    assert in_onnx.norm_is_quality == in_torch.norm_is_quality
+    np.testing.assert_allclose(
+        in_onnx.embed(spoken).matrix, in_torch.embed(spoken).matrix, rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.slow  # an export
+def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> None:
+    assert run_command("export", included.VOICE, "--out", tmp_path / "voice.onnx") == 0
+    exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
+    assert exported.thresholds is not None
+    np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)

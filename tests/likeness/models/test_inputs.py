@@ -1,0 +1,103 @@
+"""Inputs: tables, open files, and the ending of a file from its first bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pandas
+import pytest
+import soundfile
+import torch
+from PIL import Image
+
+from likeness.eval.formats.values import media_of
+from likeness.models.inputs import items_of, suffix_of
+
+
+@pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])
+def test_a_missing_id_is_the_path(missing: object, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    table = pandas.DataFrame({"id": [missing], "path": ["a.wav"], "label": [pandas.NA]})
+    with items_of(table, modality="speaker", root=tmp_path) as items:
+        assert [(item.id, item.label) for item in items] == [("a.wav", None)]
+
+
+def test_a_missing_path_is_refused() -> None:
+    table = pandas.DataFrame({"path": [pandas.NA, "a.wav"], "label": ["ann", "bob"]})
+    with pytest.raises(ValueError, match="no path"), items_of(table, modality="speaker"):
+        pass
+
+
+def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end() -> None:
+    """A pipe gives what it has; a wave that is cut short would be embedded as if it were whole."""
+    content = b"RIFF" + bytes(range(256)) * 1_000
+    reader, writer = os.pipe()
+
+    def send() -> None:
+        with open(writer, "wb") as file:
+            file.write(content)
+
+    thread = Thread(target=send)
+    thread.start()
+    with (
+        open(reader, "rb", buffering=0) as pipe,
+        items_of({"a": pipe, "b": io.BytesIO(content)}, modality="speaker") as items,
+    ):
+        assert [item.path.read_bytes() for item in items] == [content, content]
+    thread.join()
+
+
+def test_bfloat16_is_read() -> None:
+    wave = torch.linspace(-1, 1, 2_000).bfloat16()
+    with items_of(wave, modality="speaker", rate_hz=16_000) as items:
+        assert items[0].path.stat().st_size > 4 * 2_000
+
+
+def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "a b.png")
+    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\tbob\n")
+    media = media_of(tmp_path / "list.tsv")
+    assert '<img alt="one" class="tiny" src="data:image/png;base64,' in media.show("one")
+    assert media.show("two") == media.show("three") == ""
+    assert "gone.png" in media.note()
+    (tmp_path / "bad.txt").write_text("a b c d\n")
+    with pytest.raises(ValueError, match="4 fields"):
+        media_of(tmp_path / "bad.txt")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind", "subtype"),
+    [
+        (".wav", "WAV", "PCM_16"),
+        (".wav", "RF64", "PCM_16"),
+        (".flac", "FLAC", "PCM_16"),
+        (".ogg", "OGG", "VORBIS"),
+        (".opus", "OGG", "OPUS"),
+        (".aiff", "AIFF", "PCM_16"),
+        (".sph", "NIST", "PCM_16"),
+        (".mp3", "MP3", "MPEG_LAYER_III"),
+        (".png", "PNG", ""),
+        (".bmp", "BMP", ""),
+        (".gif", "GIF", ""),
+        (".jpg", "JPEG", ""),
+        (".webp", "WEBP", ""),
+        (".tif", "TIFF", ""),
+        (".ppm", "PPM", ""),
+    ],
+)
+def test_a_file_tells_its_ending_by_its_first_bytes(suffix: str, kind: str, subtype: str) -> None:
+    file = io.BytesIO()
+    if subtype:
+        soundfile.write(file, np.sin(np.arange(16000) / 9), 16000, format=kind, subtype=subtype)
+    else:
+        Image.new("RGB", (9, 7)).save(file, format=kind)
+    assert suffix_of(file.getvalue()[:64]) == suffix
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF1234AVI ", b"FORM1234ILBM", b"\xff\xd8"])
+def test_what_is_of_no_known_format(content: bytes) -> None:
+    assert suffix_of(content) == ""

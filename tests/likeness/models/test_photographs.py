@@ -1,0 +1,240 @@
+"""From photographs to embeddings with a YuNet detector: in Python and by commands; with
+a user's own network over 112 x 96 crops.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import likeness
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.eval.items.items import Item
+from likeness.modalities.face import align, images
+from likeness.models import insightface, load
+from likeness.models.insightface import Pixels, split
+from likeness.toolkit.data.images import encode
+from tests.scripts import printed, refused, run_command
+from tests.tiny_yunet import network, tiny_yunet
+
+SAID = "@size=112x96,mean=127.5,std=128,order=bgr"
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_yunet(tmp_path_factory.mktemp("detector") / "detector.onnx")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network over crops of 112 x 96."""
+    return network(tmp_path_factory.mktemp("own") / "own.onnx", (112, 96))
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three photographs with a face, in two folders, and one without any."""
+    folder = tmp_path_factory.mktemp("photographs")
+    rng = np.random.default_rng(0)
+    for name, cell in (("ann/1", (6, 5)), ("ann/2", (7, 5)), ("bob/1", (8, 4)), ("bob/2", None)):
+        pixels = rng.integers(0, 90, (96, 128, 3), dtype=np.uint8)
+        if cell:
+            pixels[8 * cell[1] : 8 * cell[1] + 8, 8 * cell[0] : 8 * cell[0] + 8, 0] = 255
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.png").write_bytes(encode(pixels))
+    return folder
+
+
+def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
+    """The embedding of one photograph: found, cropped, scaled and run without Likeness's models."""
+    import onnxruntime
+
+    model = align.load_detector(detector)
+    crop, count = align.align_one(
+        model, images.decode(Item("x", path)), size=112, width=96, choose="central"
+    )
+    assert count == 1
+    pixels = (crop[..., ::-1].astype(np.float32).transpose(2, 0, 1) - 127.5) / 128
+    session = onnxruntime.InferenceSession(str(own), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"data": pixels[None]})[0][0])
+
+
+def test_photographs_become_embeddings_in_python_and_by_command(
+    own: Path, detector: Path, photographs: Path, tmp_path: Path
+) -> None:
+    names = ["ann/1.png", "ann/2.png", "bob/1.png"]
+    expected = np.stack([by_hand(own, detector, photographs / name) for name in names])
+    model = likeness.load(f"insightface:{own}{SAID}", detector=detector)
+    with pytest.warns(UserWarning, match="1 of 4 inputs"):
+        found = model.embed(photographs)
+    assert list(found.ids) == names
+    bound = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(found.matrix, expected, rtol=0, atol=bound)
+    assert found.meta["faces"].startswith("central, aligned to 112 x 96, detector ")
+
+    (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in [*names, "bob/2.png"]))
+    arguments = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
+    listed = ("--items", tmp_path / "list.txt", "--root", photographs)
+    assert run_command("embed", *arguments, *listed, "--out", tmp_path / "e.npz") == 0
+    stored = embeddings.read(tmp_path / "e.npz")
+    assert dict(stored.meta) == dict(found.meta)
+    np.testing.assert_allclose(stored.matrix, expected, rtol=0, atol=bound)
+
+    pair = [photographs / name for name in names[:2]]
+    cosine = float(expected[0] @ expected[1] / np.linalg.norm(expected[:2], axis=1).prod())
+    assert run_command("verify", *pair, *arguments, "--json", tmp_path / "v.json") == 0
+    assert json.loads((tmp_path / "v.json").read_text())["score"] == pytest.approx(cosine, abs=1e-5)
+
+
+def test_a_pack_with_yunet_takes_photographs(
+    detector: Path, photographs: Path, tmp_path: Path
+) -> None:
+    """A folder like OpenCV zoo's: YuNet and a recognition network."""
+    (tmp_path / "a.onnx").write_bytes(detector.read_bytes())
+    network(tmp_path / "recognition.onnx", (112, 112))
+    assert load.find_detector(f"insightface:{tmp_path}") == tmp_path / "a.onnx"
+    found = likeness.load(f"insightface:{tmp_path}").embed([photographs / "ann" / "1.png"])
+    assert found.meta["faces"].startswith("central, aligned to 112 x 112")
+
+
+def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
+    half = (127.5, 127.5)
+    fixed = network(tmp_path / "fixed.onnx", (112, 96))
+    assert insightface.find(str(fixed)).pixels == Pixels((112, 96), *half)
+    free = network(tmp_path / "free.onnx", ("height", "width"), trained=(112, 96))
+    said = insightface.find(f"{free}{SAID}")
+    assert said.pixels == Pixels((112, 96), 127.5, 128.0, bgr=True)
+    digests = {
+        load.load(f"insightface:{file}{stated}").digest
+        for file, stated in (
+            (fixed, ""),
+            (fixed, "@size=112x96"),
+            (fixed, "@mean=127.5"),  # the same pixels, stated
+            (fixed, "@std=128"),
+            (fixed, "@order=bgr"),
+            (free, SAID),
+        )
+    }
+    assert len(digests) == 5
+    odd = network(tmp_path / "a@size=1.onnx", (112, 112))
+    assert split(str(odd)) == (odd, {})
+
+
+@pytest.mark.parametrize(
+    ("size", "stated", "says"),
+    [
+        (("height", "width"), "", "size is known"),
+        ((112, 96), "@size=112x112", "size is known"),
+        ((96, 96), "", "another network"),
+        ((112, 112), "@scale=2", "not understood"),
+    ],
+)
+def test_wrong_sizes_and_statements_are_refused(
+    tmp_path: Path, size: tuple[int | str, int | str], stated: str, says: str
+) -> None:
+    file = network(tmp_path / "n.onnx", size)
+    with pytest.raises(ValueError, match=says):
+        load.load(f"insightface:{file}{stated}")
+
+
+def test_align_writes_crops_of_the_detector_and_goes_on(
+    detector: Path, photographs: Path, tmp_path: Path
+) -> None:
+    asked = ("align", photographs, "--out", tmp_path / "crops", "--detector", detector)
+    assert "crops in" in printed(*asked, "--size", "112x96")
+    written = sorted((tmp_path / "crops").rglob("*.png"))
+    assert len(written) == 3  # of four photographs, one has no face
+    assert "bob/2.png" in (tmp_path / "crops" / "failures.tsv").read_text()
+    loaded = align.load_detector(detector)
+    for path in written:
+        photograph = photographs / path.relative_to(tmp_path / "crops")
+        pixels = images.decode(Item("a", photograph))
+        crop, _ = align.align_one(loaded, pixels, size=112, width=96)
+        assert (images.decode(Item("a", path)) == crop).all()
+    written[0].unlink()  # a run that was stopped before the last one
+    times = [path.stat().st_mtime_ns for path in written[1:]]
+    assert run_command(*asked, "--size", "112x96") == 0
+    assert written[0].exists()
+    assert [path.stat().st_mtime_ns for path in written[1:]] == times
+    assert "112x96" in refused(*asked, "--size", "112")
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photograph of two faces of scores 1 and .97, one of a face of score .7, one of none."""
+    folder = tmp_path_factory.mktemp("album")
+    for name, cells in (
+        ("two", {(3, 5): 255, (12, 5): 247}), ("weak", {(7, 5): 178}), ("none", {})
+    ):  # fmt: skip
+        pixels = np.zeros((96, 128, 3), dtype=np.uint8)
+        for (x, y), red in cells.items():
+            pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8, 0] = red
+        (folder / f"{name}.png").write_bytes(encode(pixels))
+    return folder
+
+
+def test_all_faces_of_an_album_are_embedded_searched_and_written(
+    own: Path, detector: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = likeness.load(f"insightface:{own}{SAID}", detector=detector)
+    found = model.faces(album / "two.png")
+    assert found.scores == pytest.approx([1, 247 / 255], abs=1e-5)
+    assert found.boxes[0, 0] < found.boxes[1, 0]
+    assert found.crops.shape == (2, 112, 96, 3)
+    assert found.points.shape == (2, 5, 2)
+    nobody = model.faces(album / "none.png")
+    assert (len(nobody.boxes), nobody.embeddings.shape[0]) == (0, 0)
+    with pytest.raises(LikenessError, match="--detector"):
+        likeness.load(f"insightface:{own}{SAID}").faces(album / "two.png")
+
+    use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
+    out = tmp_path / "e.npz"
+    assert run_command("embed", *use, "--faces", "all", "--items", album, "--out", out) == 0
+    stored = embeddings.read(out)
+    assert list(stored.ids) == ["two.png#1", "two.png#2"]
+    np.testing.assert_allclose(stored.matrix, found.embeddings, rtol=1e-5)
+    assert "2 unreadable items left out" in capsys.readouterr().out
+
+    people = ("--gallery", tmp_path / "people", *use)
+    assert run_command("gallery", "enrol", album / "two.png", "--subject", "ann", *people) == 0
+    assert run_command("gallery", "search", album, *people, "--faces", "all", "-k", 1) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(",")[0] for row in rows if ".png" in row and "ann" in row] == list(stored.ids)
+    listed = ("gallery", "cluster", album, "--num-clusters", 1, "--out", tmp_path / "c.csv", *use)
+    assert run_command(*listed, "--faces", "all", "--report", tmp_path / "page") == 0
+    assert "two.png#2" in (tmp_path / "c.csv").read_text()
+
+    crops = ("align", album, "--out", tmp_path / "crops", "--detector", detector, "--faces", "all")
+    assert run_command(*crops, "--size", "112x96") == 0
+    written = sorted((tmp_path / "crops").rglob("*.png"))
+    assert [path.name for path in written] == ["two#1.png", "two#2.png"]
+    for path, crop in zip(written, found.crops, strict=True):
+        assert (images.decode(Item("a", path)) == crop).all()
+    written[0].unlink()  # a run that was stopped before the last one
+    assert run_command(*crops, "--size", "112x96") == 0
+    assert written[0].exists()
+
+
+def test_the_lowest_score_of_a_face_is_an_option(
+    own: Path, detector: Path, album: Path, tmp_path: Path
+) -> None:
+    use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
+    weak = album / "weak.png"
+    said = refused("verify", weak, weak, *use)
+    assert "score of 0.9 or more: the best score seen is 0.70" in said
+    none = album / "none.png"
+    assert "nothing like a face" in refused("verify", none, none, *use)
+    lower = ("--min-score", 0.6)
+    crops = ("align", album, "--out", tmp_path / "crops", "--detector", detector)
+    assert run_command(*crops, *lower) == 0
+    assert (tmp_path / "crops" / "weak.png").exists()
+    out = tmp_path / "e.npz"
+    assert run_command("embed", *use, *lower, "--items", album, "--out", out) == 0
+    stored = embeddings.read(out)
+    assert set(stored.ids) == {"two.png", "weak.png"}
+    assert stored.meta["faces"].endswith("scores from 0.6")
+    assert "between 0 and 1" in refused("verify", weak, weak, *use, "--min-score", 60)

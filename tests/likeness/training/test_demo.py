@@ -1,0 +1,161 @@
+"""The demos, one and all at the same time, and the commands that a demo and `train` tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from likeness.modalities import synthetic_glyphs
+from likeness.toolkit.console import Interrupted
+from likeness.training import demo
+from tests.likeness.service.serving import started
+from tests.scripts import printed, run_command
+from tests.tiny import QUICK
+
+
+def test_a_demo_that_is_stopped_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(_: Path) -> None:
+        raise Interrupted("stopped after step 3 of 10; go on with --resume")
+
+    monkeypatch.setattr("runpy.run_path", lambda _: {"main": stop})
+    assert run_command("demo", "--only", "speaker", "--out", tmp_path / "demo") == 130
+    assert "the demo was stopped" in capsys.readouterr().err
+
+
+PRINTS = "import os; print('first of {0}'); print('second of {0}', os.environ['OMP_NUM_THREADS'])"
+# The first ends only after the last has: were they not run at the same time, it would wait for
+# ever.
+WAITS = "import pathlib; pathlib.Path('pipe').read_text(); print('waited')"
+ENDS = "import pathlib; pathlib.Path('pipe').write_text(''); print('ended')"
+PAUSES = """
+import os, pathlib, signal, time
+pathlib.Path("{0}.pid").write_text(str(os.getpid()))
+while not (pathlib.Path("face.pid").exists() and pathlib.Path("face.pid").read_text()):
+    time.sleep(0.01)
+if hasattr(signal, "{1}"):
+    os.kill(os.getppid(), getattr(signal, "{1}"))
+signal.pause()
+"""
+FAILS = "raise ValueError('no recording is there')"
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    monkeypatch.chdir(folder)
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        "subprocess.Popen",
+        lambda words, **more: start([sys.executable, "-c", programs[words[5]]], **more),
+    )
+    monkeypatch.setattr(demo, "summary", lambda folders: "")
+    monkeypatch.setattr(demo, "overview", lambda folders, out: out / "report" / "index.html")
+    demo.run_all({name: folder / name for name in programs}, folder)
+
+
+def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=r"1 of 2 demos failed, face"):
+        run(tmp_path, monkeypatch, face=FAILS, image=PRINTS.format("image"))
+    face, image = capfd.readouterr().out.split("\nimage:\n")
+    assert "no recording is there" in face
+    assert image.split("\n")[:2] == ["first of image", "second of image 1"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Unix")
+def test_they_run_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    run(tmp_path, monkeypatch, face=WAITS, image=ENDS)
+    out = capfd.readouterr().out
+    assert 0 < out.index("waited") < out.index("ended")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_all_of_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    programs = {"face": PAUSES.format("face", "nothing"), "image": PAUSES.format("image", name)}
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, monkeypatch, **programs)
+    for stopped in ("face", "image"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / f"{stopped}.pid").read_text()), 0)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
+    systems = (("face-likeness", 0.0878, [0.06, 0.1159]), ("face-pixels", 0.4033, None))
+    results = [
+        {"system": system, "metric": metric, "value": value, "interval": ends}
+        for system, value, ends in systems
+        for metric in ("eer", "min_dcf(0.01)")
+    ]
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"results": results}), encoding="utf-8")
+    assert demo.summary({"face": tmp_path}).splitlines()[2:] == [
+        "  face      Likeness 8.8 % [6.0, 11.6]     pixels alone 40.3 %"
+    ]
+
+
+TINY = Path(__file__).parents[1] / "tiny.py"
+
+
+def commands_of(output: str) -> list[list[str]]:
+    """The commands below "next:", as a shell reads them."""
+    lines = output.splitlines()
+    return [shlex.split(line) for line in lines[lines.index("next:") + 1 :]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: paths are printed as they were given."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Path) -> None:
+    data = place / "my voices"
+    data.symlink_to(voices)
+    places = ("--data", "my voices", "--out", "a run")
+    output = printed("train", "speaker/folders", *QUICK[:2], *places)
+    evaluate, embed, serve = commands_of(output)
+    assert [command[1] for command in (evaluate, embed, serve)] == ["evaluate", "embed", "serve"]
+    printed(*evaluate[1:])
+    assert (place / "a run" / "evaluation" / "index.html").is_file()
+    assert "32 embeddings" in printed(*embed[1:])
+    # 2 speakers of 4 recordings have 16 nontarget trials, which measure no FAR of 1 % or 10 %
+    assert serve[2:] == ["--model", "a run", "--far", "eer"]
+    assert (place / "a run" / "thresholds.json").is_file()
+
+
+@pytest.mark.slow  # trains on images, and starts two servers
+@pytest.mark.parametrize("kind", ["trials", "items"])
+def test_every_command_runs_as_it_is_printed(kind: str, place: Path, voices: Path) -> None:
+    if kind == "trials":
+        arguments = [f"{TINY}:simple", "--data", voices]
+    else:
+        synthetic_glyphs.write_glyphs(
+            place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
+        )
+        arguments = ["image/folders", "schedule.steps=2", "--data", "glyphs"]
+    commands = commands_of(printed("train", *arguments, "--out", "run"))
+    assert len(commands) == 3
+    for command in commands:
+        assert command[0] == "likeness"
+        if command[1] == "serve":
+            with started(place / "server", *command[2:]) as (address, _):
+                assert address.startswith("http://")
+        else:
+            printed(*command[1:])

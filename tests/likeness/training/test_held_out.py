@@ -1,0 +1,139 @@
+"""What `likeness train` leaves of the held-out items, and `likeness evaluate RUN` on it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import likeness as front_door
+from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.items.item_lists import read_items
+from likeness.eval.types import Trials
+from likeness.modalities import synthetic, synthetic_glyphs
+from likeness.toolkit.training.recipe import load, override
+from likeness.training.held_out import HeldOutFiles, measure_held_out
+from likeness.training.prepare import with_bandwidth
+from likeness.training.recipe_files import located
+from tests.scripts import refused, run_command
+from tests.tiny import QUICK
+
+
+def cosines(files: HeldOutFiles) -> np.ndarray:
+    """The scores of the trials, computed one by one."""
+    embeddings, trials = read_embeddings(files.embeddings), read_trials(files.trials)
+    rows = dict(zip(embeddings.ids, embeddings.matrix.astype(np.float64), strict=True))
+    return np.array(
+        [
+            rows[a] @ rows[b] / np.linalg.norm(rows[a]) / np.linalg.norm(rows[b])
+            for a, b in pairs(trials)
+        ]
+    )
+
+
+def pairs(trials: Trials) -> list[tuple[str, str]]:
+    sides = zip(trials.enrol, trials.probe, strict=True)
+    return [(trials.enrol_ids[enrol], trials.probe_ids[probe]) for enrol, probe in sides]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with voices, of which one has a blank in its name, and a run on them."""
+    folder = tmp_path_factory.mktemp("held-out")
+    synthetic.write_voices(folder / "voices", num_speakers=10, num_utterances=3, seconds=(0.6, 0.7))
+    for path in (folder / "voices").rglob("utt00.flac"):
+        path.rename(path.with_name("first take.flac"))
+    data = ("--data", folder / "voices", "--out", folder / "run")
+    assert run_command("train", "speaker/folders", *QUICK, *data) == 0
+    return folder
+
+
+def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> None:
+    files = HeldOutFiles(trained / "run")
+    trials, values = read_scores(files.scores)
+    np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
+    labels = read_mapping(files.labels)
+    assert trials.target.tolist() == [labels[a] == labels[b] for a, b in pairs(trials)]
+    items = read_items(files.items)
+    assert {item.id for item in items} == set(read_embeddings(files.embeddings).ids) == {*labels}
+    assert len(set(labels.values())) == 2
+    kept, embedded = read_embeddings(files.embeddings), front_door.load(files.run).embed([*items])
+    assert kept.ids == embedded.ids
+    np.testing.assert_allclose(kept.matrix, embedded.matrix, rtol=0, atol=1e-5)
+    assert dict(kept.meta) == dict(embedded.meta)
+    assert any(" " in item.id for item in items)
+
+
+def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path) -> None:
+    files, model = HeldOutFiles(trained / "run"), trained / "run"
+    by_name = ("evaluate", files.scores, "--subjects", files.labels, "--far", 0.5)
+    assert run_command(*by_name, "--json", tmp_path / "name.json") == 0
+    by_run = ("evaluate", model, "--far", 0.5, "--save-to", model, "--report", tmp_path / "page")
+    assert run_command(*by_run, "--json", tmp_path / "run.json") == 0
+    results = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("name", "run")]
+    assert results[0]["results"] == results[1]["results"]
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "<audio" in page
+    voices = sorted((trained / "voices").rglob("*.flac"))
+    verdict = front_door.load(model).verify(voices[0], voices[1], far="eer")
+    assert verdict.same is (verdict.score >= verdict.threshold)
+
+
+def test_what_leaves_or_has_no_scores(trained: Path) -> None:
+    recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
+    assert measure_held_out(recipe, trained / "run", trained / "voices") is None
+    assert "held-out" in refused("evaluate", trained / "voices")
+    assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
+
+
+def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(trained / "run", tmp_path / "run")
+    for weights in copied.glob("*.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    assert "earlier model" in refused("evaluate", copied, "--resamples", 0)
+    assert run_command("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
+
+
+def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.write_voices(
+        tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7)
+    )
+    for path in (tmp_path / "voices").rglob("utt00.flac"):
+        path.rename(path.with_name("line\nend.flac"))
+    data = ("--data", tmp_path / "voices", "--out", tmp_path / "run")
+    assert run_command("train", "speaker/folders", *QUICK, *data) == 0
+    assert "is incomplete" in capsys.readouterr().err
+    assert front_door.load(tmp_path / "run").modality == "speaker"
+
+
+def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None:
+    synthetic_glyphs.write_glyphs(
+        tmp_path / "glyphs", num_alphabets=2, num_characters=5, num_drawers=3, size=64
+    )
+    data = ("--data", tmp_path / "glyphs", "--out", tmp_path / "run")
+    assert run_command("train", "image/folders", *QUICK, *data) == 0
+    files = HeldOutFiles(tmp_path / "run")
+    trials, values = read_scores(files.scores)
+    np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
+    assert len(trials) == 15  # all pairs of 2 classes of 3 images
+    assert trials.target.sum() == 6
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000])
+def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
+    rate_hz: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.write_voices(
+        tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7), rate_hz=rate_hz
+    )
+    recipe, _ = load(located("speaker/folders"))
+    is_kept = with_bandwidth(recipe, tmp_path / "voices") is recipe
+    assert is_kept == (rate_hz == 16_000)
+    assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)

@@ -1,0 +1,187 @@
+"""`likeness reproduce`: the tables name what exists, quote the papers, and run in miniature on
+drawn data in the layouts of the real sets.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.likeness.test_ijb_pack import Small
+
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker import voxceleb
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import recipe as recipes
+from likeness.training import papers as reproduce
+from likeness.training.recipe_files import located
+from tests import test_recipes_face, test_recipes_image, test_recipes_image_tables
+from tests.scripts import run_command
+from tests.test_recipes import vox as vox
+from tests.tiny import QUICK
+
+TABLES = reproduce.tables()
+faces, images = test_recipes_face.data, test_recipes_image.data
+birds = test_recipes_image_tables.birds
+
+
+@cache
+def listed(name: str) -> dict[str, Any]:
+    return recipes.read(located(name))["RECIPES"]
+
+
+def steps_of(table: reproduce.Table, rows: list[str]) -> Iterator[list[str]]:
+    words = dict.fromkeys(("data", "out", "recipes", "examples"), "FOLDER") | {"seeds": "1"}
+    return reproduce._steps(table, rows, words, [])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_steps_name_variants_that_exist(name: str) -> None:
+    table = TABLES[name]
+    named = 0
+    for step in steps_of(table, list(table.rows)):
+        if "--variants" in step and step[1] == "compare":
+            recipe, _, group = step[2].partition(":")
+            for variant in step[step.index("--variants") + 1].split(","):
+                assert (f"{group}.{variant}" if group else variant) in listed(recipe)
+                named += 1
+        elif step[0] == "measure":
+            recipe, _, variant = step[2].partition(":")
+            assert variant in listed(recipe)
+            named += 1
+        else:
+            assert step[0] in ("likeness", "python")
+    assert named or all(step[0] == "python" for step in steps_of(table, list(table.rows)))
+
+
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.columns])
+def test_rows_have_the_numbers_of_the_paper(name: str, shared: Path) -> None:
+    """Each printed number stands in the text of the paper."""
+    table = TABLES[name]
+    text = (shared / "papers" / f"{name.partition('/')[0]}.txt").read_text(encoding="utf-8")
+    known = set(re.findall(r"\d+\.\d+", text))
+    for row, numbers in table.rows.items():
+        assert len(numbers) == len(table.columns), row
+        for number in re.findall(r"\d+\.\d+", " ".join(numbers)):
+            assert number in known or number.rstrip("0") in known, (row, number)
+
+
+MINIATURES = [
+    # table, rows, whose data and settings
+    ("vmf/1", "standard,vmf", "image/vmf:mnist.vmf"),
+    ("vmf/2", "standard,vmf", "image/vmf:cifar10.vmf"),
+    ("vmf/3", "standard,vmf", "image/vmf:mnist.vmf"),
+    ("vmf/4", "standard,standard_cosine", "image/vmf:cub200.standard"),
+    ("nivmf/1", "el_nivmf,panc", "image/nivmf:cub200.el_nivmf"),
+    ("nivmf/2", "r_128,div&conq,margin", "image/nivmf:cub200.r_128"),
+    ("nivmf/4", "cos,elk_nivmf", "image/nivmf:cub200.cos"),
+    ("nivmf/5", "cos,elk_nivmf", "image/nivmf:cub200.cos"),
+    ("simple/2", "b_r3_a0.001_theta0.3", "face/ms1mv2:b_simple"),
+    ("simple/3", "sphereface2,simple", "face/vggface2:simple"),
+    ("simple/4", "b_arcface,b_simple", "face/ms1mv2:b_simple"),
+    ("simple/5", "c_arcface,c_scf_arcface,c_adaface", "face/ms1mv2:c_arcface"),
+    ("simple/6", "c_arcface", "face/ms1mv2:c_arcface"),
+    ("simple/7", "contrastive", "image/simple:cub200.contrastive"),
+    ("simple/8", "softmax,simple", "speaker/voxceleb:softmax"),
+    ("simple/9", "b_r3_a0.0005_theta0.4", "face/ms1mv2:b_simple"),
+    ("simple/10", "ce,ce_star_b0.3", "face/vggface2:ce"),
+]
+
+
+def settings_of(recipe: str) -> list[str]:
+    """FIELD=VALUE by which the recipes of a table train in seconds."""
+    file, _, variant = recipe.partition(":")
+    made = listed(file)[variant]
+    if file.startswith("image/"):
+        return test_recipes_image.small_settings(made)
+    if file.startswith("face/"):
+        kind = describe(made)["backbone"]["call"].rpartition(".")[2]
+        # IJB's faces are aligned to 112 pixels
+        tiny = [text.replace("32", "112") for text in test_recipes_face.TINY]
+        small = [text.replace("width=8", "width=16") for text in test_recipes_face.SMALL[kind]]
+        return [*tiny, *small, "schedule.watch="]
+    small = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=4"]
+    return [*QUICK, *small, "augment.seconds=0.3,0.4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "recipe"),
+    [
+        pytest.param(*each, marks=[] if each[0] in ("vmf/3", "simple/8") else [pytest.mark.slow])
+        for each in MINIATURES
+    ],
+)
+def test_a_table_runs_in_miniature(
+    name: str,
+    rows: str,
+    recipe: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = TABLES[name]
+    if recipe.startswith("image/"):
+        data = request.getfixturevalue("birds" if name == "simple/7" else "images")
+        first = recipe.partition(":")[2].partition(".")[0]
+        monkeypatch.setattr(reproduce, "tables", lambda: {name: cheaper(table, first)})
+    elif recipe.startswith("face/"):
+        data = tmp_path / "data"
+        file = recipe.partition(":")[0].partition("/")[2]
+        shutil.copytree(request.getfixturevalue("faces")[file], data)
+        if table.sets != ("",):
+            Small(data / "IJBB")
+            Small(data / "IJBC")
+    else:
+        data = request.getfixturevalue("vox")
+        for protocol in ("O_cleaned", "E_cleaned", "H_cleaned"):
+            monkeypatch.setitem(voxceleb.PROTOCOLS, protocol, (("trials.txt",), 4, 2))
+    out = tmp_path / "out"
+    settings, chosen = settings_of(recipe), rows.split(",")
+    text = reproduce.reproduce(
+        name, data, out, settings=settings, rows=chosen, seeds=1, run=in_this_process
+    )
+    assert (out / f"{name.replace('/', '-')}.txt").read_text(encoding="utf-8") == text
+    measured = [line for line in text.splitlines() if line.split(" ")[0] in chosen]
+    assert len(measured) == len(chosen)
+    assert any(re.search(r"\d \([\d.±-]+\)", line) for line in measured)
+
+
+def in_this_process(command: Sequence[str]) -> None:
+    if command[0] == "likeness":
+        assert run_command(*command[1:]) == 0
+    else:
+        reproduce.in_new_process(command)
+
+
+def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
+    """The table on one of its data sets, with one setting that is tried."""
+    return replace(
+        table,
+        sets=[first] if first in table.sets else table.sets,
+        steps=[text.replace("--tune 9", "--tune 1") for text in table.steps],
+    )
+
+
+def test_results_of_other_settings_are_not_taken_as_finished(tmp_path: Path) -> None:
+    def reproduce_with(*settings: str) -> None:
+        run = partial(list.append, [])  # nothing is trained
+        with suppress(LikenessError, OSError):
+            reproduce.reproduce("simple/8", tmp_path, tmp_path / "out", settings=settings, run=run)
+
+    reproduce_with("schedule.steps=10")
+    with pytest.raises(LikenessError, match="other settings"):
+        reproduce.reproduce("simple/8", tmp_path, tmp_path / "out", settings=["schedule.steps=20"])
+
+
+def test_what_is_asked_for_wrongly_is_said() -> None:
+    with pytest.raises(LikenessError, match="simple/8"):
+        reproduce.reproduce("simpl/8", Path("data"), Path("out"))
+    with pytest.raises(LikenessError, match="softmax"):
+        reproduce.reproduce("simple/8", Path("data"), Path("out"), rows=["nobody"])

@@ -1,0 +1,99 @@
+"""`gallery check`: planted faults are named, and so is how often strangers pass for somebody."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import likeness
+from likeness.modalities.synthetic import write_voices
+from likeness.toolkit.gallery.checks import check
+from tests.scripts import run_command
+from tests.tiny import untrained
+
+META = {"similarity": "cosine"}
+
+
+def people(num: int, each: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Rows of people whose directions are far apart, and their names."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(num, 32))
+    rows = np.repeat(5.6 * centres / np.linalg.norm(centres, axis=1)[:, None], each, axis=0)
+    return rows + rng.normal(scale=0.4, size=rows.shape), [
+        f"p{i // each}" for i in range(len(rows))
+    ]
+
+
+def gallery_of(rows: np.ndarray, names: list[str]) -> likeness.Gallery:
+    gallery = likeness.open_gallery(None, META)
+    ids = tuple(f"file-{i}" for i in range(len(rows)))
+    gallery.enrol(likeness.Embeddings(ids, rows, META), names)
+    return gallery
+
+
+def test_planted_faults_are_named_and_nothing_else() -> None:
+    rows, names = people(40, 6)
+    clean = check(gallery_of(rows, names))
+    assert not clean.doubts
+    assert "no enrolments may be of somebody else, or" in clean.summary()
+    names[3], names[60] = "p20", "p7"
+    names[90:93] = ["cut"] * 3  # half of p15
+    rows[200] = 0.25 * rows[200] + 0.75 * np.random.default_rng(1).normal(size=32)  # hardly anybody
+    checked = check(gallery_of(rows, names))
+    found = {
+        (doubt.finding, doubt.subject, doubt.item, doubt.looks_like) for doubt in checked.doubts
+    }
+    assert {one[:3] for one in found if one[0] != "twins"} == {
+        ("misfit", "p20", "file-3"), ("misfit", "p7", "file-60"), ("low", "p33", "file-200")
+    }  # fmt: skip
+    assert {one[3] for one in found if one[0] == "misfit"} == {"p0", "p10"}
+    assert {one for one in found if one[0] == "twins"} == {("twins", "cut", "", "p15")}
+
+
+def test_strangers_are_those_of_a_loop_over_the_other_subjects() -> None:
+    rows, names = people(12, 3, seed=2)
+    checked = check(gallery_of(rows, names), threshold=0.3)
+    unit = lambda x: x / np.linalg.norm(x)  # noqa: E731
+    means = {name: unit(rows[[one == name for one in names]].mean(axis=0)) for name in set(names)}
+    best = [
+        max(float(unit(row) @ mean) for other, mean in means.items() if other != name)
+        for row, name in zip(rows, names, strict=True)
+    ]
+    assert not checked.doubts
+    assert checked.strangers == pytest.approx(best, abs=1e-5)
+    hits = sum(score >= 0.3 for score in best)
+    assert f"({hits} of 36) at your threshold of 0.3" in checked.summary()
+
+
+def test_a_gallery_of_single_enrolments_says_what_it_cannot_say() -> None:
+    rows, names = people(5, 1)
+    checked = check(gallery_of(rows, names))
+    assert (checked.alone, list(checked.doubts)) == (5, [])
+    assert "5 subjects with one enrolment" in checked.summary()
+    empty = check(likeness.open_gallery(None, META))
+    assert empty.summary().startswith("0 enrolments of 0 subjects")
+
+
+def test_enrol_warns_and_check_writes_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    untrained(tmp_path / "run")
+    write_voices(tmp_path / "voices", num_speakers=3, num_utterances=3, seed=0)
+    first, second, _ = sorted((tmp_path / "voices").iterdir())
+    shutil.rmtree(second)  # one voice enrolled twice, under two names
+    shutil.copytree(first, second)
+    use = ("--gallery", "people", "--model", "run")
+    assert run_command("gallery", "enrol", "voices", *use) == 0
+    assert "may be" in capsys.readouterr().err
+    assert run_command("gallery", "check", "--gallery", "people", "--out", "doubts.csv") == 0
+    assert "9 enrolments of 3 subjects" in capsys.readouterr().out
+    assert (tmp_path / "doubts.csv").read_text().startswith("finding,subject,item,looks_like")
+    probe = next(first.iterdir())
+    assert run_command("gallery", "search", probe, *use, "--by", "item", "-k", 1) == 0
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert head.split(",")[5:7] == ["margin", "item"]
+    assert row.split(",")[6].startswith((first.name, second.name))
