@@ -37,10 +37,11 @@ from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
 
 from likeness.benchmark import damaged, parse
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import tar_threshold
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.training import recipe as recipes

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, t_interval
@@ -25,7 +26,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.eval.scoring.normalization import as_norm
-from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.types import Scores, Trials
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training.recipe import Recipe
@@ -80,7 +81,7 @@ def train_and_score(
     probe, _ = embed(loaded.embedder, tested, loaded.read, meta=loaded.meta)
     own = [item for item in training if "#" not in item.id]
     known, _ = embed(loaded.embedder, own, loaded.read, meta=loaded.meta)
-    embeddings.write(folder / f"{name}.npz", probe)
+    embeddings.write_embeddings(folder / f"{name}.npz", probe)
     (folder / f"{name}.json").write_text(json.dumps(cost), encoding="utf-8")
     labels = np.array([str(item.label) for item in own])
     write_scores(folder / f"{name}.as_norm.txt", trials, normalised(trials, probe, known, labels))

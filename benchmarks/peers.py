@@ -23,8 +23,8 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item, label_numbers
-from likeness.eval.types import Embeddings
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank

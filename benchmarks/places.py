@@ -3,11 +3,11 @@
     python benchmarks/places.py --data ../shared/data --runs runs/claims --out runs/places
 
 Measures: the false-accept rate (FAR) and the false-reject rate at a threshold for a FAR of 1 %. It
-    was measured on half of the people of a first place, or estimated by likeness.eval.metrics.unlabelled
-    from half of the items of the second one; the other half is tested. Two models of voices and two
-    of faces go to other people and to five conditions each. Items are damaged by
-    likeness/benchmark.py. What is in OUT is not embedded again.
-    What it does not show: places with more than 80 people, and other kinds of networks.
+    was measured on half of the people of a first place, or estimated by
+    likeness.eval.metrics.unlabelled from half of the items of the second one; the other half is
+    tested. Two models of voices and two of faces go to other people and to five conditions each.
+    Items are damaged by likeness/benchmark.py. What is in OUT is not embedded again. What it does
+    not show: places with more than 80 people, and other kinds of networks.
 Peers: the threshold of the first place as it is.
 Limit: the false-reject rate at the threshold that has a FAR of 1 % on the tested items themselves.
 Needs: the runs that benchmarks/claims.py leaves in --runs, and speechocean/, an4/, fsdd/, orl/, gt/
@@ -31,9 +31,9 @@ from performance import parser_of, row, table
 
 from likeness.benchmark import damaged, parse
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics import unlabelled
-from likeness.eval.types import Embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import speechocean
 from likeness.models.run import load_model
@@ -106,8 +106,8 @@ def embedded(move: Move, name: str, condition: str, data: Path, runs: Path, out:
                     item = item._replace(path=path, span=None, stretch=None)
                 return model.read(item)
 
-            embeddings.write(file, embed(model.embedder, items, read)[0])
-    read_back: Embeddings = embeddings.read(file)
+            embeddings.write_embeddings(file, embed(model.embedder, items, read)[0])
+    read_back: Embeddings = embeddings.read_embeddings(file)
     label = {item.id: item.label for item in items}
     return read_back.unit().astype(np.float64), np.array([label[id] for id in read_back.ids])
 

@@ -33,11 +33,12 @@ import numpy as np
 from performance import Cost, cost, parser_of, row, table
 
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import write_scores, write_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import check_unique, fingerprint, label_numbers
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 from likeness.modalities import folders
 from likeness.modalities.face import recordio
 from likeness.toolkit.data import shards
@@ -178,7 +179,7 @@ def write_lists(folder: Path, size: int) -> None:
     subject = enrol[same] // ITEMS_OF_SUBJECT
     probe[same] = subject * ITEMS_OF_SUBJECT + probe[same] % ITEMS_OF_SUBJECT
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
-    embeddings.write(folder / "e.npz", embedded)
+    embeddings.write_embeddings(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
     np.savez(folder / "limits.npz", enrol=enrol, probe=probe, score=values)
     for suffix in SUFFIXES:
@@ -211,7 +212,7 @@ def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
         part = slice(start, start + (1 << 14))
         rows[part] = 1.5 * rows[part] + centres[codes[part]]
     ids = tuple(f"{code}/{seed}-{k}" for k, code in enumerate(codes.tolist()))
-    embeddings.write(path, Embeddings(ids, rows, {"similarity": "cosine"}))
+    embeddings.write_embeddings(path, Embeddings(ids, rows, {"similarity": "cosine"}))
 
 
 def search(most: int) -> Iterator[tuple[str, Cost]]:

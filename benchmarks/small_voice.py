@@ -39,10 +39,10 @@ from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.intervals.bootstrap import bounds_of
 from likeness.eval.items.pairs import all_pairs
+from likeness.eval.metrics.calibration import Fusion, fit_fusion
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import cllr, min_cllr, tar_threshold
 from likeness.eval.scoring import thresholds
-from likeness.eval.scoring.fusion import Fusion, fit_fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Scores, Trials
@@ -84,7 +84,7 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
     items = [item for name in cell.sources for item in corpora.items_of(data, name)]
     known, _ = embed(loaded.embedder, items, READ, meta=loaded.meta)
     folder.mkdir(parents=True, exist_ok=True)
-    embeddings.write(folder / "training.npz", known)
+    embeddings.write_embeddings(folder / "training.npz", known)
     lines = [f"{item.id} {item.label}\n" for item in items]
     (folder / "subjects.txt").write_text("".join(lines), encoding="utf-8")
     for part in ("head", "joined"):

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date as Date
+from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -12,23 +11,18 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import digest, sha256
+from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.subjects import CONNECTED
-from likeness.eval.metrics.unlabelled import centre_of, thresholds
-from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.thresholds import (
     LEAST_ERRORS,
     Far,
     OverSubjects,
-    Threshold,
     Thresholds,
     load,
-    save,
 )
-from likeness.eval.types import Embeddings, Trials
-from likeness.models.included import resolved
-from likeness.toolkit.gallery.store import contradictions
-from likeness.toolkit.models.loaded import Loaded, without_centre
+from likeness.eval.types import Trials
 
 FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
@@ -66,7 +60,7 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
     """
     if file is not None:
         return load(Path(file))
-    place = place_of(resolved(model))
+    place = place_of(model)
     return load(place) if place is not None and place.is_file() else ()
 
 
@@ -100,64 +94,6 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
         f"none of the stored thresholds holds here: they are for [{entries[0].origin.system}], and "
         f"these scores are [{system}]; measure them anew with `{SAVE}`, from scores of this model "
         "by `likeness score` without further options"
-    )
-
-
-def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
-    """The model as it embeds where its thresholds were estimated from unlabelled items.
-
-    It compares by the cosine there.
-
-    Raises:
-        LikenessError: The thresholds are of another model.
-    """
-    centre = entries[0].centre if entries else ()
-    if not centre:
-        return model
-    if (entries[0].origin.model, len(centre)) != (model.digest, model.embedder.dim):
-        raise LikenessError(
-            f"the thresholds are of another model ({entries[0].origin.system}); estimate them "
-            "anew with `likeness threshold`"
-        )
-    return _without(model, centre)
-
-
-def _without(model: Loaded, centre: tuple[float, ...]) -> Loaded:
-    """The model without the mean direction of a place."""
-    embedder = without_centre(model.embedder, centre)
-    settings = {**model.settings, "centre": digest([repr(centre)])[:16]}
-    return replace(model, embedder=embedder, similarity="cosine", settings=settings)
-
-
-def estimate(
-    model: Loaded, embeddings: Embeddings, fars: Sequence[float], *, data: str
-) -> Thresholds:
-    """Estimate thresholds for a place from the embeddings of its unlabelled items.
-
-    Args:
-        model: What embedded them.
-        embeddings: The items, of whom nobody is named.
-        fars: The false-accept rates.
-        data: What the items are called.
-
-    Raises:
-        LikenessError: There are too few items, or a rate is out of range.
-    """
-    unit = embeddings.unit()
-    values, centre = thresholds(unit, fars), tuple(centre_of(unit).tolist())
-    meta = _without(model, centre).meta
-    return Thresholds(
-        Origin(Scoring().system(meta), meta),
-        data,
-        subjects=None,
-        targets=0,
-        nontargets=0,
-        date=Date.today().isoformat(),
-        points=tuple(
-            Threshold("far", far, None, value) for far, value in zip(fars, values, strict=True)
-        ),
-        unlabelled=len(embeddings.ids),
-        centre=centre,
     )
 
 
@@ -223,7 +159,8 @@ def over_subjects(
     *,
     source: object = "",
 ) -> OverSubjects | None:
-    """What `likeness.eval.scoring.thresholds.measure` needs for rates that are kept with a confidence.
+    """What `likeness.eval.scoring.thresholds.measure` needs for rates that are kept with a
+    confidence.
 
     Args:
         confidence: Between 0 and 1; None for no guarantee.
@@ -260,26 +197,6 @@ def over_subjects(
     return OverSubjects(confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1))
 
 
-def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
-    """Take the thresholds of a model along to its export, which gives the same embeddings.
-
-    Args:
-        model: A MODEL, as `likeness.load` takes it.
-        meta: Of the model's embeddings.
-        exported: The .onnx file.
-
-    Returns:
-        Whether there were any.
-    """
-    entries = [entry for entry in find(model) if entry.origin.model == meta["model"]]
-    place = place_of(str(exported))
-    if place is None:
-        return False
-    for entry in reversed(entries):
-        save(place, entry)
-    return bool(entries)
-
-
 def left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
     """A sentence on rates that too few trials stand behind."""
     rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
@@ -314,7 +231,7 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
         known = [entry.origin.model for entry in load(path)] if path.exists() else [origin.model]
     else:
         place = place_of(str(to))
-        known = _digests(path) if place is not None and path.exists() else []
+        known = _digests(path, origin.model) if place is not None and path.exists() else []
     if place is None or origin.model not in known:
         raise LikenessError(
             f"{to} is no place for the thresholds of model {origin.model[:16]}"
@@ -325,16 +242,14 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
     return place, origin
 
 
-def _digests(path: Path) -> list[str]:
-    """The digests that embeddings of a model may state, the usual one first."""
-    if path.suffix.lower() == ".onnx":
-        from likeness.toolkit.models.onnx import read
+def _digests(path: Path, asked: str) -> list[str]:
+    """The digests that embeddings of a model may state, the usual one first.
 
-        contents = read(path)
-        if contents is not None:
-            return [str(contents[1]["digest"])]
-        # Which filterbanks an .onnx file of others was used with is not in the file.
-        return [sha256(path), digest([sha256(path), "3dspeaker"])]
-    from likeness.toolkit.models import checkpoint
-
-    return [checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)[2]]
+    A file of `likeness export` states the digest of its model in plain text.
+    """
+    if path.suffix.lower() != ".onnx":
+        return [sha256(find_model(path))]
+    if asked.encode() in path.read_bytes():
+        return [asked]
+    # Which filterbanks an .onnx file of others was used with is not in the file.
+    return [sha256(path), digest([sha256(path), "3dspeaker"])]

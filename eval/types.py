@@ -8,11 +8,8 @@ frames, F mel bins.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from types import MappingProxyType
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from unicodedata import normalize
 
@@ -136,88 +133,6 @@ def nfc(text: str) -> str:
             "rename it"
         ) from None
     return normalize("NFC", text)
-
-
-@dataclass(frozen=True, eq=False)
-class Embeddings:
-    """RAW embeddings of N items: the norm carries quality and is kept.
-
-    ids: N distinct strings, kept in Unicode NFC. matrix: (N, D) float32, finite. meta: text that
-    travels with the file (model digest, similarity to use, modality).
-    Raises LikenessError for a wrong shape, a repeated id, or a row that is not finite.
-    """
-
-    ids: tuple[str, ...]
-    matrix: Floats32
-    meta: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        with np.errstate(over="ignore"):  # rows that overflow are refused below
-            matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
-        if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
-            raise LikenessError(
-                f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "
-                f"got shape {matrix.shape}"
-            )
-        object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "ids", tuple(self.ids))
-        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
-        if len(self._row) != len(self.ids):
-            repeated = Counter(self.ids).most_common(1)[0][0]
-            raise LikenessError(
-                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
-                "every one must be unique"
-            )
-        # blocks stay in the cache, and need no memory of the matrix's size
-        step = max(1, (1 << 20) // matrix.shape[1])
-        for start in range(0, len(matrix), step):
-            if not np.isfinite(matrix[start : start + step]).all():
-                row = int(np.argmin(np.isfinite(matrix[start : start + step]).all(axis=1)))
-                raise LikenessError(
-                    f"embeddings: that of {self.ids[start + row]!r} holds NaN or infinity; extract "
-                    "it again or remove it"
-                )
-
-    def __repr__(self) -> str:
-        meta = "".join(f", {key} {value[:16]}" for key, value in self.meta.items())
-        norms = f", norms {self.norms.min():.4g} to {self.norms.max():.4g}" if self.ids else ""
-        return f"<Embeddings of {len(self)} items, {self.matrix.shape[1]} dimensions{norms}{meta}>"
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @cached_property
-    def _row(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.ids)}
-
-    @cached_property
-    def norms(self) -> Floats32:
-        """(N,) Euclidean norms."""
-        return norms_of(self.matrix).astype(np.float32)
-
-    def unit(self) -> Floats32:
-        """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
-        norms: Floats32 | Floats = self.norms
-        # rounded to float32, such norms lose digits
-        if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
-            norms = norms_of(self.matrix)
-        rows: Floats32 = unit_rows(self.matrix, norms)
-        return rows
-
-    def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """Row numbers (len(ids),) of `ids`.
-
-        LikenessError names the first without an embedding.
-        """
-        asked = list(ids)
-        rows = np.fromiter(
-            (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
-        )
-        for i in np.flatnonzero(rows < 0).tolist():
-            rows[i] = self._row.get(nfc(asked[i]), -1)
-        if (rows < 0).any():
-            raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
-        return rows
 
 
 def norms_of(rows: NDArray[Any]) -> Floats:

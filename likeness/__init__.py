@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 _NAMES = {
     "likeness.checking.check": ("check",),
     "likeness.benchmark": ("bench",),
-    "likeness.eval.scoring.fusion": ("Fusion", "load_fusion"),
+    "likeness.eval.metrics.calibration": ("Fusion", "load_fusion"),
     "likeness.eval.errors": ("LikenessError",),
     "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
     "likeness.eval.formats.trials": ("read_trials",),
@@ -31,16 +31,15 @@ _NAMES = {
     "likeness.eval.protocols.retrieval": ("RetrievalSettings",),
     "likeness.eval.protocols.verification": ("VerificationSettings",),
     "likeness.eval.scoring.plda": ("load_plda",),
-    "likeness.eval.scoring.score": ("Scored",),
+    "likeness.eval.scoring.score": ("Scored", "calibrate", "score"),
     "likeness.eval.scoring.settings": ("Scoring",),
     "likeness.eval.types": ("Scores", "Trials"),
-    "likeness.eval.formats.values": ("Embeddings", "read_embeddings"),
+    "likeness.eval.formats.embeddings": ("Embeddings", "read_embeddings"),
     "likeness.eval.protocols.evaluation": ("Evaluation", "evaluate"),
     "likeness.models.joining": ("join",),
     "likeness.checking.lists": ("items",),
     "likeness.models.model": ("Model", "load", "train"),
     "likeness.models.network": ("Network",),
-    "likeness.scoring": ("calibrate", "score"),
     "likeness.eval.protocols.searching": ("Clusters", "cluster", "identify", "retrieve"),
     "likeness.models.verdicts": ("Verification",),
     "likeness.eval.items.items": ("Item",),
@@ -62,13 +61,15 @@ if TYPE_CHECKING:
     from likeness.checking.check import check as check
     from likeness.checking.lists import items as items
     from likeness.eval.errors import LikenessError as LikenessError
+    from likeness.eval.formats.embeddings import Embeddings as Embeddings
+    from likeness.eval.formats.embeddings import read_embeddings as read_embeddings
     from likeness.eval.formats.provenance import likeness_version
     from likeness.eval.formats.subjects import read_durations as read_durations
     from likeness.eval.formats.subjects import read_mapping as read_mapping
     from likeness.eval.formats.trials import read_trials as read_trials
-    from likeness.eval.formats.values import Embeddings as Embeddings
-    from likeness.eval.formats.values import read_embeddings as read_embeddings
     from likeness.eval.items.items import Item as Item
+    from likeness.eval.metrics.calibration import Fusion as Fusion
+    from likeness.eval.metrics.calibration import load_fusion as load_fusion
     from likeness.eval.protocols.evaluation import Evaluation as Evaluation
     from likeness.eval.protocols.evaluation import evaluate as evaluate
     from likeness.eval.protocols.identification import (
@@ -80,22 +81,20 @@ if TYPE_CHECKING:
     from likeness.eval.protocols.searching import identify as identify
     from likeness.eval.protocols.searching import retrieve as retrieve
     from likeness.eval.protocols.verification import VerificationSettings as VerificationSettings
-    from likeness.eval.scoring.fusion import Fusion as Fusion
-    from likeness.eval.scoring.fusion import load_fusion as load_fusion
     from likeness.eval.scoring.plda import load_plda as load_plda
     from likeness.eval.scoring.score import Scored as Scored
+    from likeness.eval.scoring.score import calibrate as calibrate
+    from likeness.eval.scoring.score import score as score
     from likeness.eval.scoring.settings import Scoring as Scoring
     from likeness.eval.types import Scores as Scores
     from likeness.eval.types import Trials as Trials
     from likeness.models.joining import join as join
     from likeness.models.model import Model as Model
     from likeness.models.model import load as load
-    from likeness.models.model import train as train
     from likeness.models.network import Network as Network
     from likeness.models.verdicts import Verification as Verification
-    from likeness.scoring import calibrate as calibrate
-    from likeness.scoring import score as score
     from likeness.toolkit.gallery.gallery import open_gallery as open_gallery
+    from likeness.training.train import train as train
 
     __version__ = likeness_version()
 else:

@@ -20,6 +20,7 @@ import numpy as np
 import soundfile
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.formats.values import (
@@ -42,7 +43,7 @@ from likeness.eval.results import Result, complement, with_bounds
 from likeness.eval.scoring.score import score
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.temporary import temporary_folder
-from likeness.eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 from likeness.modalities.speaker.audio import read, resample
 from likeness.modalities.speaker.augment import add_noise
 from likeness.modalities.speaker.codec import round_trip

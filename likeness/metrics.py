@@ -18,6 +18,9 @@ from likeness.eval.intervals.small_rates import upper_bound as upper_bound
 from likeness.eval.intervals.uncertainty import discard_area as discard_area
 from likeness.eval.intervals.uncertainty import quality_auroc as quality_auroc
 from likeness.eval.intervals.uncertainty import risk_coverage as risk_coverage
+from likeness.eval.metrics.calibration import error_versus_reject as error_versus_reject
+from likeness.eval.metrics.calibration import fit_fusion as fit_fusion
+from likeness.eval.metrics.calibration import fit_ratio_fusion as fit_ratio_fusion
 from likeness.eval.metrics.classification import accuracy as accuracy
 from likeness.eval.metrics.classification import auroc as auroc
 from likeness.eval.metrics.classification import ece as ece
@@ -61,9 +64,6 @@ from likeness.eval.metrics.verification import tar_threshold as tar_threshold
 from likeness.eval.metrics.verification import threshold_at_eer as threshold_at_eer
 from likeness.eval.metrics.verification import verification_metrics as verification_metrics
 from likeness.eval.protocols.lfw import ten_fold_accuracy as ten_fold_accuracy
-from likeness.eval.scoring.fusion import error_versus_reject as error_versus_reject
-from likeness.eval.scoring.fusion import fit_fusion as fit_fusion
-from likeness.eval.scoring.fusion import fit_ratio_fusion as fit_ratio_fusion
 from likeness.eval.scoring.normalization import as_norm as as_norm
 from likeness.eval.scoring.normalization import cohort_mean as cohort_mean
 from likeness.eval.scoring.normalization import s_norm as s_norm

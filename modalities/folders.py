@@ -15,7 +15,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Items, label_numbers
-from likeness.eval.items.listing import files_below, is_kaldi_folder, list_items
+from likeness.eval.items.listing import files_below, is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.audio import speed_copies
@@ -226,19 +226,3 @@ def _records(path: Path) -> Items:
     from likeness.modalities.face import recordio
 
     return recordio.items(path)
-
-
-def suffixes_of(modality: str) -> tuple[str, ...]:
-    """Return the endings of the files that a modality reads, in small letters.
-
-    Example:
-        >>> ".flac" in suffixes_of("speaker"), ".jpg" in suffixes_of("face")
-        (True, True)
-    """
-    if modality == "speaker":
-        from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-
-        return SUFFIXES + AV_SUFFIXES
-    from likeness.toolkit.data.images import SUFFIXES as IMAGES
-
-    return IMAGES

@@ -31,12 +31,13 @@ from safetensors.torch import save_file
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings, trials
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import Item
+from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.protocols import ijb_files
 from likeness.eval.scoring import plda
-from likeness.eval.scoring.fusion import Fusion, load_fusion
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 from likeness.modalities.face import bins, recordio
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
@@ -135,7 +136,7 @@ def write_list(path: Path) -> None:
 
 
 def write_embeddings(path: Path) -> None:
-    embeddings.write(path, EMBEDDED)
+    embeddings.write_embeddings(path, EMBEDDED)
 
 
 PLDA = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
@@ -144,9 +145,9 @@ CASES = {
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
     "scores parquet": Case("s.parquet", write_list, trials.read_scores, native=True),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
-    "ark": Case("e.ark", write_embeddings, embeddings.read),
-    "npz": Case("e.npz", write_embeddings, embeddings.read),
-    "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
+    "ark": Case("e.ark", write_embeddings, embeddings.read_embeddings),
+    "npz": Case("e.npz", write_embeddings, embeddings.read_embeddings),
+    "parquet": Case("e.parquet", write_embeddings, embeddings.read_embeddings, native=True),
     "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.scoring.fusion import load_fusion
+from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
 from likeness.eval.types import Scores

@@ -15,6 +15,7 @@ SYNTHETIC = [
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
     "eval": METRICS | {"pyarrow"},
+    "eval.items": METRICS | {"pyarrow", "fsspec"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
     "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow"},
     "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "PIL", "soundfile"},
@@ -24,10 +25,11 @@ EXTERNAL = {
 }
 INTERNAL = {
     "eval": {"eval"},
+    "eval.items": {"eval"},
     "eval.formats": {"eval"},
     "eval.reports": {"eval"},
-    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", "eval.directional", "eval.errors"},
-    "toolkit.vmf": {"toolkit.vmf", "eval.directional", "eval.errors"},
+    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", "eval.metrics.directional", "eval.errors"},
+    "toolkit.vmf": {"toolkit.vmf", "eval.metrics.directional", "eval.errors"},
     "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{

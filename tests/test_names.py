@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import as_stored
 from likeness.eval.formats.subjects import read_mapping, subjects_of
 from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
@@ -23,7 +24,7 @@ from likeness.eval.metrics.groups import sides_of
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 from likeness.modalities.face.pairs import find_images
 from likeness.toolkit.gallery.gallery import open_gallery
 
@@ -47,9 +48,9 @@ def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
         f"{stored}/1 {stored}\n{listed}/2 {listed}\nann/1 ann\n", encoding="utf-8"
     )
     (tmp_path / "groups.txt").write_text(f"{stored} old\nann young\n", encoding="utf-8")
-    files.write(tmp_path / f"e{suffix}", embedded(f"{stored}/1", f"{stored}/2", "ann/1"))
+    files.write_embeddings(tmp_path / f"e{suffix}", embedded(f"{stored}/1", f"{stored}/2", "ann/1"))
     trials = read_trials(tmp_path / "trials.txt")
-    scores = score_trials(trials, files.read(tmp_path / f"e{suffix}"))
+    scores = score_trials(trials, files.read_embeddings(tmp_path / f"e{suffix}"))
     write_scores(tmp_path / "scores.txt", trials, scores)
     np.testing.assert_array_equal(read_scores(tmp_path / "scores.txt", trials)[1], scores)
     mapping = read_mapping(tmp_path / "subjects.txt")

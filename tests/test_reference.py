@@ -17,8 +17,8 @@ import yaml
 from packaging.version import Version
 
 import likeness
+from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_scores
-from likeness.eval.scoring.templates import read_enrolment
 from likeness.models.verdicts import PairRow, read_pairs
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.memory import Memory

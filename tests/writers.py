@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from likeness.eval.formats import embeddings, trials
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.types import Trials
 from likeness.toolkit.gallery.gallery import open_gallery
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training.log import Log, read_log
@@ -48,10 +49,12 @@ def embedded(version: int, num: int = 64) -> Embeddings:
 
 def table(name: str) -> tuple[Write, Read]:
     def read_back(folder: Path) -> object:
-        loaded = embeddings.read(folder / name)
+        loaded = embeddings.read_embeddings(folder / name)
         return [loaded.ids, loaded.matrix.tolist(), dict(loaded.meta)]
 
-    return lambda folder, version: embeddings.write(folder / name, embedded(version)), read_back
+    return lambda folder, version: embeddings.write_embeddings(
+        folder / name, embedded(version)
+    ), read_back
 
 
 def write_scores(folder: Path, version: int) -> None:

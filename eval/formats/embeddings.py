@@ -16,8 +16,13 @@ formats:
 
 import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +32,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import kaldi, npz, parquet
 from likeness.eval.formats.files import atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
-from likeness.eval.types import Embeddings, name_first, nfc, quoted
+from likeness.eval.types import Floats, Floats32, name_first, nfc, norms_of, quoted, unit_rows
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]
@@ -45,8 +50,116 @@ _REFUSED_IDS = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Raw embeddings of N items: the norm carries quality and is kept.
+
+    Attributes:
+        ids: N distinct names.
+        matrix: (N, D) float32, finite.
+        meta: texts that travel with a file: the model's digest, its modality and similarity.
+
+    Raises:
+        LikenessError: a wrong shape, repeated ids, or rows that are not finite.
+
+    Example:
+        >>> embeddings = Embeddings(("ann", "bob"), [[3, 4], [0, 2]])
+        >>> len(embeddings), embeddings.norms.tolist()
+        (2, [5.0, 2.0])
+    """
+
+    ids: tuple[str, ...]
+    matrix: Floats32
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with np.errstate(over="ignore"):  # rows that overflow are refused below
+            matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
+        if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
+            raise LikenessError(
+                f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "
+                f"got shape {matrix.shape}"
+            )
+        object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "ids", tuple(self.ids))
+        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
+        if len(self._row) != len(self.ids):
+            repeated = Counter(self.ids).most_common(1)[0][0]
+            raise LikenessError(
+                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
+                "every one must be unique"
+            )
+        # blocks stay in the cache, and need no memory of the matrix's size
+        step = max(1, (1 << 20) // matrix.shape[1])
+        for start in range(0, len(matrix), step):
+            if not np.isfinite(matrix[start : start + step]).all():
+                row = int(np.argmin(np.isfinite(matrix[start : start + step]).all(axis=1)))
+                raise LikenessError(
+                    f"embeddings: that of {self.ids[start + row]!r} holds NaN or infinity; extract "
+                    "it again or remove it"
+                )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the embeddings to a file, whole or not at all.
+
+        Args:
+            path: where to write. The ending chooses the format: .npz, .ark (with .scp) or
+                .parquet.
+
+        Raises:
+            LikenessError: another ending, or ids that the format cannot hold.
+
+        Example:
+            >>> Embeddings(("ann",), [[3, 4]]).save("ann.npz")
+            >>> read_embeddings("ann.npz").matrix.tolist()
+            [[3.0, 4.0]]
+        """
+        write_embeddings(path, self)
+
+    def __repr__(self) -> str:
+        meta = "".join(f", {key} {value[:16]}" for key, value in self.meta.items())
+        norms = f", norms {self.norms.min():.4g} to {self.norms.max():.4g}" if self.ids else ""
+        return f"<Embeddings of {len(self)} items, {self.matrix.shape[1]} dimensions{norms}{meta}>"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _row(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.ids)}
+
+    @cached_property
+    def norms(self) -> Floats32:
+        """(N,) Euclidean norms."""
+        return norms_of(self.matrix).astype(np.float32)
+
+    def unit(self) -> Floats32:
+        """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
+        norms: Floats32 | Floats = self.norms
+        # rounded to float32, such norms lose digits
+        if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
+            norms = norms_of(self.matrix)
+        rows: Floats32 = unit_rows(self.matrix, norms)
+        return rows
+
+    def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """Row numbers (len(ids),) of `ids`.
+
+        LikenessError names the first without an embedding.
+        """
+        asked = list(ids)
+        rows = np.fromiter(
+            (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
+        )
+        for i in np.flatnonzero(rows < 0).tolist():
+            rows[i] = self._row.get(nfc(asked[i]), -1)
+        if (rows < 0).any():
+            raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
+        return rows
+
+
 @step("reading embeddings")
-def read(path: str | Path) -> Embeddings:
+def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     """Reads the embeddings of a file in one of the formats above.
 
     Matrices of float16 and float64 become float32.
@@ -87,7 +200,7 @@ def read(path: str | Path) -> Embeddings:
 
 
 @step("writing embeddings")
-def write(path: str | Path, embeddings: Embeddings) -> None:
+def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     """Writes embeddings in the format of the path's suffix, whole or not at all.
 
     What was there before stays until everything is written.
@@ -123,7 +236,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
                 meta=np.array(meta),
             )
     elif suffix == ".ark":
-        kaldi.write(path, embeddings, meta)
+        kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
         _write_parquet(path, embeddings, meta)
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -19,7 +19,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import file_digest, json_object, size_limit
 from likeness.eval.formats.writing import full_disk, move, remove, staged, sync
-from likeness.eval.types import Embeddings, Floats32, quoted
+from likeness.eval.types import Floats32, quoted
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
@@ -32,7 +32,7 @@ _HEAD = re.compile(rb"\0B([FD])(?:V |M \x04\x01\0\0\0)\x04(.{4})", re.DOTALL)
 _Entry = tuple[str, Floats32, Path]  # id, vector, archive
 
 
-def write(path: Path, embeddings: Embeddings, meta: str) -> None:
+def write(path: Path, ids: Sequence[str], matrix: Floats32, meta: str) -> None:
     """Writes NAME.ark, NAME.scp and NAME.meta.json, each of them whole or not at all.
 
     NAME.scp is absent while it could lead into another archive than its own, and a meta that stands
@@ -40,7 +40,8 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
 
     Args:
         path: NAME.ark.
-        embeddings: The embeddings; their ids contain no blanks.
+        ids: (N,) without blanks.
+        matrix: (N, D) embeddings.
         meta: A JSON object of texts, as text.
 
     Raises:
@@ -50,10 +51,10 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
         Path(os.path.realpath(name)) for name in (path, path.with_suffix(".scp"), meta_path(path))
     )
     with staged(ark) as new_ark, staged(scp) as new_scp, staged(side) as new_side, full_disk(path):
-        head = b"\0BFV \4" + struct.pack("<i", embeddings.matrix.shape[1])
+        head = b"\0BFV \4" + struct.pack("<i", matrix.shape[1])
         place = 0
         with new_ark.open("wb") as file, new_scp.open("w", encoding="utf-8", newline="\n") as index:
-            for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
+            for name, row in zip(ids, matrix, strict=True):
                 index.write(f"{name} {path}:{place + len(name.encode()) + 1}\n")
                 place += file.write(name.encode() + b" " + head + row.astype("<f4").tobytes())
         stated = json.loads(meta) | {_ARCHIVE: file_digest(new_ark)}

@@ -1,5 +1,6 @@
 """What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
+from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.types import Bools, Ints, Trials, name_first
+from likeness.eval.types import Bools, Ints, Trials, name_first, nfc
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -218,3 +220,36 @@ def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:
     enrol, probe = subjects
     wrong: Bools = (enrol[trials.enrol] == probe[trials.probe]) != trials.target
     return wrong
+
+
+_HEADER = re.compile(r"(model|enroll?)([_-]?id)?|enrollment[_-]?id")  # of the first column
+
+
+def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
+    """Reads which items enrol which model: lines `model item item ...` (spk2utt) or one `model
+    item` line per item; a model's lines add up.
+
+    Separated by blanks or tabs, or by commas where every line has one; a header `model ...`,
+    comments, blank lines and .gz are fine. Returns {model: items}, both in file order. ValueError:
+    empty file; a model without items; an item twice in one model.
+    """
+    lines = [(number, nfc(line)) for number, line in text_lines(path)]
+    comma = all("," in line for _, line in lines)
+    fields = [
+        (number, [field.strip() for field in line.split(",")] if comma else line.split())
+        for number, line in lines
+    ]
+    if fields and _HEADER.fullmatch(fields[0][1][0].lower()):
+        del fields[0]
+    models: dict[str, list[str]] = {}
+    for number, (model, *listed) in fields:
+        known = models.setdefault(model, [])
+        known += listed
+        if not model or not listed or "" in listed or len(set(known)) < len(known):
+            raise LikenessError(
+                f"{path}: line {number} has an empty name, a model without an item, or an item "
+                "that the model has already, and that would count double"
+            )
+    if not models:
+        raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")
+    return {model: tuple(items) for model, items in models.items()}

@@ -5,19 +5,28 @@ folder beside its place, `.NAME.HEX.part`, until it is whole. The next writer of
 removes those of these folders that are older than a day: killed writers left them behind.
 """
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from likeness.eval.errors import LikenessError
+
+if TYPE_CHECKING:
+    pass
+if TYPE_CHECKING:
+    pass
+
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
@@ -210,3 +219,70 @@ def _label(path: Path) -> str:
     """The name that the hidden folder has in common with the file: a digest if the name is long."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
+
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Iterable[object]], delimiter: str) -> str:
+    """Give rows as a table of text with a head; a value that is not known is left empty.
+
+    Args:
+        columns: The names of the columns.
+        rows: The values of each row; None is not known.
+        delimiter: What separates the values.
+
+    Example:
+        >>> print(table_text(["id", "same"], [["a", True], ["b", None]], ","), end="")
+        id,same
+        a,true
+        b,
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(["" if value is None else _shown(value) for value in row])
+    return file.getvalue()
+
+
+def _shown(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write rows whole or not at all, separated as the ending of the file says.
+
+    Args:
+        path: The file, which ends in .csv or .tsv.
+        columns: The names of the columns.
+        rows: The values of each row; None is not known.
+
+    Raises:
+        LikenessError: The file has another ending, or its folder does not exist.
+    """
+
+    check_written(path, _DELIMITERS)
+    write_text(path, table_text(columns, rows, _DELIMITERS[path.suffix.lower()]))
+
+
+def check_written(path: Path, endings: Collection[str] = ()) -> None:
+    """Refuse a file that could not be written, before the work.
+
+    Args:
+        path: The file.
+        endings: The endings of files that are written, such as ".csv"; without any, all are.
+
+    Raises:
+        LikenessError: The file has another ending. Its folder does not exist.
+
+    Example:
+        >>> check_written(Path("nowhere/a.json"))
+        Traceback (most recent call last):
+            ...
+        likeness.LikenessError: nowhere/a.json: there is no folder nowhere; make it first
+    """
+    if endings and path.suffix.lower() not in endings:
+        raise LikenessError(f"{path}: name a file that ends in {', '.join(endings)}")
+    if not path.parent.is_dir():
+        raise LikenessError(f"{path}: there is no folder {path.parent}; make it first")

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Intervals, paired differences, and what a test can show."""

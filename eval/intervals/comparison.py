@@ -3,8 +3,8 @@ paired by subject and by seed.
 
 Two questions, two intervals. Would other SUBJECTS agree? The trained models are fixed, the subjects
 are resampled; every run is measured on the same draws, so that a difference is taken draw by draw
-(likeness.eval.intervals.bootstrap). Would other SEEDS agree? The subjects are fixed, the differences of equal
-seeds have a t interval.
+(likeness.eval.intervals.bootstrap). Would other SEEDS agree? The subjects are fixed, the
+differences of equal seeds have a t interval.
 """
 
 import hashlib

@@ -119,8 +119,8 @@ def calibration_error(
 
 
 def norm_auroc(columns: Columns, *, correct: str = "correct") -> float:
-    """likeness.eval.metrics.classification.auroc of the norm: do right predictions have longer embeddings
-    than wrong ones? NaN where all are right or all are wrong.
+    """likeness.eval.metrics.classification.auroc of the norm: do right predictions have longer
+    embeddings than wrong ones? NaN where all are right or all are wrong.
 
     correct: the column that says what is right; "recall@1" for retrieval, whose queries without a
     value (NaN) are left out; ties count as right from .5.

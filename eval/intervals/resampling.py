@@ -1,7 +1,8 @@
 """Verification metrics on resamples of subjects, and the weights that these give to trials.
 
 One resample draws n of the n subjects with replacement. With c[s] the times that subject s was
-drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (see `likeness.eval.intervals.bootstrap`).
+drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (see
+`likeness.eval.intervals.bootstrap`).
 
 Trials are sorted by score once. A metric then reads cumulative sums of integer weights. Of millions
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,

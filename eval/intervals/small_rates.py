@@ -3,8 +3,8 @@
 Without an error in n independent trials, a rate is below 1 - (1 - confidence)^(1/n), the exact
 bound of Clopper and Pearson (1934). At 95 % that is nearly 3/n, the "rule of three". Trials that
 share a subject are not independent. So n counts the subjects who have target trials, and the pairs
-of subjects of which no two share one (see `likeness.eval.intervals.guarantee`). If there is no error among
-all trials, there is none among one drawn trial of each of these.
+of subjects of which no two share one (see `likeness.eval.intervals.guarantee`). If there is no
+error among all trials, there is none among one drawn trial of each of these.
 
 The bound also holds for a threshold that was set on the same trials, as long as they show no error:
 it is the chance that a new score lies beyond the most extreme of n, whatever their distribution.

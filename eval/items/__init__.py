@@ -1,1 +1,1 @@
-"""TODO."""
+"""Items: what they are, how they are listed, labelled and paired, and whether they are there."""

@@ -23,6 +23,14 @@ from likeness.eval.items.remote import is_url
 from likeness.eval.progress import step, tracked
 from likeness.eval.types import name_first, nfc
 
+IMAGES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
+    *(".heic", ".heif"),  # through pillow-heif, the extra "heic"
+)
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
+AV_SOUNDS = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
+
+
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
 
 
@@ -31,6 +39,16 @@ UNREAD = {
     *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".mp4", ".m4a"),
     *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
 }
+
+
+def suffixes_of(modality: str) -> tuple[str, ...]:
+    """Return the endings of the files that a modality reads, in small letters.
+
+    Example:
+        >>> ".flac" in suffixes_of("speaker"), ".jpg" in suffixes_of("face")
+        (True, True)
+    """
+    return SOUNDS + AV_SOUNDS if modality == "speaker" else IMAGES
 
 
 @step("listing the data")

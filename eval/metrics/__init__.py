@@ -1,1 +1,1 @@
-"""TODO."""
+"""Metrics of scores, embeddings and labels."""

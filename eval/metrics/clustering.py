@@ -90,9 +90,9 @@ def agreement(labels: Sequence[str], clusters: Counts) -> dict[str, float]:
 
     Returns:
         purity, the share of items whose cluster has most items of their label; nmi, see
-        `likeness.eval.metrics.retrieval.nmi_of`; and bcubed_precision, bcubed_recall and bcubed_f1 (Bagga
-        and Baldwin 1998): of each item, the share of its cluster that has its label, the share of
-        its label that is in its cluster, and the harmonic mean of both means.
+        `likeness.eval.metrics.retrieval.nmi_of`; and bcubed_precision, bcubed_recall and bcubed_f1
+        (Bagga and Baldwin 1998): of each item, the share of its cluster that has its label, the
+        share of its label that is in its cluster, and the harmonic mean of both means.
 
     Example:
         >>> agreement(["a", "a", "b"], np.array([1, 1, 1]))["purity"]

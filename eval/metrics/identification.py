@@ -4,8 +4,8 @@ by name.
 A gallery enrols subjects, each by one or several templates; a probe's score for a subject is the
 best over that subject's templates. A probe is mated if its subject is enrolled. The order of rows
 never matters: rank-k and CMC are expected values over the orders of tied subjects (as in
-likeness.eval.metrics.retrieval), so constant scores give chance; TPIR, the rate of a system that acts on
-its first candidate, counts a tie for first place as a miss.
+likeness.eval.metrics.retrieval), so constant scores give chance; TPIR, the rate of a system that
+acts on its first candidate, counts a tie for first place as a miss.
 
 Identification needs only a probe's mate, its best rival and how many stand before the mate: that is
 what a search keeps, block by block, never the scores of all probes against all subjects.
@@ -305,9 +305,10 @@ def search_embeddings(
     """`search` straight from embeddings, in blocks: about 150 MB beside the inputs, whatever their
     number.
 
-    probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of likeness.eval.metrics.similarity. Equal
-    rows give equal scores to the last bit, so ties stay ties. LikenessError: as for `search`, rows
-    with NaN or infinity, D that differs, unknown similarity.
+    probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of
+    likeness.eval.metrics.similarity. Equal rows give equal scores to the last bit, so ties stay
+    ties. LikenessError: as for `search`, rows with NaN or infinity, D that differs, unknown
+    similarity.
     """
     keep_freed_memory()
     enrolled, mate = _labels(gallery_subjects, probe_subjects)

@@ -35,9 +35,9 @@ embeddings, with their number and names.
 The first three take their products in float32 (relative error about 1e-7 of |x||y|, for norms from
 1e-18 to 1e18); what follows, and the result of `pairs`, is float64. Rounding may put a cosine 1e-7
 above 1. The others need differences of nearly equal numbers and take float64 products: twice the
-time, and |x - x| may still come out as 1e-8 |x|. log C and A are exact, see eval/metrics/directional.py,
-and not the quadratic fits of the code of the paper; nor is its KL, which has the wrong sign and
-lacks A.
+time, and |x - x| may still come out as 1e-8 |x|. log C and A are exact, see
+eval/metrics/directional.py, and not the quadratic fits of the code of the paper; nor is its KL,
+which has the wrong sign and lacks A.
 """
 
 import warnings
@@ -50,9 +50,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
 from likeness.eval.progress import report
-from likeness.eval.types import Embeddings, Floats, Floats32, Trials, norms_of, unit_rows
+from likeness.eval.types import Floats, Floats32, Trials, norms_of, unit_rows
 
 # The parameter of a similarity: its default, and the lowest and highest value. That of `simple` is
 # the cosine of an angle.

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.formats.values import (
     ColumnNames,
@@ -36,14 +38,21 @@ from likeness.eval.results import Result, write_json
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.eval.types import Embeddings, Scores, Trials
-from likeness.training.held_out import HeldOutFiles, run_of_scores
+from likeness.eval.types import Scores, Trials
 
 if TYPE_CHECKING:
     from likeness.eval.reports.media import Media
-    from likeness.models.model import Model
 
 System = File | Scored | Scores
+
+
+class Deciding(Protocol):
+    """A loaded model, which says where its thresholds lie."""
+
+    source: str
+    thresholds_file: File | None
+
+
 Embedded = File | Embeddings | Sequence[File | Embeddings]
 """What was scored: of all systems, or of each in their order."""
 
@@ -135,7 +144,7 @@ class Evaluation:
         """
         return self._only.threshold(far=far, p_target=p_target)
 
-    def save_thresholds(self, to: File | Model, *, guarantee: float | None = None) -> Thresholds:
+    def save_thresholds(self, to: File | Deciding, *, guarantee: float | None = None) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -268,8 +277,8 @@ class Evaluation:
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
             media: folder of the recordings or images that the ids name, a list `id path`, or a
-                table, Kaldi folder or .rttm file, or what `likeness.eval.formats.values.media_of` read of these.
-                The page then shows those of the hardest trials.
+                table, Kaldi folder or .rttm file, or what `likeness.eval.reports.media.media_of`
+                read of these. The page then shows those of the hardest trials.
             command: makes the page again.
             training: the curves of the training, which the page then shows as well.
 
@@ -280,8 +289,7 @@ class Evaluation:
             LikenessError: the scores have no ids, so that media tell nothing of them. The list of
                 the media cannot be read.
         """
-        from likeness.eval.formats.values import media_of
-        from likeness.eval.reports.media import Media
+        from likeness.eval.reports.media import Media, media_of
         from likeness.eval.reports.verification import write_page
 
         if media is None and self.run is not None and self.run.items.is_file():

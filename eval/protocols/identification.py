@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import labels_of
 from likeness.eval.intervals.bootstrap import (
     Drawn,
@@ -37,7 +38,6 @@ from likeness.eval.progress import step
 from likeness.eval.results import Result, with_bounds
 from likeness.eval.types import (
     Bools,
-    Embeddings,
     Floats,
     check_choice,
     check_counts,
@@ -54,8 +54,8 @@ class IdentificationSettings:
     """How probes are searched and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity that the
-            meta of the embeddings names, or for cosine where it names none.
+        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
+            that the meta of the embeddings names, or for cosine where it names none.
         fpirs: False-positive identification rates, one TPIR for each.
         ranks: K of rank-K.
         protocol: Open or closed, see `likeness.eval.metrics.identification.RULES`.

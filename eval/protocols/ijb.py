@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.identification import Protocol
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.similarity import pairs as score_pairs
@@ -33,7 +34,7 @@ from likeness.eval.protocols.ijb_files import Faces, Side
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result
 from likeness.eval.scoring.templates import Method, pool
-from likeness.eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
+from likeness.eval.types import Floats, Floats32, Ints, Scores, Trials, check_choice
 
 Flip = Literal["sum", "mean", "none", "included"]
 MediaPooling = Literal["mean", "none"]

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.values import digests_of, names_of_files
 from likeness.eval.protocols import ijb as protocol
 from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.results import Result
-from likeness.eval.types import Embeddings, Trials, name_first
+from likeness.eval.types import Trials, name_first
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
@@ -132,7 +133,7 @@ def _pooled(
     if files.landmarks in _lists(files, presets):
         scores = ijb_files.read_detector_scores(files.landmarks, faces)
     for name, path in zip(names, features, strict=True):
-        rows = embeddings.read(path)
+        rows = embeddings.read_embeddings(path)
         made = {
             preset: protocol.templates(rows, faces, switches, detector_scores=scores)
             for preset, switches in presets.items()

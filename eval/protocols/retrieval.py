@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import labels_of
 from likeness.eval.intervals import bootstrap, uncertainty
 from likeness.eval.metrics.ranks import Counts
@@ -16,14 +17,7 @@ from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
 from likeness.eval.results import Result, table, with_bounds
-from likeness.eval.types import (
-    Bools,
-    Embeddings,
-    Floats,
-    check_choice,
-    check_counts,
-    freeze_numbers,
-)
+from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
 
 Quality = Literal["norm"] | Mapping[str, float]
 Conventions = dict[str, str | float | int]
@@ -41,8 +35,8 @@ class RetrievalSettings:
     """How queries search and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity that the
-            meta of the queries names, or for cosine where it names none.
+        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
+            that the meta of the queries names, or for cosine where it names none.
         ks: K of recall@K.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the classes of the queries; 0 leaves the
@@ -275,8 +269,8 @@ def class_bounds(
 ) -> dict[str, bootstrap.Bounds]:
     """Intervals of the means of per-query values (Q,), all on the same draws.
 
-    The classes are drawn, see `likeness.eval.intervals.bootstrap.times_drawn`. The ranks stay those of the
-    whole gallery.
+    The classes are drawn, see `likeness.eval.intervals.bootstrap.times_drawn`. The ranks stay those
+    of the whole gallery.
 
     Args:
         per_query: Metric -> (Q,) values.

@@ -6,16 +6,10 @@ from os import PathLike
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import labels_of
-from likeness.eval.formats.values import (
-    File,
-    Names,
-    digests_of,
-    embeddings_of,
-    files_in,
-    names_of,
-    write_rows,
-)
+from likeness.eval.formats.values import File, Names, digests_of, embeddings_of, files_in, names_of
+from likeness.eval.formats.writing import write_rows
 from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.clustering import Method, agreement
 from likeness.eval.metrics.clustering import cluster as cluster_rows
@@ -25,7 +19,6 @@ from likeness.eval.protocols.identification import identify as identify_values
 from likeness.eval.protocols.retrieval import RetrievalSettings, Retrieved
 from likeness.eval.protocols.retrieval import retrieve as retrieve_values
 from likeness.eval.results import Result, write_json
-from likeness.eval.types import Embeddings
 
 Side = tuple[Embeddings, Mapping[str, str] | None]
 """Embeddings, and the label of each id; None for the first folder of the ids."""
@@ -85,8 +78,8 @@ class SearchEvaluation:
         Returns:
             The path of the page.
         """
-        from likeness.eval.formats.values import media_of
         from likeness.eval.reports import search
+        from likeness.eval.reports.media import media_of
 
         kind = "subject" if isinstance(self.measured, Identified) else "label"
         labels = labels_of("queries", self.queries[0].ids, self.queries[1], kind)
@@ -275,7 +268,7 @@ class Clusters:
         Returns:
             The path of the page.
         """
-        from likeness.eval.formats.values import media_of
+        from likeness.eval.reports.media import media_of
         from likeness.eval.reports.search import clustering
 
         inside = self.numbers > 0

@@ -45,7 +45,8 @@ class VerificationSettings:
         c_fa: Cost of a false accept in the DCF.
         fars: False-accept rates, one TAR for each.
         eer_method: How the EER is read off the ROC, see `likeness.eval.metrics.verification.eer`.
-        tar_rule: Which threshold belongs to a FAR, see `likeness.eval.metrics.verification.tar_at_far`.
+        tar_rule: Which threshold belongs to a FAR, see
+        `likeness.eval.metrics.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
         terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
         level: Share of the resamples that an interval spans.
@@ -186,7 +187,8 @@ def evaluate(
         system: Its name in tables; so is `protocol`.
 
     Raises:
-        LikenessError: As in `likeness.eval.metrics.verification` and `likeness.eval.intervals.bootstrap`.
+        LikenessError: As in `likeness.eval.metrics.verification` and
+        `likeness.eval.intervals.bootstrap`.
 
     >>> scores = Scores([3, 2, 1, 0, -1, -2], [True, True, False, True, False, False])
     >>> evaluated = evaluate(scores, VerificationSettings(num_resamples=0))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.bootstrap import bounds
 from likeness.eval.intervals.per_item import Metric, PerItem
@@ -17,7 +18,6 @@ from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import EMPTY, block, prose, recompute, table, write
 from likeness.eval.results import bracketed, reasons
-from likeness.eval.types import Embeddings
 
 _LEVEL = 0.95
 _NUM_MISTAKES = 12

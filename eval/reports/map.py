@@ -12,9 +12,10 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.reports.figures import COLOURS, MARKERS, columns, drawn, legend, plot
 from likeness.eval.reports.page import block, prose
-from likeness.eval.types import Embeddings, Floats, norms_of, unit_rows
+from likeness.eval.types import Floats, norms_of, unit_rows
 
 _NUM_NAMED = 12  # classes that a legend can hold
 _DISC = 0.9  # opacity of a point

@@ -13,7 +13,7 @@ import io
 import os
 import warnings
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
@@ -24,16 +24,17 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import as_stored
+from likeness.eval.formats.values import File
+from likeness.eval.items.listing import IMAGES, SOUNDS
 from likeness.eval.types import Floats, name_first
+
+if TYPE_CHECKING:
+    from likeness.eval.items.items import Item
+
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-IMAGES = (
-    *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
-    *(".heic", ".heif"),  # through pillow-heif, the extra "heic"
-)
-SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
 # Of an image, known before it is decoded: 67 megapixels, 192 MiB decoded. Larger ones are scans or
 # attacks.
 MAX_PIXELS = 2**26
@@ -329,3 +330,44 @@ def drawing(heard: Heard) -> bytes:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=70, optimize=True)
     return file.getvalue()
+
+
+def media_of(source: File | Mapping[str, Path] | None) -> Media:
+    """The media in a folder, of a list or of a table.
+
+    Args:
+        source: a folder, as `media_of_folder` takes it; or a list, a table, a Kaldi folder or an
+            .rttm file (see `likeness.eval.items.listing`), whose items may be stretches of
+            recordings; a mapping from ids to files; or None for no media.
+
+    Raises:
+        LikenessError: there is no such file or folder. The list or table cannot be understood.
+    """
+    from likeness.eval.items.listing import is_kaldi_folder, list_items
+
+    if source is None or isinstance(source, Mapping):
+        return Media((source or {}).get)
+    source = Path(source)
+    if source.is_dir() and not is_kaldi_folder(source):
+        return media_of_folder(source)
+    return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))
+
+
+def media_of_items(items: Sequence[Item]) -> Media:
+    """The media of items by their ids. Those inside tar shards have none.
+
+    Example:
+        >>> from likeness.eval.items.items import Item
+        >>> item = Item("ann/1", Path("ann.wav"), "ann", stretch=(1.0, 2.5))
+        >>> media_of_items([item]).show("ann/2")
+        Markup('')
+    """
+    rows = {item.id: row for row, item in enumerate(items)}
+
+    def find(id: str) -> Source:
+        item = items[rows[id]] if id in rows else None
+        if item is None or item.span is not None:
+            return None
+        return item.path if item.stretch is None else Stretch(item.path, *item.stretch)
+
+    return Media(find)

@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals.uncertainty import risk_coverage
 from likeness.eval.metrics.cleaning import Fit
 from likeness.eval.metrics.identification import Searched, rank_hits, tpir
@@ -36,7 +37,7 @@ from likeness.eval.reports.page import (
     write,
 )
 from likeness.eval.results import Result, footnotes
-from likeness.eval.types import Embeddings, Floats
+from likeness.eval.types import Floats
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5

@@ -17,6 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from scipy.special import ndtri
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.intervals.paired import notes as paired_notes
 from likeness.eval.intervals.paired import rows as paired_rows
@@ -55,7 +56,7 @@ from likeness.eval.results import (
     metric_label,
     metric_text,
 )
-from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials, counted
+from likeness.eval.types import Floats, Ints, Scores, Trials, counted
 
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared

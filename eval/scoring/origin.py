@@ -15,7 +15,7 @@ from typing import Any
 
 from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.metrics.calibration import Fusion
 
 FORMAT = "likeness.origin/1"
 
@@ -113,3 +113,32 @@ def read_origin(scores: str | Path) -> Origin | None:
         "damaged ({error}); remove it, or score the trials again",
     )
     return origin if digest == sha256(Path(scores)) else None
+
+
+def contradictions(meta: Mapping[str, object], expected: Mapping[str, object] | None) -> list[str]:
+    """Lists in what the meta of a gallery differs from what is expected of it.
+
+    Where the expected meta names a model, settings (crops, flip, faces) that only the gallery has
+    count too, because without them that model gives other embeddings. The similarity is the
+    exception.
+
+    Args:
+        meta: What the gallery says.
+        expected: What it should say; None for whatever it says.
+
+    Returns:
+        A text for each entry that differs.
+
+    Example:
+        >>> contradictions({"model": "a"}, {"model": "b"})
+        ["model 'a' and not 'b'"]
+    """
+    needed = dict(expected or {})
+    more = []
+    if "model" in needed:
+        more = [key for key in meta if key not in needed and key != "similarity"]
+    return [
+        f"{key} {meta.get(key)!r} and not {needed.get(key)!r}"
+        for key in (*needed, *more)
+        if meta.get(key) != needed.get(key)
+    ]

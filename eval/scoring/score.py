@@ -1,43 +1,38 @@
 """Scores of a list of trials.
 
-`score` applies a `Scoring`, and `calibrate` fits the calibration for it. Both take and give values;
-`likeness score` reads and writes the files.
+`score` applies a `Scoring`, and `calibrate` fits the calibration for it. Both take files or values.
 
 Each measure of quality enters a calibration as the lower and the higher of the two sides of a
 trial. Differences, and ratios of what stands under the logarithm, are linear in these: WeSpeaker's
 QMF.
 """
 
+from __future__ import annotations
+
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.trials import write_scores
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.trials import read_trials, write_scores
+from likeness.eval.formats.values import ColumnNames, File, Models, embeddings_of, models_of
+from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.scoring import normalization, templates
-from likeness.eval.scoring.fusion import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.scoring.origin import Origin, digest_of, write_origin
 from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
-from likeness.eval.types import (
-    Embeddings,
-    Floats,
-    Floats32,
-    Scores,
-    Trials,
-    check_choice,
-    name_first,
-)
+from likeness.eval.types import Floats, Floats32, Scores, Trials, check_choice, name_first
 
-Models = Mapping[str, Sequence[str]]
+Missing = Literal["refuse", "skip"]
 _EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
-PLAIN = Scoring()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +69,10 @@ class Scored:
 
     def __repr__(self) -> str:
         return f"<Scored: {len(self)} trials by {self.system}>"
+
+    def of_list(self, name: str) -> Scored:
+        """The same scores with a name for their list, which their thresholds will state."""
+        return replace(self, origin=self.origin and replace(self.origin, trials=name))
 
     def save(self, path: str | Path) -> None:
         """Writes the score file that `likeness score` writes, whole or not at all.
@@ -131,113 +130,221 @@ class Sides:
     i: NDArray[np.int64]
     j: NDArray[np.int64]
     cohort: Floats32 | None
-    models: Models | None
+    models: Mapping[str, Sequence[str]] | None
     similarity: str
 
 
 def score(
-    trials: Trials,
-    embeddings: Embeddings,
-    scoring: Scoring = PLAIN,
+    trials: File | Trials,
+    embeddings: File | Embeddings,
+    scoring: Scoring | None = None,
     *,
-    probe: Embeddings | None = None,
+    probe: File | Embeddings | None = None,
     models: Models | None = None,
+    columns: ColumnNames = "",
+    strip_extension: bool = False,
+    missing: Missing = "refuse",
 ) -> Scored:
-    """Scores a list of trials.
+    """Score a list of trials.
 
     Args:
-        trials: P trials between enrolment ids and probe ids.
-        embeddings: Of both sides, or of the enrolment side if `probe` has the other.
-        scoring: How the trials are scored.
-        probe: Embeddings of the probe side, where they are apart.
-        models: The items that enrol each model, as `templates.read_enrolment` gives them. The
-            enrolment ids of the trials are then models.
+        trials: P pairs of ids, as a trial list file, as Trials, or as a table of pandas.
+        embeddings: a file of embeddings, or what `Model.embed` gives.
+        scoring: similarity, score normalisation, PLDA and calibration. By default the similarity
+            that the embeddings name.
+        probe: embeddings of the probe side, where they are apart.
+        models: the items that enrol each model, as a file of `model item item ...` lines or as a
+            mapping. The enrolment ids of the trials are then models.
+        columns: which column of the trial list is which, where it does not say so itself:
+            "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
+        strip_extension: whether ids of trials and embeddings may differ in the extension of a
+            file, as ann/1.wav and ann/1 do.
+        missing: what becomes of trials whose ids have no embedding: "refuse", or "skip", which
+            leaves them out, with a warning that counts them.
 
     Returns:
-        The scores (P,), with the trials and what gave them.
+        The scores (P,), higher for more similar pairs, with their trials.
 
     Raises:
-        LikenessError: Ids have no embedding, no model or no duration. The embeddings, the cohort
-            and the mean differ in D, the calibration is of another system, or the cohort or the
-            durations that it needs are missing.
+        LikenessError: ids have no embedding and `missing` is "refuse", or no trial has any. A file
+            is of another kind, or two inputs contradict each other.
+        FileNotFoundError: a file does not exist.
 
-    Warns:
-        UserWarning: Embeddings are zero vectors, or of another model than the rest; or the cohort
-            has ids of the trials.
-
-    >>> embeddings = Embeddings(("ann/1", "ann/2", "bob/1"), [[3, 4], [6, 8], [4, -3]])
-    >>> trials = Trials(("ann/1",), ("ann/2", "bob/1"), [0, 0], [0, 1], [True, False])
-    >>> score(trials, embeddings, Scoring(similarity="dot")).values.tolist()
-    [50.0, 0.0]
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> scores = likeness.score("trials.txt", embeddings)
+        >>> len(scores), scores.system.partition(",")[0]
+        (28, 'cosine')
     """
-    calibration = scoring.calibration
-    system = scoring.system(embeddings.meta, of_models=models is not None)
+    scoring = scoring or Scoring()
+    inputs = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
+    meta, calibration = inputs.embeddings.meta, scoring.calibration
+    system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
             f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
             f"are [{system}]; fit one for this system"
         )
-    sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
+    sides = inputs.sides(scoring)
     values = _values(sides, scoring)
     if calibration is not None:
         values = calibration.apply(
             values, quality_of(sides, measures_of(calibration.names), scoring)
         )
     origin = None
-    if probe is None or dict(probe.meta) == dict(embeddings.meta):
-        origin = Origin(system, embeddings.meta, digest_of(calibration))
-    return Scored(trials, values, system, origin)
+    if inputs.probe is None or dict(inputs.probe.meta) == dict(meta):
+        origin = Origin(system, meta, digest_of(calibration), inputs.name)
+    return Scored(inputs.trials, values, system, origin)
 
 
 def calibrate(
-    trials: Trials,
-    embeddings: Embeddings,
-    scoring: Scoring = PLAIN,
+    trials: File | Trials,
+    embeddings: File | Embeddings,
+    scoring: Scoring | None = None,
     *,
     quality: Sequence[str] = (),
     p_target: float = 0.5,
-    probe: Embeddings | None = None,
+    probe: File | Embeddings | None = None,
     models: Models | None = None,
+    columns: ColumnNames = "",
+    strip_extension: bool = False,
+    missing: Missing = "refuse",
 ) -> Fusion:
-    """Fits a calibration of the scores that `score` gives with the same arguments.
+    """Fit a calibration of the scores that `score` gives, as `likeness fit calibration` does.
 
-    The scores become log-likelihood ratios with `dataclasses.replace(scoring, calibration=...)`.
+    It turns scores into natural log-likelihood ratios. `likeness.load(..., calibration=...)` and
+    `Scoring(calibration=...)` take it, and its `save(path)` writes a file for the command line.
 
     Args:
-        trials: P trials with labels, of other subjects than those to be scored.
-        embeddings: As in `score`; so are `scoring`, `probe` and `models`.
-        quality: Measures of `likeness.eval.scoring.settings.QUALITY` that help the score.
-        p_target: The prior of a target trial at which the calibration is to be good.
+        trials: P pairs of ids with labels, of other subjects than those to be scored.
+        embeddings: as in `score`; so are `scoring`, `probe` and `models`.
+        scoring: without a calibration.
+        quality: measures that help the score: "log_norm", "log_duration", "cohort_mean".
+            `Model.verify` can compute "log_norm" alone.
+        p_target: the prior of a target trial at which the calibration is to be good.
+        probe: embeddings of the probe side, where they are apart.
+        models: the items that enrol each model.
+        strip_extension: as in `score`.
+        missing: as in `score`.
+
+    Returns:
+        The calibration.
 
     Raises:
-        LikenessError: The trials have no labels, `scoring` has a calibration already, a measure is
-            unknown or lacks its cohort or durations; and as `calibration.fit_fusion`. As
-            `score`.
+        LikenessError: the trials have no labels, the scores separate them without an error, or
+            higher scores are less similar.
+        LikenessError, FileNotFoundError: as `score`.
 
-    >>> import numpy as np
-    >>> subjects = np.repeat([[0.5], [-0.5]], 4, axis=0)
-    >>> noise = np.random.default_rng(0).standard_normal((8, 3))
-    >>> embeddings = Embeddings(tuple("abcdefgh"), subjects + noise)
-    >>> i, j = np.triu_indices(8, k=1)
-    >>> trials = Trials(embeddings.ids, embeddings.ids, i, j, (i < 4) == (j < 4))
-    >>> fitted = calibrate(trials, embeddings, Scoring("dot"))
-    >>> fitted.weights[0] > 0, fitted.systems
-    (True, ('dot',))
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> fitted = likeness.calibrate("trials.txt", embeddings)
+        >>> model = likeness.load("runs/voices", calibration=fitted)
+        >>> 0 < model.verify("a.wav", "b.wav").probability < 1
+        True
+        >>> fitted.save("calibration.json")
+        >>> likeness.load_fusion("calibration.json") == fitted
+        True
     """
-    for measure in quality:
+    scoring = scoring or Scoring()
+    measures = (quality,) if isinstance(quality, str) else quality
+    for measure in measures:
         check_choice("quality measure", measure, QUALITY)
-    if scoring.calibration is not None or trials.target is None:
-        lacks = "a list with labels" if trials.target is None else "a scoring without calibration"
+    inputs = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
+    target = inputs.trials.target
+    if scoring.calibration is not None or target is None:
+        lacks = "a list with labels" if target is None else "a scoring without calibration"
         raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
-    sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
+    sides = inputs.sides(scoring)
     return fit_fusion(
         _values(sides, scoring),
-        trials.target,
-        quality=quality_of(sides, quality, scoring),
-        names=column_names(quality),
+        target,
+        quality=quality_of(sides, measures, scoring),
+        names=column_names(measures),
         p_target=p_target,
-        systems=(scoring.system(embeddings.meta, of_models=models is not None),),
+        systems=(scoring.system(inputs.embeddings.meta, of_models=models is not None),),
     )
+
+
+class _Inputs(NamedTuple):
+    """What trials are scored with, in memory; `name` is that of their list, where it is a file."""
+
+    trials: Trials
+    embeddings: Embeddings
+    probe: Embeddings | None
+    models: Mapping[str, Sequence[str]] | None
+    name: str
+
+    def sides(self, scoring: Scoring) -> Sides:
+        """Both sides of the trials."""
+        return sides_of(self.trials, self.embeddings, scoring, probe=self.probe, models=self.models)
+
+
+def _read(
+    trials: File | Trials,
+    embeddings: File | Embeddings,
+    probe: File | Embeddings | None,
+    models: Models | None,
+    columns: ColumnNames,
+    strip_extension: bool,
+    missing: Missing,
+) -> _Inputs:
+    """Read what is a file, and give the ids the spelling of the embeddings. As for `score`."""
+    name = str(trials) if isinstance(trials, str | PathLike) else ""
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
+    enrol, items_of = embeddings_of(embeddings), models_of(models)
+    other = None if probe is None else embeddings_of(probe)
+    if strip_extension:
+        asked = [*listed.enrol_ids, *listed.probe_ids]
+        asked += [item for items in (items_of or {}).values() for item in items]
+        enrol = with_spellings(enrol, asked)
+        other = None if other is None else with_spellings(other, asked)
+    if missing == "skip":
+        listed, items_of, left_out = _with_embeddings(listed, enrol, other, items_of)
+        name += left_out
+    return _Inputs(listed, enrol, other, items_of, name)
+
+
+def _with_embeddings(
+    trials: Trials,
+    embeddings: Embeddings,
+    probe: Embeddings | None,
+    models: Mapping[str, Sequence[str]] | None,
+) -> tuple[Trials, Mapping[str, Sequence[str]] | None, str]:
+    """Leave out the trials of which a side has no embedding, with a warning that counts them.
+
+    Args:
+        trials: P trials.
+        embeddings: Of both sides, or of the enrolment side if `probe` has the other.
+        probe: Of the probe side.
+        models: The items of each model. One that lacks an item's embedding is left out.
+
+    Returns:
+        The other trials, the models that have all of their items, and words for the list's name,
+        such as ", without 3 of 28 trials". All as they were where nothing is missing, and where
+        nothing would be left.
+    """
+    whole = models
+    if models is None:
+        enrolled = lacking(trials.enrol_ids, embeddings)
+    else:
+        items = dict.fromkeys(item for items in models.values() for item in items)
+        no_item = set(lacking(items, embeddings))
+        whole = {name: its for name, its in models.items() if no_item.isdisjoint(its)}
+        enrolled = [name for name in trials.enrol_ids if name not in whole]
+    probed = lacking(trials.probe_ids, embeddings if probe is None else probe)
+    kept = ~np.isin(trials.enrol_ids, enrolled)[trials.enrol]
+    kept &= ~np.isin(trials.probe_ids, probed)[trials.probe]
+    if kept.all() or not kept.any():
+        return trials, models, ""
+    both = list(dict.fromkeys([*enrolled, *probed]))
+    count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
+    warnings.warn(
+        f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
+        stacklevel=4,
+    )
+    return trials.rows(kept), whole, f", without {count}"
 
 
 def sides_of(
@@ -246,7 +353,7 @@ def sides_of(
     scoring: Scoring,
     *,
     probe: Embeddings | None = None,
-    models: Models | None = None,
+    models: Mapping[str, Sequence[str]] | None = None,
 ) -> Sides:
     """Both sides of the trials as they are compared: pooled, and with the mean subtracted.
 
@@ -452,7 +559,7 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
     return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
 
 
-def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
+def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """The models of the trials, in their order, with their items."""
     absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:

@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.embeddings import Embeddings, read_embeddings
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
+from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
-from likeness.eval.scoring.fusion import Fusion, load_fusion
 from likeness.eval.scoring.normalization import check_cohort
 from likeness.eval.scoring.plda import Plda, load_plda
-from likeness.eval.types import Embeddings, check_choice, check_counts
+from likeness.eval.types import check_choice, check_counts
 
 Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
@@ -70,8 +70,8 @@ class Scoring:
     embeddings, PLDA, mapping or calibration that is read from it.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity that the
-            meta of the embeddings names, or for cosine where it names none.
+        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
+            that the meta of the embeddings names, or for cosine where it names none.
         pooling: How the items of a model become one embedding, see
             `likeness.eval.scoring.templates`.
         subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.

@@ -22,10 +22,8 @@ Cosine does not see the factor between the first two, nor between the last two; 
 similarities do.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,12 +31,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.cores import keep_freed_memory
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import text_lines
-from likeness.eval.types import Embeddings, Floats, Floats32, check_choice, nfc
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.types import Floats, Floats32, check_choice
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 
-_HEADER = re.compile(r"(model|enroll?)([_-]?id)?|enrollment[_-]?id")  # of the first column
 _FEW = 1000  # rows
 _BLOCK = 1 << 19  # cells that are float64 at a time: 4 MB, which stay in the cache
 
@@ -147,36 +144,6 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
     numbers_of = np.empty(known.size, dtype=np.int64)
     numbers_of[by_occurrence] = np.arange(known.size)
     return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
-
-
-def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Reads which items enrol which model: lines `model item item ...` (spk2utt) or one `model
-    item` line per item; a model's lines add up.
-
-    Separated by blanks or tabs, or by commas where every line has one; a header `model ...`,
-    comments, blank lines and .gz are fine. Returns {model: items}, both in file order. ValueError:
-    empty file; a model without items; an item twice in one model.
-    """
-    lines = [(number, nfc(line)) for number, line in text_lines(path)]
-    comma = all("," in line for _, line in lines)
-    fields = [
-        (number, [field.strip() for field in line.split(",")] if comma else line.split())
-        for number, line in lines
-    ]
-    if fields and _HEADER.fullmatch(fields[0][1][0].lower()):
-        del fields[0]
-    models: dict[str, list[str]] = {}
-    for number, (model, *listed) in fields:
-        known = models.setdefault(model, [])
-        known += listed
-        if not model or not listed or "" in listed or len(set(known)) < len(known):
-            raise LikenessError(
-                f"{path}: line {number} has an empty name, a model without an item, or an item "
-                "that the model has already, and that would count double"
-            )
-    if not models:
-        raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")
-    return {model: tuple(items) for model, items in models.items()}
 
 
 def enrol(embeddings: Embeddings, models: Mapping[str, Sequence[str]], **how: Any) -> Embeddings:

@@ -17,13 +17,12 @@ from likeness.checking import confounds
 from likeness.checking.files import Modality, Seen, inspection_of, look_at, read_headers
 from likeness.checking.lists import modality_of
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.values import File, embeddings_of
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import alike, suggest_labels
-from likeness.eval.items.listing import is_kaldi_folder, list_items
+from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
-from likeness.eval.types import Embeddings
-from likeness.modalities.folders import suffixes_of
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test

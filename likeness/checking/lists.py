@@ -81,7 +81,7 @@ def modality_of(data: Path, **listing: Any) -> Modality:
     Raises:
         LikenessError: The data do not exist. No file has an ending that is known.
     """
-    from likeness.modalities.folders import suffixes_of
+    from likeness.eval.items.listing import suffixes_of
 
     if data.suffix == ".rec":
         return "face"

@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.values import media_of_items, write_rows
+from likeness.eval.formats.writing import write_rows
 from likeness.eval.progress import step
-from likeness.eval.reports.media import Media
+from likeness.eval.reports.media import Media, media_of_items
 from likeness.eval.reports.page import block, prose, recompute, table, write
 from likeness.eval.results import aligned
 

@@ -91,7 +91,8 @@ def embed(
         return
     if model is None or (items is None) == (ijb is None):
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
-    from likeness.embedding.extraction import Reading, embed_files
+    from likeness.embedding.extraction import embed_files
+    from likeness.models.reading import Reading
 
     given = options.arguments_of(context, embed_files)
     embed_files(reading=options.settings_of(context, Reading), skips_bad=skips_bad, **given)

@@ -12,8 +12,8 @@ import typer
 
 from likeness.commands import options
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import check_written
 from likeness.models.included import resolved
-from likeness.presence import check_written
 from likeness.toolkit.console import say
 
 

@@ -101,7 +101,7 @@ def fusion(
 
     The score files are of the same labelled trials.
     """
-    from likeness.scoring import fuse
+    from likeness.eval.scoring.fusion import fuse
 
     _, fitted, values = fuse(**options.arguments_of(context, fuse))
     fitted.save(out)

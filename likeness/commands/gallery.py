@@ -12,11 +12,12 @@ import typer
 
 from likeness.commands import options
 from likeness.eval.errors import LikenessError
-from likeness.presence import print_bad
+from likeness.models.included import resolved
 from likeness.toolkit.console import one_line, say
+from likeness.toolkit.data.reading import print_bad
 
 if TYPE_CHECKING:
-    from likeness.eval.types import Embeddings
+    from likeness.eval.formats.embeddings import Embeddings
     from likeness.toolkit.models.loaded import Loaded
 
 app = typer.Typer(
@@ -130,7 +131,7 @@ def check(
     if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
-        limit, _ = rule.decide(model or "", store.meta)
+        limit, _ = rule.decide(resolved(model or ""), store.meta)
         checked = gallery_checks.check(store, limit)
     for doubt in checked.doubts if out is None else ():
         say(one_line(doubt.text()))
@@ -182,7 +183,7 @@ def search(
 
     loaded = _loaded(context)
     given = options.arguments_of(context, galleries.search) | {"model": loaded}
-    given["threshold"], given["source"] = rule.decide(model, loaded.meta)
+    given["threshold"], given["source"] = rule.decide(resolved(model), loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(**given | {"gallery": store}, **_listing(context))
     if out is None:
@@ -276,7 +277,7 @@ def cluster(
     from likeness.eval.protocols import searching
 
     embeddings, files = _embeddings(context)
-    limit, source = rule.decide(model or "", embeddings.meta)
+    limit, source = rule.decide(resolved(model or ""), embeddings.meta)
     grouped = searching.cluster(
         embeddings,
         threshold=limit,

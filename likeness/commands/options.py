@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from likeness.eval.errors import LikenessError
-from likeness.presence import check_written
+from likeness.eval.formats.writing import check_written
 from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:

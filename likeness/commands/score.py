@@ -42,7 +42,7 @@ def score(
     """
     if fusion is not None:
         from likeness.eval.formats.trials import write_scores
-        from likeness.scoring import fuse
+        from likeness.eval.scoring.fusion import fuse
 
         taken = {"scores", "fusion", "out", "force", "embeddings", "durations"}
         options.refuse_beside(context, sorted(context.params.keys() - taken), "--fusion")

@@ -82,7 +82,7 @@ def train(  # its options are those of a command, each of which is typed alone
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training.page import report_run
+    from likeness.training.held_out import report_run
     from likeness.training.prepare import (
         check_training,
         next_commands,

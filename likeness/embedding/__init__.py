@@ -1,1 +1,1 @@
-"""TODO."""
+"""Embeddings of long lists as files, and galleries of files."""

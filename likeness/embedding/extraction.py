@@ -7,59 +7,33 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item, check_unique
-from likeness.eval.items.listing import list_items
+from likeness.eval.items.listing import list_items, suffixes_of
+from likeness.eval.items.presence import refuse_missing_files
 from likeness.eval.progress import as_part
-from likeness.eval.types import Embeddings, check_choice
-from likeness.modalities.folders import suffixes_of
-from likeness.modalities.speaker import long
 from likeness.models.load import (
-    aligned_size,
     every_face,
-    load_to_embed,
-    reading_of,
-    refuse_head,
-    refuse_other_reading,
 )
-from likeness.presence import print_bad, refuse_missing_files
+from likeness.models.reading import Reading, load
 from likeness.toolkit.console import say
-from likeness.toolkit.data.reading import Bad, write_bad
+from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
-from likeness.toolkit.models.loaded import Flip, Loaded, flipped
+from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.lock import NAME as LOCK
 from likeness.toolkit.training.lock import Busy, only_writer
 
 PIECE_ITEMS = 8192
-# What a reading in parts takes over from the model's own.
-_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a model is loaded, and reads an item. The attributes are options of `likeness embed`."""
-
-    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker"
-    detector: Path | None = None
-    min_score: float | None = None
-    faces: Literal["central", "all"] = "central"
-    flip: Flip = "none"
-    crops: int = 0
-    chunk_seconds: float = 0.0
-    only_speech: bool = False
-    ijb: Path | None = None
-    trust: Sequence[str] = ()
 
 
 def embed_files(
@@ -153,7 +127,9 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
             else "there are no items to embed"
         )
     warn_if_alike(embedded)
-    files.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
+    files.write_embeddings(
+        out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta})
+    )
     skipped = out.with_name(f"{out.name}.skipped.txt")
     skipped.unlink(missing_ok=True)
     if bad:
@@ -167,103 +143,6 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
             else ""
         )
     )
-
-
-def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
-    """Load a model that reads items as `reading` says.
-
-    Returns:
-        The model; and the faces of the IJB pack, where `reading` names one.
-
-    Raises:
-        LikenessError: The model cannot be loaded, or it cannot read items in this way.
-    """
-    # The faces of IJB are aligned by its landmarks, not by a detector.
-    detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
-    loaded = load_to_embed(
-        model,
-        detector=detector,
-        min_score=reading.min_score,
-        frontend=reading.frontend,
-        trust=reading.trust,
-    )
-    refuse_head(loaded, model)
-    items: Sequence[Item] = ()
-    if reading.ijb is not None:
-        loaded, items = ijb_pack(loaded, reading.ijb)
-    return read_as(loaded, reading), items
-
-
-def read_as(model: Loaded, reading: Reading) -> Loaded:
-    """Return the model reading in crops or chunks, or joining embeddings of mirror images.
-
-    How crops and chunks are read is in modalities/speaker/long.py. The model's `settings` state all
-    of it in the metadata of its embeddings.
-
-    Raises:
-        LikenessError: The model cannot read so, the settings exclude each other or are too small,
-            or there is no such way of joining.
-    """
-    check_choice("flip", reading.flip, get_args(Flip))
-    if reading.crops or reading.chunk_seconds or reading.only_speech:
-        model = _in_parts(model, reading)
-    if reading.flip == "none":
-        return model
-    if model.modality == "speaker":
-        raise LikenessError(f"flip {reading.flip!r} is for images, and this model takes recordings")
-    settings = {**model.settings, "flip": reading.flip}
-    return replace(model, embedder=flipped(model.embedder, reading.flip), settings=settings)
-
-
-def _in_parts(model: Loaded, reading: Reading) -> Loaded:
-    """The model reading in crops, in chunks, or without pauses."""
-    if model.modality != "speaker":
-        raise LikenessError(
-            "crops, chunks and only_speech are for speech; this is a model of modality "
-            f"{model.modality!r}: leave them out"
-        )
-    refuse_other_reading(model, "crops, chunks and only_speech")
-    crops, chunk_seconds = reading.crops, reading.chunk_seconds
-    long.check(crops, chunk_seconds)
-    bound = reading_of(model)[1]
-    read = partial(
-        long.read,
-        crops=crops,
-        chunk_seconds=chunk_seconds,
-        only_speech=reading.only_speech,
-        **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
-    )
-    settings = {
-        "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
-        "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
-        "pauses": "left out by energy" if reading.only_speech else "",
-    }
-    stated = {name: text for name, text in settings.items() if text}
-    return replace(model, read=read, settings={**model.settings, **stated})
-
-
-def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
-    """Return the model reading the faces of an IJB pack, and these faces.
-
-    They are aligned by the pack's landmarks to the size that the model takes
-    (modalities/face/ijb.py).
-
-    Raises:
-        LikenessError: The model is of something else than faces, or of faces that cannot be aligned
-            to its size; and as `likeness.modalities.face.ijb.pack`.
-    """
-    from likeness.modalities.face import ijb
-
-    if model.modality != "face":
-        raise LikenessError(
-            f"--ijb is for models of faces; this is one of modality {model.modality!r}"
-        )
-    refuse_other_reading(model, "--ijb")
-    height, width = aligned_size(model)
-    pack = ijb.pack(root)
-    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
-    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
-    return replace(model, read=read, settings={**model.settings, "faces": faces}), pack.items
 
 
 def extract(
@@ -340,7 +219,9 @@ def extract(
             distributed.wait()
             if not distributed.is_main():
                 return None
-        there = [files.read(_piece_path(folder, number)) for number in range(len(pieces))]
+        there = [
+            files.read_embeddings(_piece_path(folder, number)) for number in range(len(pieces))
+        ]
         return joined(list(map(_without_bad, there)), model.meta)
 
 
@@ -385,7 +266,7 @@ def _embed_pieces(
                 embeddings, bad = embed(items)
             if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
                 refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
-            files.write(_piece_path(folder, number), with_bad(embeddings, bad))
+            files.write_embeddings(_piece_path(folder, number), with_bad(embeddings, bad))
             say(
                 f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
                 error=True,
@@ -512,7 +393,7 @@ def join_parts(paths: Sequence[Path]) -> Piece:
     by_number: dict[int, Piece] = {}
     count, meta = 0, dict[str, str]()
     for path in paths:
-        embeddings = files.read(path)
+        embeddings = files.read_embeddings(path)
         of_part = dict(embeddings.meta)
         if not {"part", "list", "bad"} <= of_part.keys():
             raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")

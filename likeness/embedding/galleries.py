@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.values import table_text, write_rows
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
-from likeness.eval.types import Embeddings, name_first, nfc
+from likeness.eval.types import name_first, nfc
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face
 from likeness.models.verdicts import NO_DECISION

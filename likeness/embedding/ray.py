@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.progress import tracked
-from likeness.eval.types import Embeddings
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -40,8 +40,8 @@ def embed(
     Each GPU of the cluster runs one process with the model; without GPUs, each core does.
 
     Args:
-        load: Loads the model on a machine of the cluster, as `likeness.embedding.extraction.load`. It can be
-            pickled.
+        load: Loads the model on a machine of the cluster, as `likeness.models.reading.load`. It can
+            be pickled.
         items: N items with distinct ids, whose paths mean the same on all machines.
         address: The address of the cluster's head, or "auto" on one of its machines.
         batch_size: The largest number of inputs in a batch.

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import list_items
-from likeness.eval.threshold_files import carry
-from likeness.modalities.folders import suffixes_of
+from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.models import sherpa
+from likeness.models.places import carry
 from likeness.toolkit.console import say
 from likeness.toolkit.models import export as exporting
 from likeness.toolkit.models.loaded import Loaded

@@ -9,14 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.listing import suffixes_of
 
 VOICE = "likeness:voice"
-_FOLDERS = {VOICE: Path(__file__).parent / "voice"}
+_FOLDERS = {VOICE: Path(__file__).parents[1] / "voice"}
 _OWN = "likeness:"
-# The formats of modalities/speaker/decoding.py, which would import the decoders.
-_SOUNDS = frozenset(
-    (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph", ".m4a", ".aac", ".mp4")
-)
 
 
 def resolved(model: str) -> str:
@@ -68,7 +65,7 @@ def model_for(model: str | None, files: Iterable[str | Path]) -> str:
     if model is not None:
         return model
     paths = [Path(file) for file in files]
-    if paths and not any(path.suffix.lower() in _SOUNDS for path in paths):
+    if paths and not any(path.suffix.lower() in suffixes_of("speaker") for path in paths):
         raise LikenessError(
             f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
             "recordings (.wav, .flac, .mp3, .ogg, .m4a and others); name a model that takes such "

@@ -22,11 +22,10 @@ from likeness.eval.items.item_lists import SUFFIXES as TABLES
 from likeness.eval.items.item_lists import items_of_frame
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import list_items
+from likeness.eval.items.listing import list_items, suffixes_of
+from likeness.eval.items.presence import refuse_missing_files
 from likeness.eval.items.remote import is_url, place_below
 from likeness.eval.temporary import temporary_folder
-from likeness.modalities.folders import suffixes_of
-from likeness.presence import refuse_missing_files
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 _SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.models.included import resolved
 
@@ -71,7 +72,7 @@ def join(
 
     trusted = entries_of(trust)
     base = load_model(resolved(str(model)), frontend=frontend, trust=trusted)
-    path = checkpoint.find_model(Path(head))
+    path = find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_model(str(path), trust=trusted)  # its weights are those of its description
     part = _fitting_head(description, path, base, str(model))

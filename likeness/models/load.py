@@ -51,10 +51,13 @@ from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import check_choice
 from likeness.models.included import is_included, onnx_file, resolved
 from likeness.models.trust import check_trusted
-from likeness.presence import refuse_missing_model
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
+
+if TYPE_CHECKING:
+    from likeness.toolkit.data.reading import Bad
+
 
 if TYPE_CHECKING:
     from likeness.toolkit.training.start import Initial
@@ -382,4 +385,30 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
         raise LikenessError(
             f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
             "which this option would replace; leave it out, or do its work in that function"
+        )
+
+
+def refuse_missing_model(model: str) -> None:
+    """Refuse a model that is a path to nothing.
+
+    Args:
+        model: One of the forms that `likeness.load` takes.
+
+    Raises:
+        LikenessError: There is no such file or folder. No model of this name comes with Likeness.
+
+    Example:
+        >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
+    """
+    resolved(model)
+    path, colon, _ = model.rpartition(":")
+    path = path if colon and path.endswith(".py") else model  # own.py:NAME
+    if not model or ((":" not in model or path != model) and not Path(path).exists()):
+        raise LikenessError(
+            f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
+            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH "
+            "or likeness:voice"
         )

@@ -8,13 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from likeness.eval import types
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.values import Embeddings
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.items.presence import refuse_missing_files
+from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.types import name_first
 from likeness.models.included import is_included, resolved
-from likeness.presence import refuse_missing_files
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from likeness.toolkit.data.images import Pixels
     from likeness.toolkit.models.export import Parity
     from likeness.toolkit.models.loaded import Loaded
-    from likeness.toolkit.training.recipe import Recipe
 
 
 class FoundFaces(NamedTuple):
@@ -119,7 +117,7 @@ class Model:
         """
         from likeness.eval.threshold_files import choose, find
 
-        return choose(find(self.source, self.thresholds_file), self.meta)[0]
+        return choose(find(resolved(self.source), self.thresholds_file), self.meta)[0]
 
     def __repr__(self) -> str:
         calibrated = ", calibrated" if self.calibration else ""
@@ -182,9 +180,9 @@ class Model:
 
         loaded = self.loaded
         if reading:
-            from likeness.embedding import extraction
+            from likeness.models.reading import Reading, read_as
 
-            loaded = extraction.read_as(loaded, extraction.Reading(**reading))
+            loaded = read_as(loaded, Reading(**reading))
         with (
             items_of(
                 inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
@@ -289,7 +287,7 @@ class Model:
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )
-        both = types.Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))
+        both = Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))
         (score,) = pairs(both.matrix[:1], both.matrix[1:], [0], [0], self.similarity)
         return judged(comparer, float(score), (float(both.norms[0]), float(both.norms[1])))
 
@@ -358,7 +356,7 @@ class Model:
         from likeness.models.verdicts import Comparer
 
         rule = Rule(threshold, far, self.thresholds_file)
-        threshold, source = rule.decide(self.source, self.meta)
+        threshold, source = rule.decide(resolved(self.source), self.meta)
         return Comparer(self.loaded, self.calibration, threshold, source)
 
     def estimate_thresholds(
@@ -388,7 +386,7 @@ class Model:
         """
         from likeness.eval.metrics.unlabelled import check_far
         from likeness.eval.scoring.thresholds import save
-        from likeness.eval.threshold_files import estimate
+        from likeness.models.places import estimate
 
         for far in fars:
             check_far(far)
@@ -413,7 +411,7 @@ class Model:
             LikenessError: the file would give other embeddings, or the network cannot be
                 translated.
         """
-        from likeness.eval.threshold_files import carry
+        from likeness.models.places import carry
         from likeness.toolkit.models.export import export
 
         loaded = self.loaded
@@ -475,8 +473,9 @@ def load(
     named = (detector, calibration, thresholds)
     refuse_missing_files([Path(file) for file in named if isinstance(file, str | PathLike)])
 
-    from likeness.eval.threshold_files import at_place, find
+    from likeness.eval.threshold_files import find
     from likeness.models import load as loading
+    from likeness.models.places import at_place
     from likeness.models.trust import entries_of
     from likeness.models.verdicts import calibration_for
 
@@ -488,67 +487,13 @@ def load(
         frontend=frontend,
         trust=entries_of(trust),
     )
-    if thresholds is not None and (here := at_place(loaded, find(name, thresholds))) is not loaded:
+    if (
+        thresholds is not None
+        and (here := at_place(loaded, find(resolved(name), thresholds))) is not loaded
+    ):
         # a calibration is of the scores elsewhere
         loaded, calibration = here, False if calibration is None else calibration
     fitted = calibration_for(loaded, name, calibration)
     made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
     loaded.embedder.to_device(device or "")
     return made
-
-
-def train(
-    recipe: str | Path | Recipe,
-    data: str | Path,
-    out: str | Path,
-    *,
-    settings: str | Sequence[str] = (),
-    columns: str | Mapping[str, str] = "",
-    label: str = "",
-    root: str | Path | None = None,
-    resume: bool = False,
-) -> Model:
-    """Train a recipe and give its model.
-
-    Args:
-        recipe: a recipe's name, as `likeness recipes` lists them, `RECIPE.py`, either with
-            `:VARIANT`, or a Recipe.
-        data: the folder of the data set. Recipes that are called `folders` also take a list, a
-            .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.
-        out: the folder of the run, with checkpoints and a log.
-        settings: changes of the recipe as on the command line, such as "optim.lr=0.05".
-        columns: which column of a table is which, where its name does not say: "label=spk".
-        label: a pattern of paths that has the labels, such as "{label}_*.wav".
-        root: folder that relative paths of a list start from, by default its own.
-        resume: whether to go on from the last checkpoint in `out`.
-
-    Returns:
-        The trained model: the best where a metric is watched, otherwise the last.
-
-    Raises:
-        LikenessError: anything wrong with recipe, settings, data or folder, before the first step.
-
-    Example:
-        >>> import likeness
-        >>> few = ["schedule.steps=2", "schedule.warmup_steps=0", "schedule.eval_every=0"]
-        >>> few += ["sampling.batch_size=4", "compute.threads=1"]
-        >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
-        'speaker'
-    """
-    from likeness.models.load import read_initial
-    from likeness.models.trust import packages_of
-    from likeness.toolkit.models.parts import describe
-    from likeness.toolkit.training.recipe import Recipe, override
-    from likeness.toolkit.training.recipe import load as load_recipe
-    from likeness.toolkit.training.train import fit
-    from likeness.training.prepare import prepare_recipe
-    from likeness.training.recipe_files import located
-
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
-    changes = [settings] if isinstance(settings, str) else list(settings)
-    listing: Any = {"columns": columns, "label": label, "root": root}
-    changed = prepare_recipe(override(loaded, changes), Path(data), **listing)
-    fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
-    parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
-    # Whose recipe was run trusts its packages.
-    return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))

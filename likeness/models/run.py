@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.runs import find_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.reading import Read
@@ -38,7 +39,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         LikenessError: The file is of another kind or version, its weights do not fit its
             description, or a part of it is of a package that is not trusted or not installed.
     """
-    path = checkpoint.find_model(path)
+    path = find_model(path)
     tensors, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     described = {name: description.get(name) for name in _PARTS}
     trusted = check_trusted(described, trust, str(path))

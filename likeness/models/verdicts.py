@@ -17,15 +17,14 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
-from likeness.eval.formats.values import table_text, write_rows
-from likeness.eval.formats.writing import write_json
+from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.items import Item
+from likeness.eval.items.presence import refuse_missing_files
+from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs as similarities
-from likeness.eval.scoring.fusion import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Trials, counted, name_first
 from likeness.models.included import resolved
-from likeness.presence import refuse_missing_files
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 

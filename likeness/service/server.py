@@ -28,7 +28,7 @@ from typing import Any
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
 from likeness.eval.threshold_files import Rule
-from likeness.models.included import about
+from likeness.models.included import about, resolved
 from likeness.models.load import Frontend
 from likeness.toolkit.console import say, warn
 
@@ -249,7 +249,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         comparer,
         gallery,
         threads=threads,
-        slider=pages.slider(*choose(find(setup.model, setup.thresholds), model.meta)),
+        slider=pages.slider(*choose(find(resolved(setup.model), setup.thresholds), model.meta)),
         examples=examples,
         keeps_media=setup.keep_media,
         about=about(setup.model),

@@ -22,10 +22,11 @@ from fastapi import File, Form, HTTPException, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import pairs
 from likeness.eval.temporary import temporary_folder
-from likeness.eval.types import Embeddings, Floats32
+from likeness.eval.types import Floats32
 from likeness.models.inputs import suffix_of
 from likeness.models.verdicts import Comparer, judged, remedy_for
 from likeness.service import inputs, pages

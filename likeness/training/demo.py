@@ -17,6 +17,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats import trials as trial_lists
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item
 from likeness.eval.metrics import similarity
@@ -25,9 +26,9 @@ from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.reports.page import block
 from likeness.eval.reports.page import write as write_report
 from likeness.eval.reports.verification import glance
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.scoring.score import score
+from likeness.eval.types import Trials
 from likeness.models.run import load_model
-from likeness.scoring import named, score
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import Part
@@ -101,12 +102,12 @@ def run(
     ):
         made.embeddings.append(out / f"{name}.npz")
         made.scores.append(out / "scores" / f"{name}.txt")
-        embeddings.write(made.embeddings[-1], embedded)
+        embeddings.write_embeddings(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
     say(report(made, out))
     measured = VerificationSettings(fars=_FARS, num_resamples=0)
-    evaluate(named(score(pairs, ours), contents), measured).save_thresholds(model_folder)
+    evaluate(score(pairs, ours).of_list(contents), measured).save_thresholds(model_folder)
     example = _first_target(items, pairs)
     say(_by_hand(made, model_folder, out, example, own_data=own_data))
     return made

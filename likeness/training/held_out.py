@@ -6,49 +6,28 @@ without another list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.formats.runs import HeldOutFiles
+from likeness.eval.protocols.evaluation import evaluate
+from likeness.eval.reports import items as item_page
+from likeness.eval.reports.figures import training_curves
+from likeness.toolkit.console import say, warn
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.measure import metrics_of, run_test
+from likeness.toolkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
+    from likeness.eval.formats.embeddings import Embeddings
     from likeness.eval.intervals.per_item import PerItem
     from likeness.eval.items.items import Items
     from likeness.eval.scoring.score import Scored
-    from likeness.eval.types import Embeddings, Trials
+    from likeness.eval.types import Trials
     from likeness.toolkit.training.recipe import Recipe
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
-
-
-class HeldOutFiles:
-    """Where a run keeps what it left of its held-out items.
-
-    Attributes:
-        run: The folder of the run.
-        folder: The folder of all files.
-        embeddings: The raw embeddings of the items.
-        trials: The trials with their labels.
-        scores: The scores of the trials. What gave them stands beside, so that thresholds know it.
-        labels: Lines `id label`, where the items have labels.
-        items: Lines `id path`, unless items lie in tar shards.
-
-    Example:
-        >>> HeldOutFiles(Path("runs/voices")).scores.as_posix()
-        'runs/voices/held-out/scores.txt'
-    """
-
-    def __init__(self, run: Path):
-        self.run = run
-        self.folder = run / "held-out"
-        self.embeddings = self.folder / "embeddings.npz"
-        self.trials = self.folder / "trials.txt"
-        self.scores = self.folder / "scores.txt"
-        self.labels = self.folder / "labels.txt"
-        self.items = self.folder / "items.txt"
 
 
 @dataclass(frozen=True)
@@ -85,10 +64,9 @@ def measure_held_out(
     Raises:
         LikenessError: Items cannot be read.
     """
+    from likeness.eval.formats.embeddings import Embeddings
     from likeness.eval.items.items import Items
     from likeness.eval.scoring.score import score
-    from likeness.eval.types import Embeddings
-    from likeness.scoring import named
     from likeness.toolkit.parallel.distributed import embed_all
     from likeness.toolkit.training.measure import load_embedder
     from likeness.toolkit.training.recipe import Retrieval, Verification, of_data
@@ -115,8 +93,8 @@ def measure_held_out(
             loaded.embedder, items, loaded.read, what="held-out", workers=workers
         ).matrix
     embeddings = Embeddings(tuple(items.ids), matrix, loaded.meta)
-    scored = score(trials, embeddings)
-    return HeldOut(items, embeddings, named(scored, f"held-out trials of {data}"))
+    scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
+    return HeldOut(items, embeddings, scored)
 
 
 def _draw(items: Items) -> Trials | None:
@@ -151,7 +129,7 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
 
     files, items = HeldOutFiles(run), held_out.items
     files.folder.mkdir(parents=True, exist_ok=True)
-    embeddings.write(files.embeddings, held_out.embeddings)
+    embeddings.write_embeddings(files.embeddings, held_out.embeddings)
     write_trials(files.trials, held_out.scored.trials)
     if all(label is not None for label in items.labels):
         write_labels(files.labels, items)
@@ -164,34 +142,41 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     held_out.scored.save(files.scores)
 
 
-def run_of_scores(scores: object) -> HeldOutFiles | None:
-    """The files of the run whose folder stands in place of scores, if one does.
+def report_run(recipe: Recipe, out: Path, data: Path, *, command: str) -> HeldOut | None:
+    """Measure a finished run on what it held out; print it, and leave files and a page.
 
-    Raises:
-        LikenessError: The folder stands beside other scores, or holds no scores, or those of an
-            earlier model: a run that was trained further has a new model before its held-out items
-            are scored again.
+    Args:
+        recipe: What was trained. One that measures item by item is tested on its test items.
+        out: The folder of the run; the page is its report/index.html.
+        data: The data set.
+        command: Makes the page again.
+
+    Returns:
+        What was held out; None where the recipe holds nothing out, or where it cannot be written.
     """
-    listed = scores if isinstance(scores, Sequence) and not isinstance(scores, str) else [scores]
-    folders = [of for of in listed if isinstance(of, str | PathLike) and Path(of).is_dir()]
-    if not folders:
+    measured = None
+    if recipe.measures_items:
+        measured = run_test(recipe, out, data)
+        metrics = metrics_of(recipe, measured)
+        say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        page = out / "report" / "index.html"
+        item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))
+        say(f"report: {page}")
+    folder = HeldOutFiles(out).folder
+    try:
+        held_out = measure_held_out(recipe, out, data, measured=measured)
+        if held_out is None:
+            return None
+        write_held_out(out, held_out)
+        say(
+            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
+            f"embeddings and scores in {folder}"
+        )
+        if measured is None:
+            curves = training_curves(read_log(out), tuple(recipe.metrics))
+            page = evaluate(out).report(out / "report", command=command, training=curves)
+            say(f"report: {page}")
+    except ValueError as error:  # such as ids that no list can hold; the model is whole
+        warn(f"{folder}, or the report of it, is incomplete: {error}")
         return None
-    from likeness.eval.formats.provenance import sha256
-    from likeness.eval.scoring.origin import read_origin
-    from likeness.toolkit.models.loaded import find_model
-
-    files = HeldOutFiles(Path(folders[0]))
-    if len(listed) > 1 or not files.scores.is_file():
-        raise LikenessError(
-            f"{files.run} is a folder, which stands for one run alone and its {files.scores}; "
-            "`likeness train` leaves that for recipes that hold subjects out: name score files"
-        )
-    origin = read_origin(files.scores)
-    model = find_model(files.run)
-    if origin is not None and origin.model not in ("", sha256(model)):
-        raise LikenessError(
-            f"{files.scores} has scores of an earlier model than {model}; finish the training with "
-            "`likeness train --resume`, which scores the held-out items anew, or name the score "
-            "file itself to measure the earlier model"
-        )
-    return files
+    return held_out

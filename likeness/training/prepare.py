@@ -24,12 +24,11 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import is_kaldi_folder, list_items
+from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Trials
 from likeness.modalities.face import validation
-from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
 from likeness.toolkit.console import warn

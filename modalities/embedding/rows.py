@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.pairs import draw_pairs, hold_out
-from likeness.eval.types import Embeddings, Trials, name_first
+from likeness.eval.types import Trials, name_first
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken
@@ -252,7 +253,7 @@ def _table(file: Path) -> Embeddings:
 @lru_cache(maxsize=2)
 def _cached(file: str, changed: int, size: int) -> Embeddings:
     """Read a file of embeddings in a certain state."""
-    return embeddings.read(file)
+    return embeddings.read_embeddings(file)
 
 
 def _list_of(data: Path, subjects: str) -> Path | None:

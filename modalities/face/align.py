@@ -30,13 +30,13 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.listing import files_below
+from likeness.eval.items.listing import IMAGES, files_below
 from likeness.eval.progress import tracked
 from likeness.eval.types import Bools, Floats, name_first
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
 from likeness.toolkit.console import say
-from likeness.toolkit.data.images import SUFFIXES, BadImage, Pixels, as_channels, encode
+from likeness.toolkit.data.images import BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.reading import Bad, write_bad
 
 Choose = Literal["largest", "central"]
@@ -622,7 +622,7 @@ def find_images(root: Path) -> Items:
     Raises:
         LikenessError: There are no images.
     """
-    items = files_below(root, SUFFIXES)
+    items = files_below(root, IMAGES)
     if not items:
-        raise LikenessError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
+        raise LikenessError(f"{root}: there are no images below it; {', '.join(IMAGES)} are read")
     return items

@@ -15,9 +15,9 @@ import numpy as np
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import as_stored, read_mat, text_lines
 from likeness.eval.items.items import Item
+from likeness.eval.items.listing import IMAGES
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials, name_first
-from likeness.toolkit.data.images import SUFFIXES
 
 _MAX_MAT = 2**24
 _NUM_FOLDS = 10
@@ -245,7 +245,7 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
     for id in ids:
         written = root / id
         inside = ".." not in written.parts and not Path(id).is_absolute()
-        suffixes = ("",) if written.suffix.lower() in SUFFIXES else SUFFIXES
+        suffixes = ("",) if written.suffix.lower() in IMAGES else IMAGES
         candidates = [as_stored(root, id + suffix) for suffix in suffixes] if inside else []
         # Path.is_file raises where a name is too long.
         path = next((path for path in candidates if os.path.isfile(path)), None)

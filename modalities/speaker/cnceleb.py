@@ -18,12 +18,12 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import write_text
+from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items
-from likeness.eval.scoring.templates import read_enrolment
+from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, name_first
-from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from likeness.modalities.speaker.lists import matched
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
@@ -33,9 +33,9 @@ _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
 def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Trials]:
     """List the recordings, the models and the trials of eval/.
 
-    likeness.eval.scoring.templates.enrol and likeness.eval.metrics.similarity take them: enrol(embeddings,
-    models), then score_trials(trials, enrolled, embeddings). The utterances of enroll.map lie in
-    DATA/CN-Celeb_flac/data.
+    likeness.eval.scoring.templates.enrol and likeness.eval.metrics.similarity take them:
+    enrol(embeddings, models), then score_trials(trials, enrolled, embeddings). The utterances of
+    enroll.map lie in DATA/CN-Celeb_flac/data.
 
     Args:
         data: The folder that holds CN-Celeb_flac.
@@ -124,6 +124,6 @@ def _files(folder: Path, prefix: str) -> list[Item]:
     paths = [
         path
         for path in folder.iterdir()
-        if path.suffix.lower() in SUFFIXES + AV_SUFFIXES and not path.name.startswith(".")
+        if path.suffix.lower() in SOUNDS + AV_SOUNDS and not path.name.startswith(".")
     ]
     return [Item(prefix + path.name, path) for path in sorted(paths)]

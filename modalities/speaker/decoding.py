@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
+from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
 from likeness.toolkit.data.reading import Unreadable
 
 Wave = NDArray[np.float32]
-SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
-AV_SUFFIXES = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
 # Longer files are recordings to be segmented, not utterances. The value also bounds the memory.
 MAX_SECONDS = 1_200.0
 # The largest absolute value of a sample, where full scale is 1. 32-bit integers that were stored as
@@ -180,8 +179,8 @@ def opened(item: Item) -> Iterator[soundfile.SoundFile]:
         if isinstance(source, Path) and not os.path.getsize(source):
             reason = "the file is empty (0 bytes)"
         raise BadAudio(
-            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are "
-            f"read (and {', '.join(AV_SUFFIXES)} with PyAV)"
+            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(SOUNDS)} are "
+            f"read (and {', '.join(AV_SOUNDS)} with PyAV)"
         ) from error
 
 
@@ -202,7 +201,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
     Raises:
         BadAudio: The file cannot be decoded, is cut short, or is beyond these bounds.
     """
-    if item.suffix in AV_SUFFIXES:
+    if item.suffix in AV_SOUNDS:
         yield from _decode_av(item, max_seconds, max_values)
         return
     with opened(item) as file:
@@ -278,8 +277,7 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
             yield container, container.streams.audio[0]
     except (av.FFmpegError, OSError, IndexError) as error:
         raise BadAudio(
-            f"{item.name}: unreadable, {error}; AAC in {', '.join(AV_SUFFIXES)} is read through "
-            "PyAV"
+            f"{item.name}: unreadable, {error}; AAC in {', '.join(AV_SOUNDS)} is read through PyAV"
         ) from error
 
 

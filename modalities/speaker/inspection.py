@@ -8,6 +8,7 @@ import numpy as np
 import soundfile
 
 from likeness.eval.items.items import Item
+from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import read
 from likeness.toolkit.data.reading import Content, Header, Inspection, size_of
@@ -33,7 +34,7 @@ def audio_header(item: Item) -> Header:
         CutShort: The file holds fewer than nine in ten of the samples that its header states. For
             WAV, the size of the file shows it, and for FLAC its last sample.
     """
-    if item.suffix in decoding.AV_SUFFIXES:
+    if item.suffix in AV_SOUNDS:
         return _av_header(item)
     with decoding.opened(item) as file:
         rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)

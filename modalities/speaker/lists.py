@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
+from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.pairs import among
 from likeness.eval.types import Trials, name_first
-from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 
 
 def matched(
@@ -66,4 +66,4 @@ def stem(id: str) -> str:
         ('id10270/5r0dWxy17C8/00001', 'a.b/v1.0')
     """
     head, dot, suffix = id.rpartition(".")
-    return head if dot and "." + suffix.lower() in SUFFIXES + AV_SUFFIXES else id
+    return head if dot and "." + suffix.lower() in SOUNDS + AV_SOUNDS else id

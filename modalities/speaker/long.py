@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
+from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
 from likeness.modalities.speaker.bandwidth import refuse_narrow
-from likeness.modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
+from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
 from likeness.modalities.speaker.level import levelled
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
@@ -85,7 +86,7 @@ def read(
         BadAudio: As audio.read does, also after the first chunks of a damaged file, and where no
             speech is left.
     """
-    streamed = chunk_seconds > 0 and item.suffix not in AV_SUFFIXES
+    streamed = chunk_seconds > 0 and item.suffix not in AV_SOUNDS
     if streamed:
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
         parts = _stream(item, chunk_seconds, rate_hz, *limits)

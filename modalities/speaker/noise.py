@@ -19,8 +19,9 @@ import numpy as np
 import soundfile
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.listing import SOUNDS
 from likeness.modalities.speaker.audio import resample
-from likeness.modalities.speaker.decoding import SILENCE_DBFS, SUFFIXES, BadAudio, Wave
+from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
 
 _SNR_DB = {"noise": (0.0, 15.0), "music": (5.0, 15.0), "speech": (10.0, 30.0)}
 # How many unusable files may be drawn in a row. With half of the files unusable that happens once
@@ -50,11 +51,11 @@ def listing(folder: str) -> tuple[Path, ...]:
         Path(parent, name)
         for parent, _, names in os.walk(folder)
         for name in names
-        if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        if Path(name).suffix.lower() in SOUNDS and not name.startswith(".")
     ]
     if not paths:
         raise LikenessError(
-            f"augmentation: {folder!r} is no folder with audio files ({', '.join(SUFFIXES)}); give "
+            f"augmentation: {folder!r} is no folder with audio files ({', '.join(SOUNDS)}); give "
             "the one into which the archive was unpacked, or leave the augmentation out"
         )
     return tuple(sorted(paths, key=Path.as_posix))

@@ -9,9 +9,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.files import bounded
 from likeness.eval.items.items import Item
+from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.protocols import lfw
-from likeness.eval.scoring.fusion import Fusion, load_fusion
 from likeness.eval.scoring.plda import load_plda
 from likeness.toolkit.data.images import BadImage, file_bytes
 
@@ -31,7 +31,7 @@ def test_embeddings_and_items_are_read_of_files_only(name: str, kind: str, tmp_p
     path = tmp_path / name
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(LikenessError):
-        Item("a", path).open() if name == "a.png" else embeddings.read(path)
+        Item("a", path).open() if name == "a.png" else embeddings.read_embeddings(path)
     if name == "a.png":
         with pytest.raises(BadImage, match="pipe"):
             file_bytes(Item("a", path))

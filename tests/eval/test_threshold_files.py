@@ -17,11 +17,13 @@ import soundfile
 
 import likeness as front_door
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.intervals.guarantee import guaranteed_threshold
 from likeness.eval.scoring.origin import read_origin, write_origin
-from likeness.eval.threshold_files import Rule, carry, find, over_subjects
-from likeness.eval.types import Embeddings, Scores
+from likeness.eval.threshold_files import Rule, find, over_subjects
+from likeness.eval.types import Scores
+from likeness.models.places import carry
 from tests.scripts import printed, refused, run_command
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
@@ -147,7 +149,7 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(world: Path) -> 
     # Normalised and calibrated scores are kept apart from plain ones.
     score = ("score", "--trials", "trials.txt", "--embeddings", "v.npz")
     rows = np.random.default_rng(0).normal(size=(9, 8))
-    files.write(Path("c.npz"), Embeddings(tuple("abcdefghi"), rows))
+    files.write_embeddings(Path("c.npz"), Embeddings(tuple("abcdefghi"), rows))
     assert run_command(*score, "--cohort", "c.npz", "--top-n", 5, "--out", "normed") == 0
     assert run_command("evaluate", "normed", *FARS, "--save-to", "n.json") == 0
     assert "as_norm" in refused(*verify[:5], "--thresholds", "n.json", "--model", "runs/voices")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.types import Scores, Trials
 
 
 def test_embeddings_are_raw():

@@ -54,7 +54,7 @@ def test_train_embed_score_evaluate(
     assert np.array_equal(values, read_scores(tmp_path / "ark.txt")[1])
     assert len(listed) == len(read_trials(trained / "trials.txt"))
     # The similarity of the loss travels with the embeddings.
-    stored = embeddings.read(tmp_path / "e.npz")
+    stored = embeddings.read_embeddings(tmp_path / "e.npz")
     assert stored.meta["similarity"] == "simple:0.3"
     ids = (listed.enrol_ids[listed.enrol[5]], listed.probe_ids[listed.probe[5]])
     a, b = stored.matrix[stored.rows(ids)].astype(np.float64)
@@ -99,7 +99,7 @@ def test_train_embed_score_evaluate(
 def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
     command: str, word: str, trained: Path, tmp_path: Path
 ) -> None:
-    embeddings.write(tmp_path / "one.npz", embeddings.Embeddings(("a",), [[1.0, 1.0]]))
+    embeddings.write_embeddings(tmp_path / "one.npz", embeddings.Embeddings(("a",), [[1.0, 1.0]]))
     (tmp_path / "missing.txt").write_text("a b 1\na c 0\n")
     (tmp_path / "nan.txt").write_text("a b nan 1\nc d .1 0\n")
     (tmp_path / "oneclass.txt").write_text("a b .2 1\nc d .1 1\n")

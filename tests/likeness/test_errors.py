@@ -137,7 +137,7 @@ def test_damaged_models_and_descriptions_end_in_one_sentence(
 ) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     vectors = embeddings.Embeddings(("a", "b"), np.ones((2, 2), dtype=np.float32))
-    embeddings.write(tmp_path / "e.npz", vectors)
+    embeddings.write_embeddings(tmp_path / "e.npz", vectors)
     (tmp_path / "t.txt").write_text("a b 1\n")
     for name in ("m.safetensors", "m.onnx", "m.pt"):
         (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{" + b"\xff" * 40)

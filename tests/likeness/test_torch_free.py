@@ -125,7 +125,9 @@ given.append([name for name in WITHOUT if name in sys.modules])
     failed = [(code, err) for code, _, err in ended[:-1] if code]
     assert not failed
     assert Path(first).parent.name in ended[4][1]  # its own enrolment is nearest
-    of_torch, of_onnx = (embeddings.read(world / name) for name in ("torch.npz", "onnx.npz"))
+    of_torch, of_onnx = (
+        embeddings.read_embeddings(world / name) for name in ("torch.npz", "onnx.npz")
+    )
     assert of_onnx.ids == of_torch.ids
     np.testing.assert_allclose(of_onnx.matrix, of_torch.matrix, rtol=1e-3, atol=1e-5)
     a, b = of_torch.unit()[1:3]
@@ -139,7 +141,7 @@ items = ["embed", "--model", "face.onnx", "--items", "faces", "--out"]
 given.append(run(*items, "both.npz", "--flip", "concat"))
 """
     assert not [err for code, _, err in without_torch(code) if code]
-    both = embeddings.read(world / "both.npz").matrix
+    both = embeddings.read_embeddings(world / "both.npz").matrix
     expected = likeness.load(world / "run").embed(world / "faces", flip="concat").matrix
     np.testing.assert_allclose(both, expected, rtol=1e-3, atol=1e-5)
 

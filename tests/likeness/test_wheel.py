@@ -163,8 +163,8 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
         command = next(line for line in lines if "likeness embed" in line).split()[1:]
         command[command.index("--out") + 1] = str(tmp_path / f"{name}.npz")
         assert run_command(*command) == 0
-        again = embeddings.read(tmp_path / f"{name}.npz")
-        before = embeddings.read(out / name / f"{name}-likeness.npz")
+        again = embeddings.read_embeddings(tmp_path / f"{name}.npz")
+        before = embeddings.read_embeddings(out / name / f"{name}-likeness.npz")
         assert again.ids == before.ids
         assert np.array_equal(again.matrix, before.matrix)
         command = next(line for line in lines if "likeness verify" in line).split()[1:]

@@ -22,19 +22,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.reports.media import (
-    FORMATS,
-    IMAGES,
-    MAX_BYTES,
-    MAX_JPEG_PIXELS,
-    MAX_PIXELS,
-    formats_of,
-)
+from likeness.eval.reports.media import FORMATS, MAX_BYTES, MAX_JPEG_PIXELS, MAX_PIXELS, formats_of
 from likeness.toolkit.data import reading
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 
-SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
 _END_OF_JPEG = b"\xff\xd9"
 _AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write

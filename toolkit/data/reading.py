@@ -12,6 +12,7 @@ augmentation gets what `read` gives by itself.
 import hashlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, described, is_tensor
 from likeness.eval.formats.files import write_text
 from likeness.eval.items.items import Item
+from likeness.toolkit.console import one_line, say
 
 Floats = NDArray[np.float32]
 Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
@@ -239,3 +241,26 @@ def digest_of_bytes(item: Item) -> bytes:
     """
     with item.open() as file:
         return hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+
+
+NUM_NAMED = 20  # so many bad items are named, and the others counted
+
+
+def print_bad(bad: Sequence[Bad], others: str) -> None:
+    """Print to stderr which items cannot be read, and why.
+
+    Args:
+        bad: The items, of which the first are named.
+        others: What the rest is called after its number, such as "files".
+    """
+    alike: dict[str, list[Bad]] = {}
+    for item in bad:
+        # Reasons name the file first, and numbers of their own.
+        reason = item.reason.partition(": ")[2] or item.reason
+        alike.setdefault(re.sub(r"\d+", "", reason), []).append(item)
+    groups = list(alike.values())
+    for first, *more in groups[:NUM_NAMED]:
+        ids = f"{first.id} and {len(more):,} more {others}" if more else first.id
+        say(one_line(f"skipped {ids}: {first.reason}"), error=True)
+    if rest := sum(map(len, groups[NUM_NAMED:])):
+        say(f"skipped {rest:,} more {others}", error=True)

@@ -9,10 +9,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from likeness.eval.formats.values import write_rows
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.writing import write_rows
 from likeness.eval.metrics.cleaning import Fit, fit_of, suspects, twins
 from likeness.eval.metrics.ranks import Counts
-from likeness.eval.types import Embeddings, Floats, counted
+from likeness.eval.types import Floats, counted
 from likeness.toolkit.gallery.gallery import Gallery
 
 Finding = Literal["misfit", "low", "twins"]
@@ -108,10 +109,10 @@ def check(gallery: Gallery, threshold: float | None = None) -> Checked:
     """Look for enrolments that do not fit their subject, and for subjects who are one.
 
     An enrolment is a "misfit" where a tenth of the other subjects or more are as near to it as the
-    other enrolments of its own subject (`likeness.eval.metrics.cleaning.suspects`). Two subjects are
-    "twins" where two fifths of their enrolments, without misfits, are nearest to the other one. An
-    enrolment is "low" where it fits its own subject best, but far worse than others fit theirs: by
-    three times the distance of the quartiles below the lower one (Tukey's outer fence).
+    other enrolments of its own subject (`likeness.eval.metrics.cleaning.suspects`). Two subjects
+    are "twins" where two fifths of their enrolments, without misfits, are nearest to the other one.
+    An enrolment is "low" where it fits its own subject best, but far worse than others fit theirs:
+    by three times the distance of the quartiles below the lower one (Tukey's outer fence).
 
     Args:
         gallery: An open gallery.

@@ -4,8 +4,8 @@ There is one class, and three stores behind it (store.py). A subject is one temp
 likeness.eval.scoring.templates.pool makes from the enrolments. Enrolments are kept raw, so that
 norms keep their meaning. A gallery belongs to one model: it stores the model's digest and
 similarity, and it refuses embeddings of another model. Scores are those of
-likeness.eval.metrics.similarity.pairs, template first, in every store. Subjects are compared in Unicode
-NFC.
+likeness.eval.metrics.similarity.pairs, template first, in every store. Subjects are compared in
+Unicode NFC.
 
 The place of a gallery names its store:
 
@@ -26,8 +26,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.similarity import matrix, pairs
-from likeness.eval.types import Embeddings, Floats32, nfc
+from likeness.eval.scoring.origin import contradictions
+from likeness.eval.types import Floats32, nfc
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery.faiss import FaissStore
 from likeness.toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
@@ -37,7 +39,6 @@ from likeness.toolkit.gallery.store import (
     Candidates,
     Enrolments,
     Entry,
-    contradictions,
     several_templates,
     templates_of,
 )
@@ -331,8 +332,8 @@ def open_gallery(
         place: Its folder, or an address that names another store: faiss:FOLDER,
             postgresql://USER@HOST/DATABASE or postgresql:FOLDER. None keeps it in memory only.
         meta: The meta of the embeddings to come; may be None where there is a gallery.
-        similarity: Any similarity of likeness.eval.metrics.similarity, in PostgreSQL cosine, dot or simple;
-            by default what the meta says, else cosine.
+        similarity: Any similarity of likeness.eval.metrics.similarity, in PostgreSQL cosine, dot or
+            simple; by default what the meta says, else cosine.
         pooling: "mean" or "norm_weighted", see likeness.eval.scoring.templates; fixed when the
             gallery is made.
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.scoring.templates import pool
-from likeness.eval.types import Embeddings, Floats32
+from likeness.eval.types import Floats32
 from likeness.toolkit.gallery.search import angular_bias, as_searched
 
 
@@ -145,32 +146,3 @@ def several_templates(
     method: Any = meta.get("pooling", "mean")
     pooled = pool(by_subject, template_of[order], method=method)
     return [name.split(" ", 1)[1] for name in pooled.ids], pooled.matrix
-
-
-def contradictions(meta: Mapping[str, object], expected: Mapping[str, object] | None) -> list[str]:
-    """Lists in what the meta of a gallery differs from what is expected of it.
-
-    Where the expected meta names a model, settings (crops, flip, faces) that only the gallery has
-    count too, because without them that model gives other embeddings. The similarity is the
-    exception.
-
-    Args:
-        meta: What the gallery says.
-        expected: What it should say; None for whatever it says.
-
-    Returns:
-        A text for each entry that differs.
-
-    Example:
-        >>> contradictions({"model": "a"}, {"model": "b"})
-        ["model 'a' and not 'b'"]
-    """
-    needed = dict(expected or {})
-    more = []
-    if "model" in needed:
-        more = [key for key in meta if key not in needed and key != "similarity"]
-    return [
-        f"{key} {meta.get(key)!r} and not {needed.get(key)!r}"
-        for key in (*needed, *more)
-        if meta.get(key) != needed.get(key)
-    ]

@@ -98,7 +98,9 @@ class Keyed(Protocol):
 
 @runtime_checkable
 class Compared(Protocol):
-    """A loss that trains another similarity than the cosine: a name of likeness.eval.metrics.similarity."""
+    """A loss that trains another similarity than the cosine: a name of
+    likeness.eval.metrics.similarity.
+    """
 
     @property
     def similarity(self) -> str: ...
@@ -181,7 +183,9 @@ def proxy_group(optim: Rates, *parameters: Any, decay: bool = True) -> dict[str,
 
 
 def similarity_trained_by(loss: nn.Module) -> str:
-    """The name by which likeness.eval.metrics.similarity scores the embeddings that a loss trains."""
+    """The name by which likeness.eval.metrics.similarity scores the embeddings that a loss
+    trains.
+    """
     return loss.similarity if isinstance(loss, Compared) else "cosine"
 
 

@@ -268,7 +268,9 @@ class Joint(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which likeness.eval.metrics.similarity scores these embeddings: the first part's."""
+        """The name by which likeness.eval.metrics.similarity scores these embeddings: the
+        first part's.
+        """
         return contract.similarity_trained_by(self.first)
 
     @property

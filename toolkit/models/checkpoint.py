@@ -24,12 +24,10 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.runs import find_model
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.loaded import BEST as BEST
-from likeness.toolkit.models.loaded import LAST as LAST
-from likeness.toolkit.models.loaded import find_model as find_model
 from likeness.toolkit.models.parts import Part, Parts, describe, values_in
 
 FORMAT = "likeness.checkpoint/1"

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, is_tensor
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.progress import report
-from likeness.eval.types import Embeddings, name_first
+from likeness.eval.types import name_first
 from likeness.toolkit.data.readers import read_beside
 from likeness.toolkit.data.reading import (
     NOT_FINITE,

@@ -6,19 +6,16 @@ Nothing here imports torch.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.unlabelled import centred
 from likeness.toolkit.data.reading import Array, Floats, Read
 
 Flip = Literal["none", "sum", "mean", "concat"]
-BEST, LAST = "best.safetensors", "last.safetensors"  # the model files of a run
 # A reading that gives an item in several inputs: crops, or the chunks of a long recording.
 ReadParts = Callable[[Item], Iterator[Array]]
 
@@ -181,18 +178,3 @@ class Loaded:
             "similarity": self.similarity,
             **self.settings,
         }
-
-
-def find_model(path: Path) -> Path:
-    """Return the model file that a path means: itself, or the best or last of a run's folder."""
-    if path.is_dir():
-        for name in (BEST, LAST):
-            if (path / name).is_file():
-                return path / name
-    if not path.is_file():
-        what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
-        raise LikenessError(
-            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
-            ".safetensors file"
-        )
-    return path

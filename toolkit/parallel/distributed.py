@@ -19,8 +19,9 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
-from likeness.eval.types import Embeddings, name_first
+from likeness.eval.types import name_first
 from likeness.toolkit.data.reading import Read
 from likeness.toolkit.models.embed import embedded_rows, refuse_diverged
 from likeness.toolkit.models.loaded import Embedder, ReadParts

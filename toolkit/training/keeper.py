@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from likeness.eval.errors import LikenessError, Unreachable, first_line
+from likeness.eval.formats.runs import BEST, LAST
 from likeness.eval.progress import report
 from likeness.toolkit.console import Interrupted, interruptible, say
 from likeness.toolkit.data.batch import Batch
@@ -177,12 +178,12 @@ class Keeper:
             return
         value = metrics[schedule.watch]
         if run.plateau.update(value, schedule.higher_is_better, schedule.halve_after):
-            self._save_model(checkpoint.BEST, metrics)
+            self._save_model(BEST, metrics)
 
     def _save(self) -> None:
         """Save the last model and the state to go on from."""
         _same_statistics(self.run, self.recipe.parallel)
-        self._save_model(checkpoint.LAST, {})
+        self._save_model(LAST, {})
         save_run(self.out, self.run, self.plan.classes, self.plan.fingerprint)
 
     def _save_model(self, name: str, metrics: dict[str, float]) -> None:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.runs import find_model
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.items.items import Item, Items, check_unique, label_numbers
@@ -23,7 +25,7 @@ from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.progress import tracked
 from likeness.eval.reports.media import Source, Stretch
-from likeness.eval.types import Embeddings, Floats, Scores, Trials
+from likeness.eval.types import Floats, Scores, Trials
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.reading import Read
 from likeness.toolkit.losses.contract import Classifier, Probabilistic
@@ -87,7 +89,7 @@ def load_model(path: Path, recipe: Recipe) -> Model:
     Raises:
         LikenessError: The file holds no loss, or another one.
     """
-    path = checkpoint.find_model(path)
+    path = find_model(path)
     loaded = load_embedder(path, recipe)
     embedder = in_torch(loaded).to(pick_device())
     loss: nn.Module | None = None
@@ -107,7 +109,7 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
         LikenessError: The file is no checkpoint, or its weights are not those of the recipe's
             network.
     """
-    path = checkpoint.find_model(path)
+    path = find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
     # training started from a file of weights; what became of it is in the checkpoint
     backbone = without_weights(recipe.backbone)
@@ -269,12 +271,13 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         settings: The items, and how they are searched. `similarity` "" takes the model's.
 
     Returns:
-        The columns recall@K, precision@1, r_precision, map@r and map@1000 (likeness.eval.metrics.retrieval;
-        NaN for a query alone in its class), norm and label. `clusters` adds cluster, the cluster of
-        each item by k-means with as many clusters as classes, for the NMI. `diversity` adds (nivMF
-        paper, Supp. L) feature_diversity, which belongs to all items together, so that its interval
-        has no width; and cluster_diversity, which stands on the first item of each class and is NaN
-        elsewhere, so that per_item.mean is the mean over classes. Each class is a group.
+        The columns recall@K, precision@1, r_precision, map@r and map@1000
+        (likeness.eval.metrics.retrieval; NaN for a query alone in its class), norm and label.
+        `clusters` adds cluster, the cluster of each item by k-means with as many clusters as
+        classes, for the NMI. `diversity` adds (nivMF paper, Supp. L) feature_diversity, which
+        belongs to all items together, so that its interval has no width; and cluster_diversity,
+        which stands on the first item of each class and is NaN elsewhere, so that per_item.mean is
+        the mean over classes. Each class is a group.
 
     Raises:
         LikenessError: Draws are to be compared by another similarity than the cosine.

@@ -26,10 +26,10 @@ from torch.distributed.tensor import DTensor
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
+from likeness.eval.formats.runs import BEST, LAST
 from likeness.eval.formats.writing import remove_abandoned, sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import without_revisions
 from likeness.toolkit.parallel import distributed, spread
@@ -209,7 +209,7 @@ def flat(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def holds_checkpoint(out: Path) -> bool:
     """Say whether a run's folder holds a model, or a state that the run can go on from."""
-    patterns = (checkpoint.BEST, checkpoint.LAST, f"{RESUME}/*/{STATE}")
+    patterns = (BEST, LAST, f"{RESUME}/*/{STATE}")
     return any(True for pattern in patterns for _ in out.glob(pattern))
 
 
@@ -230,7 +230,7 @@ def prepare_folder(out: Path, description: dict[str, Any]) -> None:
         for name in (LOG, RUN_ID):
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    for name in (RECIPE, LOG, checkpoint.BEST, checkpoint.LAST):
+    for name in (RECIPE, LOG, BEST, LAST):
         remove_abandoned(out / name)
     for folder in (out / RESUME).glob("*"):
         if not (folder / STATE).is_file():

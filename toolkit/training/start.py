@@ -10,6 +10,7 @@ from torch import Tensor
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import digest
+from likeness.eval.formats.runs import LAST, find_model
 from likeness.eval.progress import step
 from likeness.toolkit.backbones.weights import first_names, misfits
 from likeness.toolkit.console import say
@@ -55,7 +56,7 @@ def read_initial(init: str) -> Initial:
     Raises:
         LikenessError: There is no such file, or it is of another kind.
     """
-    weights, stated, summed = checkpoint.read(checkpoint.find_model(Path(init)), checkpoint.FORMAT)
+    weights, stated, summed = checkpoint.read(find_model(Path(init)), checkpoint.FORMAT)
     source = f"{init} ({summed[:12]}, step {int(stated['step'])})"
     return Initial(checkpoint.without_loss(weights), source, summed)
 
@@ -174,7 +175,7 @@ def _go_on_from(path: Path, folder: Path, run: Run) -> str:
     Returns:
         The digest of the model file that has this network.
     """
-    last = path / checkpoint.LAST
+    last = path / LAST
     weights, _, summed = distributed.on_all(lambda: checkpoint.read(last, checkpoint.FORMAT))
     distributed.on_all(lambda: _put(run, checkpoint.without_loss(weights), f"init={last}"))
     runs.read(folder, _loss_tensors(run))

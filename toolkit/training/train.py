@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.keeper import Keeper
@@ -129,7 +129,7 @@ def fit(
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
-        return checkpoint.find_model(out)
+        return find_model(out)
 
 
 def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:

@@ -20,8 +20,8 @@ from pyarrow import parquet
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
-from likeness.eval.formats.embeddings import read, write
-from likeness.eval.types import Embeddings, nfc
+from likeness.eval.formats.embeddings import Embeddings, read_embeddings, write_embeddings
+from likeness.eval.types import nfc
 
 NAMES = ("e.npz", "e.ark", "e.parquet")
 SMALL = Embeddings(
@@ -50,10 +50,10 @@ def test_round_trip_and_replacement(tmp_path: Path, name: str) -> None:
     for embeddings in (SMALL, none, Embeddings(tuple(f"i{k}" for k in range(num)), rows)):
         if name.endswith("ark") and embeddings is none:
             continue
-        write(path, embeddings)
-        assert equal(read(path), embeddings)
+        write_embeddings(path, embeddings)
+        assert equal(read_embeddings(path), embeddings)
         if name.endswith("ark"):
-            assert equal(read(path.with_suffix(".scp")), embeddings)
+            assert equal(read_embeddings(path.with_suffix(".scp")), embeddings)
     assert len(list(tmp_path.iterdir())) == (3 if name.endswith("ark") else 1)
 
 
@@ -78,14 +78,14 @@ def test_any_values_and_ids(
     size = len(matrix)
     ids = data.draw(st.lists(allowed, min_size=size, max_size=size, unique=True))
     expected = Embeddings(tuple(ids), matrix, meta)
-    write(tmp_path / name, expected)
-    assert equal(read(tmp_path / name), expected)
+    write_embeddings(tmp_path / name, expected)
+    assert equal(read_embeddings(tmp_path / name), expected)
 
 
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
     """By numpy, pyarrow and kaldiio alone, as someone else's program would."""
     for name in NAMES:
-        write(tmp_path / name, SMALL)
+        write_embeddings(tmp_path / name, SMALL)
     table = parquet.read_table(tmp_path / "e.parquet")
     assert table.column("id").to_pylist() == list(SMALL.ids)
     assert table.column("norm").to_numpy().tobytes() == SMALL.norms.tobytes()
@@ -103,14 +103,18 @@ def test_what_kaldiio_writes(tmp_path: Path) -> None:
     rows = dict(zip(SMALL.ids, SMALL.matrix, strict=True))
     path, expected = str(tmp_path / "k.ark"), Embeddings(SMALL.ids, SMALL.matrix)
     kaldiio.save_ark(path, rows, scp=str(tmp_path / "k.scp"))
-    assert equal(read(tmp_path / "k.scp"), expected)
+    assert equal(read_embeddings(tmp_path / "k.scp"), expected)
     (tmp_path / "k.meta.json").write_text('{"similarity": "dot"}')  # by hand
-    assert read(path).meta == read(tmp_path / "k.scp").meta == {"similarity": "dot"}
+    assert (
+        read_embeddings(path).meta
+        == read_embeddings(tmp_path / "k.scp").meta
+        == {"similarity": "dot"}
+    )
     (tmp_path / "k.meta.json").unlink()
     doubles = {name: row.astype(np.float64) for name, row in rows.items()}
     for written in (rows, doubles, {name: row[None] for name, row in rows.items()}):
         kaldiio.save_ark(path, written)
-        assert equal(read(path), expected)
+        assert equal(read_embeddings(path), expected)
 
 
 def test_a_scp_counts_paths_from_its_folder_and_parts_fields_by_blanks_or_tabs(
@@ -119,13 +123,13 @@ def test_a_scp_counts_paths_from_its_folder_and_parts_fields_by_blanks_or_tabs(
     folder = tmp_path / "a\tb"  # a tab in the path stays
     folder.mkdir()
     monkeypatch.chdir(folder)
-    write("e.ark", SMALL)
+    write_embeddings("e.ark", SMALL)
     monkeypatch.chdir(tmp_path)
-    assert equal(read(folder / "e.scp"), SMALL)
-    write(folder / "e.ark", SMALL)
+    assert equal(read_embeddings(folder / "e.scp"), SMALL)
+    write_embeddings(folder / "e.ark", SMALL)
     lines = zip((folder / "e.scp").read_text().splitlines(), ("\t", " \t ", "  "), strict=True)
     (folder / "e.scp").write_text("\n".join(line.replace(" ", mark, 1) for line, mark in lines))
-    assert equal(read(folder / "e.scp"), SMALL)
+    assert equal(read_embeddings(folder / "e.scp"), SMALL)
 
 
 def test_a_list_of_many_names_for_one_vector_keeps_the_bound(
@@ -135,24 +139,24 @@ def test_a_list_of_many_names_for_one_vector_keeps_the_bound(
     paths = ["e.ark", "d/../e.ark", "d/../d/../e.ark"]
     monkeypatch.setattr(files, "FREE_EXPANSION", 1_000)
     monkeypatch.setattr(files, "EXPANSION", 10)
-    write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 50), np.float32)))
+    write_embeddings(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 50), np.float32)))
     size = (tmp_path / "e.ark").stat().st_size
     (tmp_path / "d").mkdir()
     allowed = 10 * size // 200
     lines = [f"u{k} {tmp_path}/{paths[k % len(paths)]}:2\n" for k in range(allowed + 1)]
     (tmp_path / "e.scp").write_text("".join(lines[:allowed]))
-    assert read(tmp_path / "e.scp").matrix.shape == (allowed, 50)
+    assert read_embeddings(tmp_path / "e.scp").matrix.shape == (allowed, 50)
     (tmp_path / "e.scp").write_text("".join(lines))
     with pytest.raises(LikenessError, match=f"{10 * size} bytes"):
-        read(tmp_path / "e.scp")
+        read_embeddings(tmp_path / "e.scp")
 
 
 @pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.npy"])
 def test_other_suffixes(tmp_path: Path, name: str) -> None:
     with pytest.raises(LikenessError, match=r"\.npz"):
-        write(tmp_path / name, SMALL)
+        write_embeddings(tmp_path / name, SMALL)
     with pytest.raises(LikenessError, match=r"\.scp"):
-        read(tmp_path / name)
+        read_embeddings(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_other_suffixes(tmp_path: Path, name: str) -> None:
 )
 def test_writing_refuses_ids_it_cannot_give_back(tmp_path: Path, name: str, bad: str) -> None:
     with pytest.raises(LikenessError, match="ids"):
-        write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
+        write_embeddings(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,13 +189,13 @@ def saved(path: Path, **named: Any) -> Path:
 )
 def test_foreign_npz(tmp_path: Path, named: dict[str, Any]) -> None:
     with pytest.raises(LikenessError, match=r"e\.npz"):
-        read(saved(tmp_path / "e.npz", **named))
+        read_embeddings(saved(tmp_path / "e.npz", **named))
 
 
 def test_other_floats_and_no_meta(tmp_path: Path) -> None:
     for kind in (np.float16, np.float64):
         path = saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(kind), more=np.arange(3))
-        assert equal(read(path), Embeddings(("a", "b"), GOOD))
+        assert equal(read_embeddings(path), Embeddings(("a", "b"), GOOD))
 
 
 @pytest.mark.parametrize(
@@ -199,10 +203,10 @@ def test_other_floats_and_no_meta(tmp_path: Path) -> None:
 )
 def test_commands_and_broken_lines_in_scp_are_refused(tmp_path: Path, entry: str) -> None:
     trap = tmp_path / "sprung"
-    write(tmp_path / "e.ark", SMALL)
+    write_embeddings(tmp_path / "e.ark", SMALL)
     (tmp_path / "e.scp").write_text(f"a {entry.format(trap=trap)}\n")
     with pytest.raises(LikenessError, match="line 1"):
-        read(tmp_path / "e.scp")
+        read_embeddings(tmp_path / "e.scp")
     assert not trap.exists()
 
 
@@ -211,22 +215,22 @@ def test_an_archive_expands_within_its_bound(
 ) -> None:
     path = tmp_path / "e.npz"
     np.savez_compressed(path, ids=IDS, matrix=np.zeros((2, 1_000_000), np.float32))
-    assert read(path).matrix.shape == (2, 1_000_000)
+    assert read_embeddings(path).matrix.shape == (2, 1_000_000)
     monkeypatch.setattr(files, "FREE_EXPANSION", 1_000)
     with pytest.raises(LikenessError, match="expands to over"):
-        read(path)
+        read_embeddings(path)
 
 
 @pytest.mark.parametrize("name", ["e.npz", "e.ark", "e.scp"])
 def test_every_truncation_is_noticed(tmp_path: Path, name: str) -> None:
-    write(tmp_path / name.replace("scp", "ark"), SMALL)
+    write_embeddings(tmp_path / name.replace("scp", "ark"), SMALL)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / "cut").mkdir()
     path = tmp_path / "cut" / name
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         try:
-            loaded = read(path)
+            loaded = read_embeddings(path)
         except LikenessError:
             continue
         # archives of fewer whole entries are valid, and a .scp may lose its last newline or entries
@@ -255,7 +259,7 @@ VECTOR = b"\0BFV \4" + struct.pack("<iff", 2, 1, 3)
 def test_bad_archives(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "e.ark").write_bytes(data)
     with pytest.raises(LikenessError, match=r"e\.ark"):
-        read(tmp_path / "e.ark")
+        read_embeddings(tmp_path / "e.ark")
 
 
 def arrow_file(path: Path, **columns: Any) -> Path:
@@ -271,7 +275,7 @@ def test_parquet_of_others(tmp_path: Path, kind: Any) -> None:
     path = arrow_file(
         tmp_path / "e.parquet", id=["a", "b"], more=[1, 2], vector=pa.array(ROWS, kind)
     )
-    assert equal(read(path), Embeddings(("a", "b"), np.array(ROWS)))
+    assert equal(read_embeddings(path), Embeddings(("a", "b"), np.array(ROWS)))
 
 
 @pytest.mark.parametrize(
@@ -289,18 +293,18 @@ def test_parquet_of_others(tmp_path: Path, kind: Any) -> None:
 )
 def test_refused_parquet(tmp_path: Path, columns: dict[str, Any]) -> None:
     with pytest.raises(LikenessError, match=r"e\.parquet"):
-        read(arrow_file(tmp_path / "e.parquet", **columns))
+        read_embeddings(arrow_file(tmp_path / "e.parquet", **columns))
 
 
 def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "e.parquet"
-    write(path, SMALL)
+    write_embeddings(path, SMALL)
     content = path.read_bytes()
     for part in (b"b:2", SMALL.matrix.tobytes()):
         place = content.index(part)
         path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
         with pytest.raises(LikenessError, match="damaged"):
-            read(path)
+            read_embeddings(path)
 
 
 def test_a_small_parquet_file_does_not_become_a_large_matrix(
@@ -314,4 +318,4 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(
     arrow_file(path, id=[str(k) for k in range(count)], vector=deep)
     assert path.stat().st_size < 1 << 20
     with pytest.raises(LikenessError, match=f"{4 * 50 * count} bytes"):
-        read(path)
+        read_embeddings(path)

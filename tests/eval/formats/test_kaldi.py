@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from likeness.eval.formats import kaldi, writing
-from likeness.eval.formats.embeddings import read, write
-from likeness.eval.types import Embeddings
+from likeness.eval.formats.embeddings import Embeddings, read_embeddings, write_embeddings
 
 OLD = Embeddings(
     ("a", "b"),
@@ -25,7 +24,7 @@ NEW = Embeddings(
 
 def known(path: Path) -> str:
     """The model of what a file holds, when ids, vectors and meta are all of one version."""
-    loaded = read(path)
+    loaded = read_embeddings(path)
     whole = {"old": OLD, "new": NEW}[loaded.meta.get("model", "unknown")]
     assert loaded.ids == whole.ids
     assert np.array_equal(loaded.matrix, whole.matrix)
@@ -39,7 +38,7 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
 ) -> None:
     """The four calls by which names change: a writer may end before or after any of them."""
     path = tmp_path / "e.ark"
-    write(path, OLD)
+    write_embeddings(path, OLD)
     calls = 0
 
     def counted(real: Callable[..., None]) -> Callable[..., None]:
@@ -56,12 +55,12 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
     monkeypatch.setattr(kaldi, "remove", counted(writing.remove))
     if last < 4:
         with pytest.raises(KeyboardInterrupt):
-            write(path, NEW)
+            write_embeddings(path, NEW)
     else:
-        write(path, NEW)
+        write_embeddings(path, NEW)
     if last == 2:  # the meta is new, and the archive is not
         with pytest.raises(ValueError, match="belongs to another"):
-            read(path)
+            read_embeddings(path)
     else:
         assert known(path) == ("old" if last < 2 else "new")
     if last in (0, 4):
@@ -69,7 +68,7 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
     else:
         assert not (tmp_path / "e.scp").exists()
     monkeypatch.undo()
-    write(path, OLD)
+    write_embeddings(path, OLD)
     assert known(path) == known(tmp_path / "e.scp") == "old"
     assert sorted(json.loads((tmp_path / "e.meta.json").read_text())) == [
         "archive_sha256",
@@ -81,11 +80,11 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
 def test_an_index_elsewhere_takes_the_meta_of_its_archives(tmp_path: Path) -> None:
     """What utils/filter_scp.pl and cat make of our .scp files."""
     (tmp_path / "sub").mkdir()
-    write(tmp_path / "e.ark", OLD)
-    write(tmp_path / "f.ark", NEW)
+    write_embeddings(tmp_path / "e.ark", OLD)
+    write_embeddings(tmp_path / "f.ark", NEW)
     lines = (tmp_path / "e.scp").read_text().splitlines(keepends=True)
     (tmp_path / "sub" / "some.scp").write_text(lines[1])
-    assert read(tmp_path / "sub" / "some.scp").meta == OLD.meta
+    assert read_embeddings(tmp_path / "sub" / "some.scp").meta == OLD.meta
     (tmp_path / "both.scp").write_text(lines[0] + (tmp_path / "f.scp").read_text().splitlines()[0])
     with pytest.raises(ValueError, match="2 different metas"):
-        read(tmp_path / "both.scp")
+        read_embeddings(tmp_path / "both.scp")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.types import Embeddings
 
 
 def test_a_folder_has_that_of_its_names_and_files(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None
     index, digests = tmp_path / "e.scp", []
     for scale, similarity in ((1.0, "cosine"), (2.0, "cosine"), (2.0, "dot"), (1.0, "cosine")):
         embedded = Embeddings(("a", "b"), scale * np.eye(2, 3), {"similarity": similarity})
-        embeddings.write(tmp_path / "e.ark", embedded)
+        embeddings.write_embeddings(tmp_path / "e.ark", embedded)
         digests.append((sha256(index), index.read_text()))
     assert digests[0] == digests[3]
     assert len({digest for digest, _ in digests}) == 3

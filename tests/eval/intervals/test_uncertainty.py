@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.bootstrap import t_interval
 from likeness.eval.intervals.uncertainty import (
@@ -23,7 +24,7 @@ from likeness.eval.intervals.uncertainty import (
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
 from likeness.eval.protocols.side_by_side import evaluate_together
 from likeness.eval.protocols.verification import VerificationSettings
-from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
 
 # Few distinct values make ties; risks between 0 and 1 are those of queries whose neighbours tie.

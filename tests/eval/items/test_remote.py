@@ -19,9 +19,9 @@ from likeness.eval.items import remote
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items
+from likeness.eval.items.presence import refuse_missing_files
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
-from likeness.presence import refuse_missing_files
 from likeness.toolkit.data.images import encode
 
 URL = "s3://voices/ann/1.flac"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import likeness
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.calibration import fit_ratio_fusion, load_fusion
 from likeness.eval.metrics.spoofing import (
     TANDEM,
     SpoofCosts,
@@ -23,7 +24,6 @@ from likeness.eval.metrics.spoofing import (
     sasv_eer,
     t_eer,
 )
-from likeness.eval.scoring.fusion import fit_ratio_fusion, load_fusion
 from tests.scripts import run_command
 
 CLASS = st.lists(st.integers(-4, 6).map(float), min_size=1, max_size=9)

@@ -13,6 +13,7 @@ from sklearn.metrics import roc_curve
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import (
     PRESETS,
@@ -31,7 +32,7 @@ from likeness.eval.protocols.ijb_files import (
     read_template_pairs,
 )
 from likeness.eval.protocols.ijb_packs import evaluate_files
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 
 # preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8
 # tabulates them
@@ -324,7 +325,7 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
     (meta / "ijbc_template_pair_label.txt").write_text("".join(pairs))
     features, rows = tmp_path / "x.npz", np.random.default_rng(0).normal(size=(8, 6))
     names = tuple(f"{t}.jpg" for t in templates_of)
-    embeddings.write(features, Embeddings(names, rows, {"flip": "sum"}))
+    embeddings.write_embeddings(features, Embeddings(names, rows, {"flip": "sum"}))
     measure = partial(evaluate_files, [features], tmp_path, fars=(0.1,), json_file=tmp_path / "j")
     measure(presets={"adaface": PRESETS["adaface"]})
     assert "5pts" not in (tmp_path / "j").read_text()

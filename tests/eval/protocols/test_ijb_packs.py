@@ -132,7 +132,7 @@ def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory
 def test_faces_are_aligned_and_both_views_embedded(
     small: Small, model: Path, features: Path, tmp_path: Path
 ) -> None:
-    contents = files.read(features)
+    contents = files.read_embeddings(features)
     network = load_model(model).embedder
     rows = []
     for name, points in zip(small.names, small.points, strict=True):
@@ -151,7 +151,7 @@ def test_faces_are_aligned_and_both_views_embedded(
     total = contents.matrix[:, :12] + contents.matrix[:, 12:]
     summed = tmp_path / "sum.npz"
     printed("embed", "--model", model, "--ijb", small.root, "--flip", "sum", "--out", summed)
-    np.testing.assert_allclose(files.read(summed).matrix, total, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(files.read_embeddings(summed).matrix, total, rtol=1e-4, atol=1e-4)
 
 
 def test_three_presets_from_features_to_the_tables(
@@ -181,7 +181,9 @@ def test_three_presets_from_features_to_the_tables(
     settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
         switches, faces = PRESETS[tool], read_faces(meta.faces)
-        pooled = templates(files.read(features), faces, switches, detector_scores=small.scores)
+        pooled = templates(
+            files.read_embeddings(features), faces, switches, detector_scores=small.scores
+        )
         expected = verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
         expected += identification_1_n(tool, pooled, *sides, switches, settings).results
         assert len(expected) == 6

@@ -13,13 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.classification import auroc
 from likeness.eval.reports.figures import det_figure, drawn, histogram_edges, norms_by_correct
 from likeness.eval.reports.map import embedding_map, neighbours, plane
 from likeness.eval.reports.page import document
 from likeness.eval.reports.subjects import errors_by_subject, who_errs
 from likeness.eval.reports.verification import positions
-from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.types import Scores, Trials
 
 
 def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Scores:

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.values import media_of
 from likeness.eval.reports.media import (
     SIDE,
     Media,
     Stretch,
     drawing,
     flac,
+    media_of,
     media_of_folder,
     read_sound,
     thumbnail,

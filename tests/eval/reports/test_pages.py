@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.bootstrap import bounds
 from likeness.eval.intervals.per_item import PerItem
@@ -18,7 +19,6 @@ from likeness.eval.reports import search
 from likeness.eval.reports.items import html
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.search import Sides, nearest
-from likeness.eval.types import Embeddings
 
 METRICS = {
     "accuracy": partial(per_item.mean, column="correct"),

@@ -18,9 +18,10 @@ from PIL import Image
 
 import likeness
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.protocols.verification import VerificationSettings
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     a, b = np.triu_indices(len(ids), 1)
     trials = Trials(ids, ids, a, b, a // 4 == b // 4)
     embedded = Embeddings(ids, rng.standard_normal((24, 3)) + 3 * np.eye(3)[np.arange(24) // 4 % 3])
-    files.write(folder / "e.npz", embedded)
+    files.write_embeddings(folder / "e.npz", embedded)
     systems = [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"]
     for path in systems:
         write_scores(path, trials, 2 * trials.target + rng.standard_normal(len(trials)))

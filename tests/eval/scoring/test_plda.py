@@ -17,9 +17,9 @@ from scipy.stats import multivariate_normal, norm
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.plda import Plda, _em, fit_plda, load_plda
-from likeness.eval.types import Embeddings
 from tests.scripts import printed, refused
 
 
@@ -179,7 +179,7 @@ def test_a_vector_without_a_length_stays_zero() -> None:
 def test_fit_and_score_from_the_command_line(tmp_path: Path) -> None:
     rows, labels, _, _ = draw(30, 5, 4, seed=2)
     ids = tuple(f"{label}/{k}" for k, label in enumerate(labels))
-    files.write(
+    files.write_embeddings(
         tmp_path / "e.npz",
         Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}),
     )
@@ -198,7 +198,7 @@ def test_fit_and_score_from_the_command_line(tmp_path: Path) -> None:
         load_plda(tmp_path / "p.json").score(matrix, matrix, [0, 0, 7], [1, 9, 6]),
         rtol=1e-6,
     )
-    files.write(
+    files.write_embeddings(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
     assert "150 of 150 ids have no class" in refused(*fit, "--out", tmp_path / "q.json")

@@ -13,11 +13,12 @@ import likeness
 from likeness.commands.fit import calibration as fit_command
 from likeness.commands.score import score as score_command
 from likeness.eval.errors import LikenessError
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring.plda import Plda
 from likeness.eval.scoring.score import Scored, calibrate, score, with_spellings
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 
 NUM, DIM = 12, 4
 RNG = np.random.default_rng(3)

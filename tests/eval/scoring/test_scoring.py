@@ -10,10 +10,10 @@ import pytest
 
 import likeness
 from likeness.eval.formats import embeddings as files
-from likeness.eval.formats.embeddings import write as write_embeddings
+from likeness.eval.formats.embeddings import Embeddings, write_embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.scoring.fusion import load_fusion
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.metrics.calibration import load_fusion
+from likeness.eval.types import Trials
 from tests.scripts import refused, run_command
 
 IDS = tuple(f"{name}/{number}" for name in "abcdef" for number in (1, 2, 3))
@@ -87,7 +87,9 @@ LINES = [f"{a} {b} {int(a[:3] == b[:3])}" for i, a in enumerate(ITEMS) for b in 
 def written(folder: Path, without: set[str]) -> tuple[Path, Path]:
     """A trial list of all pairs, and embeddings that lack some."""
     rows = [k for k, name in enumerate(ITEMS) if name not in without]
-    files.write(folder / "z.npz", Embeddings(tuple(ITEMS[k] for k in rows), MATRIX[rows], {}))
+    files.write_embeddings(
+        folder / "z.npz", Embeddings(tuple(ITEMS[k] for k in rows), MATRIX[rows], {})
+    )
     (folder / "trials.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return folder / "trials.txt", folder / "z.npz"
 

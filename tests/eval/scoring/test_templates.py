@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.scoring import templates as module
-from likeness.eval.scoring.templates import pool, read_enrolment
-from likeness.eval.types import Embeddings
+from likeness.eval.scoring.templates import pool
 
 
 def made(rows: int, dim: int = 3, seed: int = 0) -> Embeddings:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from likeness.checking.check import Checked, check
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.listing import list_items
-from likeness.eval.types import Embeddings
 from tests.scripts import run_command
 
 RATE_HZ = 8_000

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.embeddings import read_embeddings
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items

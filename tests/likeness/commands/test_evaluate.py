@@ -14,10 +14,11 @@ from PIL import Image
 
 import likeness
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.scoring.origin import Origin, write_origin
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 from tests.scripts import printed, refused, run_command
 
 FAST = VerificationSettings(num_resamples=0)
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
         write_scores(
             tmp_path / f"{name}.txt", trials, 1.0 * (a // 3 == b // 3) + rng.standard_normal(66)
         )
-        files.write(
+        files.write_embeddings(
             tmp_path / f"{name}.npz", Embeddings((*ids, "unused"), rng.standard_normal((13, 4)))
         )
     for item_id in ids:
@@ -77,7 +78,7 @@ def test_what_cannot_be_written_leaves_nothing(
     folder: Path, options: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    files.write(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
+    files.write_embeddings(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
     write_origin("x.txt", Origin("cosine", {"model": "one"}))
     assert word in refused("evaluate", "x.txt", *options, "--json", "r.json")
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
@@ -99,7 +100,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     assert "AUROC of the quality" in capsys.readouterr().out
     by_norm = values()
     # The list of the same norms gives the same numbers; they are those of Python, too.
-    norms = files.read(Path("x.npz"))
+    norms = files.read_embeddings(Path("x.npz"))
     lines = [f"{id} {norm!r}\n" for id, norm in zip(norms.ids, norms.norms.tolist(), strict=True)]
     Path("q.txt").write_text("".join(lines))
     assert run("x.txt", "y.txt", "--quality", "q.txt") == 0

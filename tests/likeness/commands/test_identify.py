@@ -1,4 +1,6 @@
-"""likeness.identify on files: its numbers against the functions of likeness.eval.metrics.identification."""
+"""likeness.identify on files: its numbers against the functions of
+likeness.eval.metrics.identification.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import pytest
 
 import likeness
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.metrics.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
 from likeness.eval.metrics.similarity import matrix
 from likeness.eval.protocols.identification import IdentificationSettings, identify
-from likeness.eval.types import Embeddings
 
 
 @pytest.fixture
@@ -30,8 +32,8 @@ def files(tmp_path):
         centre = centres[np.repeat(subjects, count)]
         rows = centre + 0.9 * rng.standard_normal(centre.shape)
         similarity = {"similarity": "simple:0.3"}
-        embeddings.write(tmp_path / f"{name}.npz", Embeddings(ids, rows, similarity))
-        return embeddings.read(tmp_path / f"{name}.npz")
+        embeddings.write_embeddings(tmp_path / f"{name}.npz", Embeddings(ids, rows, similarity))
+        return embeddings.read_embeddings(tmp_path / f"{name}.npz")
 
     return (
         tmp_path,
@@ -136,7 +138,9 @@ def test_subject_lists_and_row_order(files):
     order = np.random.default_rng(1).permutation(len(p.ids))
     for name, item, rows in (("g", g1, np.arange(len(g1.ids))[::-1]), ("q", p, order)):
         ids = tuple(f"{name}-{i}" for i in range(len(item.ids)))
-        embeddings.write(folder / f"{name}.npz", Embeddings(ids, item.matrix[rows], item.meta))
+        embeddings.write_embeddings(
+            folder / f"{name}.npz", Embeddings(ids, item.matrix[rows], item.meta)
+        )
         (folder / f"{name}.txt").write_text(
             "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(item)[rows], strict=True))
         )

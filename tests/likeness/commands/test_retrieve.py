@@ -7,10 +7,10 @@ import pytest
 
 import likeness
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.metrics.retrieval import retrieval_metrics
 from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds
-from likeness.eval.types import Embeddings
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def files(tmp_path):
         rows = (centres[classes] + 0.8 * rng.standard_normal((number, 8))).astype(np.float32)
         ids = tuple(f"class{class_:02}/{name}{i}" for i, class_ in enumerate(classes))
         paths[name] = tmp_path / f"{name}.npz"
-        embeddings.write(
+        embeddings.write_embeddings(
             paths[name], Embeddings(ids, rows, {"similarity": "dot", "model": "a" * 64})
         )
         paths[f"{name}_labels"] = tmp_path / f"{name}.txt"
@@ -42,7 +42,7 @@ def retrieved(*arguments, **options):
 
 def test_self_retrieval(files, tmp_path):
     evaluation = likeness.retrieve(files["items"], files["items_labels"])
-    loaded = embeddings.read(files["items"])
+    loaded = embeddings.read_embeddings(files["items"])
     labels = [item_id.split("/")[0] for item_id in loaded.ids]
     expected = retrieval_metrics(loaded.matrix, labels, similarity="dot")
     evaluation.save(tmp_path / "out.json")
@@ -70,7 +70,10 @@ def test_query_and_gallery(files):
     settings = RetrievalSettings(similarity="cosine", ks=(1, 3), num_resamples=0)
     sides = {"gallery": files["gallery"], "gallery_labels": files["gallery_labels"]}
     results = retrieved(files["items"], files["items_labels"], settings, **sides)
-    query, gallery = embeddings.read(files["items"]), embeddings.read(files["gallery"])
+    query, gallery = (
+        embeddings.read_embeddings(files["items"]),
+        embeddings.read_embeddings(files["gallery"]),
+    )
     classes, gallery_classes = (
         [item_id.split("/")[0] for item_id in side.ids] for side in (query, gallery)
     )
@@ -115,7 +118,7 @@ def test_a_quality_of_the_queries(files, tmp_path):
     assert 0 < by_norm["r_auroc"].value < 1
     page = evaluation.report(tmp_path / "page").read_text(encoding="utf-8")
     assert "The norm of a query as a sign of a wrong answer" in page
-    items = embeddings.read(files["items"])
+    items = embeddings.read_embeddings(files["items"])
     norms = dict(zip(items.ids, items.norms.tolist(), strict=True))
     found = retrieved(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
     assert {metric: result.value for metric, result in found.items()} == {

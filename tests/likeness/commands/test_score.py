@@ -11,11 +11,11 @@ import pytest
 
 import likeness
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.metrics.calibration import Fusion, fit_fusion, load_fusion
 from likeness.eval.metrics.similarity import pairs
-from likeness.eval.scoring.fusion import Fusion, fit_fusion, load_fusion
 from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
-from likeness.eval.types import Embeddings
 from tests.scripts import run_command
 
 NUM, DIM = 24, 8
@@ -32,10 +32,10 @@ def folder(tmp_path: Path) -> Path:
     matrix = (subjects[np.arange(NUM) % 6] + 0.8 * rng.standard_normal((NUM, DIM))) * rng.uniform(
         1, 5, (NUM, 1)
     ) + 1
-    files.write(
+    files.write_embeddings(
         tmp_path / "e.npz", Embeddings(ids, matrix, {"similarity": "simple:0.2", "model": "abc"})
     )
-    files.write(
+    files.write_embeddings(
         tmp_path / "c.npz",
         Embeddings(tuple(f"c{k}" for k in range(40)), rng.standard_normal((40, DIM)) * 2 + 1),
     )
@@ -77,8 +77,8 @@ def calibrate(
 def expected(folder: Path, similarity: str = "simple:0.2", centred: bool = False):
     trials, loaded, cohort = (
         read_trials(folder / "trials"),
-        files.read(folder / "e.npz"),
-        files.read(folder / "c.npz").matrix,
+        files.read_embeddings(folder / "e.npz"),
+        files.read_embeddings(folder / "c.npz").matrix,
     )
     matrix = loaded.matrix
     if centred:
@@ -97,8 +97,8 @@ def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(fo
     np.testing.assert_allclose(scores(folder), expected(folder)[-1], rtol=1e-5, atol=1e-5)
     score(folder, similarity="vmf_b")
     np.testing.assert_allclose(scores(folder), expected(folder, "vmf_b")[-1], rtol=1e-9)
-    loaded = files.read(folder / "e.npz")
-    files.write(folder / "plain.ark", Embeddings(loaded.ids, loaded.matrix))
+    loaded = files.read_embeddings(folder / "e.npz")
+    files.write_embeddings(folder / "plain.ark", Embeddings(loaded.ids, loaded.matrix))
     assert score(folder, file="plain.ark") == "cosine"
 
 
@@ -121,11 +121,11 @@ def test_norms(folder, norm):
 
 
 def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
-    loaded = files.read(folder / "e.npz")
+    loaded = files.read_embeddings(folder / "e.npz")
     score(folder, cohort=folder / "c.npz", top_n=9)
     once = scores(folder)
     order = np.random.default_rng(1).permutation(NUM)
-    files.write(
+    files.write_embeddings(
         folder / "p.npz",
         Embeddings(tuple(loaded.ids[k] for k in order), loaded.matrix[order], loaded.meta),
     )
@@ -135,8 +135,10 @@ def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
 
 @pytest.mark.parametrize("pooling", ["mean", "norm_weighted"])
 def test_multi_enrolment(folder, pooling):
-    trials, loaded = read_trials(folder / "model_trials"), files.read(folder / "e.npz")
-    matrix = loaded.matrix - files.read(folder / "c.npz").matrix.mean(axis=0, dtype=np.float64)
+    trials, loaded = read_trials(folder / "model_trials"), files.read_embeddings(folder / "e.npz")
+    matrix = loaded.matrix - files.read_embeddings(folder / "c.npz").matrix.mean(
+        axis=0, dtype=np.float64
+    )
     models = (matrix[:6] + matrix[6:12]) / (2 if pooling == "mean" else 1)
     how = {"models": folder / "models", "pooling": pooling, "subtract_mean": folder / "c.npz"}
     score(folder, "model_trials", **how)
@@ -165,7 +167,7 @@ def test_calibration_with_all_quality_measures(folder):
     assert fitted.names == tuple(f"{name}_{side}" for name in measures for side in ("low", "high"))
     score(folder, cohort=folder / "c.npz", top_n=9)
     _, matrix, cohort, i, j, _ = expected(folder)
-    raw, loaded = scores(folder), files.read(folder / "e.npz")
+    raw, loaded = scores(folder), files.read_embeddings(folder / "e.npz")
     norms, seconds = loaded.norms.astype(float), 1.5 + np.arange(NUM)
     every = np.indices((NUM, 40)).reshape(2, -1)
     full = pairs(matrix, cohort, *every, "simple:0.2").reshape(NUM, 40)
@@ -214,8 +216,8 @@ def test_warnings_are_told(folder):
         score(folder, cohort=folder / "e.npz", top_n=9)
     with pytest.warns(UserWarning, match="the cohort has 40 members"):
         score(folder, cohort=folder / "c.npz", top_n=999)
-    loaded = files.read(folder / "e.npz")
-    files.write(
+    loaded = files.read_embeddings(folder / "e.npz")
+    files.write_embeddings(
         folder / "p.npz",
         Embeddings(
             loaded.ids, np.where(np.arange(NUM)[:, None] == 3, 0, loaded.matrix), {"model": "other"}
@@ -247,8 +249,8 @@ def test_warnings_are_told(folder):
     ],
 )
 def test_what_cannot_be_scored_is_refused(folder, how, message):
-    files.write(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
-    files.write(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
+    files.write_embeddings(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
+    files.write_embeddings(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
     Fusion((1.0,), 0.0, ("",), (1.0,), ("mood",)).save(folder / "mood.json")
     write(folder / "unknown", ["x s1/u1 1", "s2/u2 z 0"])
     write(folder / "one_model", ["m1 s1/u1 1"])

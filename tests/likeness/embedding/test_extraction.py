@@ -101,7 +101,7 @@ def test_two_processes_write_the_same_file_as_one(
         ended = program(*(many if num > 1 else ()), script, *command, CUDA_VISIBLE_DEVICES="")
         assert "13 embeddings of 8 dimensions" in ended.stdout + ended.stderr
         assert not list(tmp_path.glob("*.pieces"))
-        made.append(files.read(out))
+        made.append(files.read_embeddings(out))
     assert made[0].ids == made[1].ids
     assert np.array_equal(made[0].matrix, made[1].matrix)
     assert made[0].meta == made[1].meta
@@ -116,7 +116,7 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
     loaded, out = load_model(model), tmp_path / "out.npz"
     left = tmp_path / "out.npz.pieces"
     left.mkdir()
-    files.write(
+    files.write_embeddings(
         left / "000000.npz",
         files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
     )
@@ -137,13 +137,13 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
 
     of_model = ("--model", model, "--items", listed)
     embed(*of_model, "--out", tmp_path / "whole.npz")
-    whole = files.read(tmp_path / "whole.npz")
+    whole = files.read_embeddings(tmp_path / "whole.npz")
     # of 14 parts each has one item; that of the eighth is broken
     parts = [tmp_path / f"part{number}.npz" for number in range(1, 15)]
     for number, part in enumerate(parts, 1):
         embed(*of_model, "--part", f"{number}/14", "--out", part)
     assert "broken" in embed("--join", *reversed(parts), "--out", tmp_path / "joined.npz")
-    again = files.read(tmp_path / "joined.npz")
+    again = files.read_embeddings(tmp_path / "joined.npz")
     assert again.ids == whole.ids
     assert np.array_equal(again.matrix, whole.matrix)
     assert dict(again.meta) == dict(whole.meta)

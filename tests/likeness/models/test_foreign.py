@@ -17,8 +17,8 @@ import torch
 from starlette.testclient import TestClient
 
 import likeness
-from likeness.embedding.extraction import Reading, read_as
 from likeness.eval.formats import embeddings as files
+from likeness.models.reading import Reading, read_as
 from likeness.models.run import load_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.models import checkpoint, user_files
@@ -284,7 +284,7 @@ def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Pa
     search = f"{pets.parent / 'site'}:{ROOT}"
     for arguments in (train, [*embed, "--workers", "1", *trust]):
         program(script, *arguments, cwd=pets.parent, PYTHONPATH=search)
-    assert len(files.read(pets.parent / "a.npz").ids) == 32
+    assert len(files.read_embeddings(pets.parent / "a.npz").ids) == 32
 
 
 # ---------------------------------------------------------------- what may be imported
@@ -441,7 +441,7 @@ def test_a_network_in_several_files_needs_one_trust(
     forget()
     sys.path[:] = [folder for folder in sys.path if folder != str(pets)]
     assert run_command("embed", "--model", "run", "--items", voices, "--out", "a.npz", *trust) == 0
-    assert len(files.read(Path("a.npz")).ids) == 32
+    assert len(files.read_embeddings(Path("a.npz")).ids) == 32
     forget()
     pytest.importorskip("granian")
     from likeness.eval.threshold_files import Rule

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from likeness.embedding.extraction import Reading, read_as
 from likeness.eval.items.items import Item
 from likeness.models import hub
 from likeness.models.load import load
+from likeness.models.reading import Reading, read_as
 from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
 from likeness.toolkit.backbones.layer_pooling import pool_places
 from likeness.toolkit.data.images import encode

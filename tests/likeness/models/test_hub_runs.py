@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from likeness.eval.formats.runs import find_model
 from likeness.modalities.speaker.augment import train_view
 from likeness.models import hub
 from likeness.models.load import load
-from likeness.toolkit.models.checkpoint import FORMAT, find_model, read, save
+from likeness.toolkit.models.checkpoint import FORMAT, read, save
 from likeness.toolkit.models.export import export
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule

@@ -10,8 +10,8 @@ import pytest
 import soundfile
 
 import likeness
+from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.modalities import synthetic
-from likeness.modalities.speaker import decoding
 from likeness.models import included
 from likeness.toolkit.training.start import Initial
 from tests.scripts import run_command
@@ -59,7 +59,7 @@ def test_two_recordings_are_compared_without_naming_a_model(
 
 
 def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
-    for suffix in (*decoding.SUFFIXES, *decoding.AV_SUFFIXES):
+    for suffix in (*SOUNDS, *AV_SOUNDS):
         assert included.model_for(None, [f"a{suffix}", "b.png"]) == included.VOICE
         with pytest.raises(ValueError, match="takes recordings"):
             included.model_for(None, [f"a{suffix}x"])

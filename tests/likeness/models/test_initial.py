@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from likeness.eval.formats.runs import find_model
 from likeness.models.load import load, read_initial
 from likeness.toolkit.backbones import resnet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.models.checkpoint import FORMAT, find_model, read
+from likeness.toolkit.models.checkpoint import FORMAT, read
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import start
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule

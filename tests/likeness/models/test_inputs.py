@@ -14,7 +14,7 @@ import soundfile
 import torch
 from PIL import Image
 
-from likeness.eval.formats.values import media_of
+from likeness.eval.reports.media import media_of
 from likeness.models.inputs import items_of, suffix_of
 
 

@@ -176,7 +176,7 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
     (tmp_path / "list.txt").write_text("".join(f"{crop.stem}\t{crop}\n" for crop in crops))
     words = ("embed", "--model", f"insightface:{file}", "--items", tmp_path / "list.txt")
     assert run_command(*words, "--out", tmp_path / "e.npz") == 0
-    loaded = embeddings.read(tmp_path / "e.npz")
+    loaded = embeddings.read_embeddings(tmp_path / "e.npz")
     model = theirs(file)
     expected = np.concatenate([model.get_feat(bgr(crop)) for crop in crops])
     np.testing.assert_allclose(loaded.matrix, expected, atol=1e-6 * np.abs(expected).max())

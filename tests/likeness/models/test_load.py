@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from likeness.embedding.extraction import Reading, read_as
 from likeness.eval.formats.provenance import sha256
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
 from likeness.models import load
+from likeness.models.reading import Reading, read_as
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
 from likeness.toolkit.backbones.redimnet import ReDimNet

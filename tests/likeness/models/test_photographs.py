@@ -80,7 +80,7 @@ def test_photographs_become_embeddings_in_python_and_by_command(
     arguments = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
     listed = ("--items", tmp_path / "list.txt", "--root", photographs)
     assert run_command("embed", *arguments, *listed, "--out", tmp_path / "e.npz") == 0
-    stored = embeddings.read(tmp_path / "e.npz")
+    stored = embeddings.read_embeddings(tmp_path / "e.npz")
     assert dict(stored.meta) == dict(found.meta)
     np.testing.assert_allclose(stored.matrix, expected, rtol=0, atol=bound)
 
@@ -194,7 +194,7 @@ def test_all_faces_of_an_album_are_embedded_searched_and_written(
     use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
     out = tmp_path / "e.npz"
     assert run_command("embed", *use, "--faces", "all", "--items", album, "--out", out) == 0
-    stored = embeddings.read(out)
+    stored = embeddings.read_embeddings(out)
     assert list(stored.ids) == ["two.png#1", "two.png#2"]
     np.testing.assert_allclose(stored.matrix, found.embeddings, rtol=1e-5)
     assert "2 unreadable items left out" in capsys.readouterr().out
@@ -234,7 +234,7 @@ def test_the_lowest_score_of_a_face_is_an_option(
     assert (tmp_path / "crops" / "weak.png").exists()
     out = tmp_path / "e.npz"
     assert run_command("embed", *use, *lower, "--items", album, "--out", out) == 0
-    stored = embeddings.read(out)
+    stored = embeddings.read_embeddings(out)
     assert set(stored.ids) == {"two.png", "weak.png"}
     assert stored.meta["faces"].endswith("scores from 0.6")
     assert "between 0 and 1" in refused("verify", weak, weak, *use, "--min-score", 60)

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from likeness.eval.formats import embeddings
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.metrics.calibration import Fusion
 from likeness.models import load
 from likeness.models.model import Model
 from likeness.models.model import load as load_model
@@ -142,7 +142,7 @@ def test_every_kind_of_recording_is_embedded_or_named(
     assert "3 unreadable items left out" in shown.out
     for name, reason in BAD.items():
         assert re.search(rf"^skipped {name}: .*{reason}", shown.err, re.MULTILINE)
-    loaded = embeddings.read(out)
+    loaded = embeddings.read_embeddings(out)
     assert loaded.ids == GOOD
     same = loaded.unit() @ loaded.unit()[0]
     assert same[GOOD.index("stéréo 立体.wav")] > 0.999  # the same noise in another container

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from likeness import open_gallery
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.metrics.calibration import Fusion
 from likeness.modalities.face import images
 from likeness.models.load import load_to_embed
 from likeness.models.run import load_model

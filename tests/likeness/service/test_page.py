@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import Thresholds, measure
 from likeness.eval.types import Scores

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from likeness import open_gallery
-from likeness.eval.scoring.fusion import Fusion
+from likeness.eval.metrics.calibration import Fusion
 from likeness.models.model import Model
 from likeness.toolkit.models.loaded import Loaded
 from tests.likeness.service.serving import SPEAKER, asking, service_of, untrained

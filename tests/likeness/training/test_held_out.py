@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 import likeness as front_door
-from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.embeddings import read_embeddings
+from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic, synthetic_glyphs
 from likeness.toolkit.training.recipe import load, override
-from likeness.training.held_out import HeldOutFiles, measure_held_out
+from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import with_bandwidth
 from likeness.training.recipe_files import located
 from tests.scripts import refused, run_command

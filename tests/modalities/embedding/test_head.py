@@ -16,9 +16,9 @@ from torch import nn
 
 import likeness
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Embeddings
 from likeness.modalities import synthetic
 from likeness.modalities.embedding import rows
 from likeness.modalities.speaker import audio
@@ -62,12 +62,12 @@ def made(
 
 def miniature(folder: Path) -> None:
     """What tests/test_recipes.py trains the recipe on."""
-    embeddings.write(folder / "embeddings.npz", made())
+    embeddings.write_embeddings(folder / "embeddings.npz", made())
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    embeddings.write(tmp_path / "e.npz", made())
+    embeddings.write_embeddings(tmp_path / "e.npz", made())
     return tmp_path / "e.npz"
 
 
@@ -162,7 +162,7 @@ def test_rows_are_items_of_disjoint_subjects(file: Path) -> None:
 def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
     whole = made()
     ids = tuple(f"u{number}" for number in range(len(whole)))
-    embeddings.write(tmp_path / "e.ark", Embeddings(ids, whole.matrix, whole.meta))
+    embeddings.write_embeddings(tmp_path / "e.ark", Embeddings(ids, whole.matrix, whole.meta))
     with pytest.raises(ValueError, match="40 of 40 ids name no subject"):
         rows.items(tmp_path)
     lines = [f"u{number} s{number // EACH}\n" for number in range(len(ids))]
@@ -182,13 +182,13 @@ def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
 def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
     """Two axes say nothing: the head learns to leave them, also for the subjects held out."""
     file = tmp_path / "e.npz"
-    embeddings.write(file, made(subjects=40))
+    embeddings.write_embeddings(file, made(subjects=40))
     settings = [
         *("schedule.steps=150", "schedule.warmup_steps=1", "schedule.eval_every=0"),
         *("sampling.batch_size=16", "optim.lr=0.02", "compute.threads=1"),
     ]
     listed, trials = rows.trials(file)
-    whole = embeddings.read(file)
+    whole = embeddings.read_embeddings(file)
 
     assert trials.target is not None
     target = trials.target
@@ -212,7 +212,7 @@ def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: P
     _, state, _ = checkpoint.read(tmp_path / "head" / "last.safetensors", checkpoint.FORMAT)
     assert state["frontend"]["args"] == {"dim": DIM, "model": META["model"]}
     # other embeddings are another run
-    embeddings.write(file, made(meta={**META, "model": "b" * 64}))
+    embeddings.write_embeddings(file, made(meta={**META, "model": "b" * 64}))
     with pytest.raises(ValueError, match="frontend"):
         likeness.train("head:residual", file, tmp_path / "head", settings=FEW, resume=True)
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.scoring.templates import enrol, read_enrolment
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.scoring.templates import enrol
+from likeness.eval.types import Trials
 from likeness.modalities.speaker import cnceleb, voxceleb
 from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials

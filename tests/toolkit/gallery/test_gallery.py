@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.similarity import pairs
-from likeness.eval.types import Embeddings
 from likeness.toolkit.gallery import faiss, postgres
 from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed
 from likeness.toolkit.gallery.postgres import masked

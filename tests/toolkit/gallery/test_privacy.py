@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from likeness.eval.formats.provenance import sha256
+from likeness.eval.formats.runs import BEST, find_model
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
@@ -55,8 +56,8 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     assert loaded.embedder.frontend.window == "povey"
     assert (loaded.similarity, loaded.modality, loaded.step) == ("simple:0.3", "speaker", 7)
     assert loaded.digest == sha256(file)
-    saved(tmp_path / checkpoint.BEST)
-    assert checkpoint.find_model(tmp_path).name == checkpoint.BEST
+    saved(tmp_path / BEST)
+    assert find_model(tmp_path).name == BEST
 
 
 def test_a_class_is_found_where_an_earlier_version_had_it() -> None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from likeness.embedding import extraction
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
-from likeness.eval.types import Embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio, decoding, long
 from likeness.modalities.speaker.features import KaldiFbank

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from likeness.eval.formats.runs import BEST
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.modalities.speaker.spec_augment import SpecAugment
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.losses.softmax import Cosine
 from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.build import Network, build
@@ -138,7 +138,7 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
     )
     fit(first, data=voices, out=tmp_path / "first")
     given = state_of(tmp_path / "first")
-    model = load_file(tmp_path / "first" / checkpoint.BEST)
+    model = load_file(tmp_path / "first" / BEST)
     best = {f"embedder.{name}": value for name, value in model.items()}
     assert 0 < float(given["loss.alpha"]) < 100
     assert float(given["loss.alpha"]) != 1

@@ -13,12 +13,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from likeness.eval.formats.runs import BEST, LAST
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.triplet import Triplet
-from likeness.toolkit.models import adapter, checkpoint
+from likeness.toolkit.models import adapter
 from likeness.toolkit.training.build import build
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
@@ -71,7 +72,7 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, voices: Path, tmp_
     fit(tuned(way), data=voices, out=tmp_path / "whole")
     cut_and_resumed(tuned(way), at=4, data=voices, out=tmp_path / "stopped")
     assert same(tmp_path / "whole", tmp_path / "stopped")
-    files = [load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "stopped")]
+    files = [load_file(tmp_path / name / LAST) for name in ("whole", "stopped")]
     assert differing(*files) == []
 
 
@@ -206,7 +207,7 @@ def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> N
         unmerged = run.embedder.eval()(waves)
         bound = 1e-5 * max(1.0, float(unmerged.abs().max()))  # of rounding, relative to the largest
         assert torch.allclose(loaded.embedder(waves), unmerged, rtol=0, atol=bound)
-    file = load_file(tmp_path / "run" / checkpoint.LAST)
+    file = load_file(tmp_path / "run" / LAST)
     base = {name: value for name, value in file.items() if not name.startswith("adapter.")}
     assert base.keys() == loaded.embedder.state_dict().keys()
     untouched = {
@@ -277,7 +278,7 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
     fit(mean, data=voices, out=tmp_path / "run", step=watching(watch))
     final = state_of(tmp_path / "run")
     states[6] = {name: final[f"embedder.{name}"] for name in states[0]}
-    model = load_file(tmp_path / "run" / checkpoint.LAST)
+    model = load_file(tmp_path / "run" / LAST)
     for name, value in model.items():
         if value.is_floating_point():
             expected = torch.stack([states[at][name].double() for at in (4, 6)]).mean(0)
@@ -286,7 +287,7 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
             assert torch.equal(value, states[6][name]), name
     # the evaluations before the first checkpoint are of the weights as they are
     assert sum("eer" in entry for entry in read_log(tmp_path / "run")) == 6
-    best = load_file(tmp_path / "run" / checkpoint.BEST)
+    best = load_file(tmp_path / "run" / BEST)
     assert best.keys() == model.keys()
 
 

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from likeness.cli import main
+from likeness.eval.formats.runs import BEST
 from likeness.eval.progress import Report, reported_to
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
 from likeness.toolkit.training.run import Plateau, Run
@@ -254,7 +254,7 @@ def test_watching_a_metric_keeps_the_best_and_stops_early(voices: Path, tmp_path
     )
     watched = recipe("arcface", "optim.lr=0", "augment.noise_prob=0", schedule=frozen)
     model = fit(watched, data=voices, out=tmp_path / "run")
-    assert model.name == checkpoint.BEST
+    assert model.name == BEST
     last = read_log(tmp_path / "run")[-1]
     assert last["step"] < 50
     fit(watched, data=voices, out=tmp_path / "run", resume=True)

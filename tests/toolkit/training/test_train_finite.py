@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from likeness.eval.formats.runs import BEST, LAST
 from likeness.eval.items.items import Item
 from likeness.models.run import load_model
 from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views
@@ -25,7 +26,6 @@ from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.rank import RankedList
 from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.losses.weighted import MultiSimilarity
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.training import run
 from likeness.toolkit.training.finite import all_finite, not_finite
@@ -39,7 +39,7 @@ from tests.toolkit.training.tiny_runs import before, recipe, short, state_of, st
 def saved(out: Path) -> dict[str, Tensor]:
     """All numbers that are saved of a run."""
     state = {key: value for key, value in state_of(out).items() if not key.startswith("random.")}
-    return state | load_file(out / checkpoint.LAST)
+    return state | load_file(out / LAST)
 
 
 def check_stopped(out: Path, at: int, saved_at: int) -> None:
@@ -139,7 +139,7 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(
     with pytest.raises(Diverged, match=named):
         fit(recipe(variant, schedule=schedule), data=voices, out=tmp_path / "run", step=spoilt)
     check_stopped(tmp_path / "run", at=3, saved_at=2)
-    assert not not_finite(load_file(tmp_path / "run" / checkpoint.BEST))
+    assert not not_finite(load_file(tmp_path / "run" / BEST))
 
 
 @pytest.mark.parametrize("always", [False, True])

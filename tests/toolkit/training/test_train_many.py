@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from likeness.eval.formats.runs import LAST
 from likeness.models.run import load_model
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.probabilistic import Joint
 from likeness.toolkit.losses.triplet import MarginLoss
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.parallel import spread
 from likeness.toolkit.training import run
 from likeness.toolkit.training.log import read_log
@@ -146,12 +146,7 @@ def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> Non
     bound = allowed(alone, variant)
     assert bound < 1e-6  # far below what a wrong gradient changes
     assert difference(numbers_of(alone / variant), numbers_of(two / variant)) < bound
-    assert (
-        difference(
-            load_file(alone / variant / checkpoint.LAST), load_file(two / variant / checkpoint.LAST)
-        )
-        < bound
-    )
+    assert difference(load_file(alone / variant / LAST), load_file(two / variant / LAST)) < bound
     assert losses_of(two / variant) == pytest.approx(losses_of(alone / variant), rel=1e-6)
     assert len(losses_of(two / variant)) == 6
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness.eval.formats.runs import LAST
 from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
@@ -27,7 +28,6 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import lock, run
@@ -206,7 +206,7 @@ def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path
         (tmp_path / "resume" / "000000002").mkdir(parents=True)
         (tmp_path / "resume" / "000000002" / "state.json").write_text("{}")
     else:
-        (tmp_path / (name or checkpoint.LAST)).touch()
+        (tmp_path / (name or LAST)).touch()
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         check_folder(tmp_path, description, resume=False)
     with pytest.raises(ValueError, match=r"another recipe .*seed"):

@@ -12,8 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_scores, read_trials
-from likeness.eval.metrics.verification import cllr, eer, min_cllr, tar_at_far
-from likeness.eval.scoring.fusion import (
+from likeness.eval.metrics.calibration import (
     Fusion,
     by_side,
     error_versus_reject,
@@ -22,6 +21,7 @@ from likeness.eval.scoring.fusion import (
     load_fusion,
     log_measure,
 )
+from likeness.eval.metrics.verification import cllr, eer, min_cllr, tar_at_far
 
 
 def llrs(seed: int, size: int = 4000, separation: float = 2.0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,89 @@
+"""The folder of a training run: its model files, and what it left of its held-out items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from likeness.eval.errors import LikenessError
+
+
+class HeldOutFiles:
+    """Where a run keeps what it left of its held-out items.
+
+    Attributes:
+        run: The folder of the run.
+        folder: The folder of all files.
+        embeddings: The raw embeddings of the items.
+        trials: The trials with their labels.
+        scores: The scores of the trials. What gave them stands beside, so that thresholds know it.
+        labels: Lines `id label`, where the items have labels.
+        items: Lines `id path`, unless items lie in tar shards.
+
+    Example:
+        >>> HeldOutFiles(Path("runs/voices")).scores.as_posix()
+        'runs/voices/held-out/scores.txt'
+    """
+
+    def __init__(self, run: Path):
+        self.run = run
+        self.folder = run / "held-out"
+        self.embeddings = self.folder / "embeddings.npz"
+        self.trials = self.folder / "trials.txt"
+        self.scores = self.folder / "scores.txt"
+        self.labels = self.folder / "labels.txt"
+        self.items = self.folder / "items.txt"
+
+
+def run_of_scores(scores: object) -> HeldOutFiles | None:
+    """The files of the run whose folder stands in place of scores, if one does.
+
+    Raises:
+        LikenessError: The folder stands beside other scores, or holds no scores, or those of an
+            earlier model: a run that was trained further has a new model before its held-out items
+            are scored again.
+    """
+    listed = scores if isinstance(scores, Sequence) and not isinstance(scores, str) else [scores]
+    folders = [of for of in listed if isinstance(of, str | PathLike) and Path(of).is_dir()]
+    if not folders:
+        return None
+    from likeness.eval.formats.provenance import sha256
+    from likeness.eval.scoring.origin import read_origin
+
+    files = HeldOutFiles(Path(folders[0]))
+    if len(listed) > 1 or not files.scores.is_file():
+        raise LikenessError(
+            f"{files.run} is a folder, which stands for one run alone and its {files.scores}; "
+            "`likeness train` leaves that for recipes that hold subjects out: name score files"
+        )
+    origin = read_origin(files.scores)
+    model = find_model(files.run)
+    if origin is not None and origin.model not in ("", sha256(model)):
+        raise LikenessError(
+            f"{files.scores} has scores of an earlier model than {model}; finish the training with "
+            "`likeness train --resume`, which scores the held-out items anew, or name the score "
+            "file itself to measure the earlier model"
+        )
+    return files
+
+
+BEST = "best.safetensors"  # the model files of a run
+
+
+LAST = "last.safetensors"
+
+
+def find_model(path: Path) -> Path:
+    """Return the model file that a path means: itself, or the best or last of a run's folder."""
+    if path.is_dir():
+        for name in (BEST, LAST):
+            if (path / name).is_file():
+                return path / name
+    if not path.is_file():
+        what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
+        raise LikenessError(
+            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
+            ".safetensors file"
+        )
+    return path

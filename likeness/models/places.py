@@ -1,0 +1,99 @@
+"""Models as they embed at a place, and the thresholds that go with them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date as Date
+from pathlib import Path
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.provenance import digest
+from likeness.eval.metrics.unlabelled import centre_of, thresholds
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.settings import Scoring
+from likeness.eval.scoring.thresholds import (
+    Threshold,
+    Thresholds,
+    save,
+)
+from likeness.eval.threshold_files import find, place_of
+from likeness.models.included import resolved
+from likeness.toolkit.models.loaded import Loaded, without_centre
+
+
+def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
+    """The model as it embeds where its thresholds were estimated from unlabelled items.
+
+    It compares by the cosine there.
+
+    Raises:
+        LikenessError: The thresholds are of another model.
+    """
+    centre = entries[0].centre if entries else ()
+    if not centre:
+        return model
+    if (entries[0].origin.model, len(centre)) != (model.digest, model.embedder.dim):
+        raise LikenessError(
+            f"the thresholds are of another model ({entries[0].origin.system}); estimate them "
+            "anew with `likeness threshold`"
+        )
+    return _without(model, centre)
+
+
+def _without(model: Loaded, centre: tuple[float, ...]) -> Loaded:
+    """The model without the mean direction of a place."""
+    embedder = without_centre(model.embedder, centre)
+    settings = {**model.settings, "centre": digest([repr(centre)])[:16]}
+    return replace(model, embedder=embedder, similarity="cosine", settings=settings)
+
+
+def estimate(
+    model: Loaded, embeddings: Embeddings, fars: Sequence[float], *, data: str
+) -> Thresholds:
+    """Estimate thresholds for a place from the embeddings of its unlabelled items.
+
+    Args:
+        model: What embedded them.
+        embeddings: The items, of whom nobody is named.
+        fars: The false-accept rates.
+        data: What the items are called.
+
+    Raises:
+        LikenessError: There are too few items, or a rate is out of range.
+    """
+    unit = embeddings.unit()
+    values, centre = thresholds(unit, fars), tuple(centre_of(unit).tolist())
+    meta = _without(model, centre).meta
+    return Thresholds(
+        Origin(Scoring().system(meta), meta),
+        data,
+        subjects=None,
+        targets=0,
+        nontargets=0,
+        date=Date.today().isoformat(),
+        points=tuple(
+            Threshold("far", far, None, value) for far, value in zip(fars, values, strict=True)
+        ),
+        unlabelled=len(embeddings.ids),
+        centre=centre,
+    )
+
+
+def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
+    """Take the thresholds of a model along to its export, which gives the same embeddings.
+
+    Args:
+        model: A MODEL, as `likeness.load` takes it.
+        meta: Of the model's embeddings.
+        exported: The .onnx file.
+
+    Returns:
+        Whether there were any.
+    """
+    entries = [entry for entry in find(resolved(model)) if entry.origin.model == meta["model"]]
+    place = place_of(str(exported))
+    if place is None:
+        return False
+    for entry in reversed(entries):
+        save(place, entry)
+    return bool(entries)

@@ -1,0 +1,136 @@
+"""How a model reads items for `likeness embed`: faces, mirror images, crops and chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
+from likeness.eval.types import check_choice
+from likeness.modalities.speaker import long
+from likeness.models.load import (
+    aligned_size,
+    load_to_embed,
+    reading_of,
+    refuse_head,
+    refuse_other_reading,
+)
+from likeness.toolkit.models.loaded import Flip, Loaded, flipped
+
+# What a reading in parts takes over from the model's own.
+_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a model is loaded, and reads an item. The attributes are options of `likeness embed`."""
+
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker"
+    detector: Path | None = None
+    min_score: float | None = None
+    faces: Literal["central", "all"] = "central"
+    flip: Flip = "none"
+    crops: int = 0
+    chunk_seconds: float = 0.0
+    only_speech: bool = False
+    ijb: Path | None = None
+    trust: Sequence[str] = ()
+
+
+def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
+    """Load a model that reads items as `reading` says.
+
+    Returns:
+        The model; and the faces of the IJB pack, where `reading` names one.
+
+    Raises:
+        LikenessError: The model cannot be loaded, or it cannot read items in this way.
+    """
+    # The faces of IJB are aligned by its landmarks, not by a detector.
+    detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
+    loaded = load_to_embed(
+        model,
+        detector=detector,
+        min_score=reading.min_score,
+        frontend=reading.frontend,
+        trust=reading.trust,
+    )
+    refuse_head(loaded, model)
+    items: Sequence[Item] = ()
+    if reading.ijb is not None:
+        loaded, items = ijb_pack(loaded, reading.ijb)
+    return read_as(loaded, reading), items
+
+
+def read_as(model: Loaded, reading: Reading) -> Loaded:
+    """Return the model reading in crops or chunks, or joining embeddings of mirror images.
+
+    How crops and chunks are read is in modalities/speaker/long.py. The model's `settings` state all
+    of it in the metadata of its embeddings.
+
+    Raises:
+        LikenessError: The model cannot read so, the settings exclude each other or are too small,
+            or there is no such way of joining.
+    """
+    check_choice("flip", reading.flip, get_args(Flip))
+    if reading.crops or reading.chunk_seconds or reading.only_speech:
+        model = _in_parts(model, reading)
+    if reading.flip == "none":
+        return model
+    if model.modality == "speaker":
+        raise LikenessError(f"flip {reading.flip!r} is for images, and this model takes recordings")
+    settings = {**model.settings, "flip": reading.flip}
+    return replace(model, embedder=flipped(model.embedder, reading.flip), settings=settings)
+
+
+def _in_parts(model: Loaded, reading: Reading) -> Loaded:
+    """The model reading in crops, in chunks, or without pauses."""
+    if model.modality != "speaker":
+        raise LikenessError(
+            "crops, chunks and only_speech are for speech; this is a model of modality "
+            f"{model.modality!r}: leave them out"
+        )
+    refuse_other_reading(model, "crops, chunks and only_speech")
+    crops, chunk_seconds = reading.crops, reading.chunk_seconds
+    long.check(crops, chunk_seconds)
+    bound = reading_of(model)[1]
+    read = partial(
+        long.read,
+        crops=crops,
+        chunk_seconds=chunk_seconds,
+        only_speech=reading.only_speech,
+        **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
+    )
+    settings = {
+        "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
+        "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
+        "pauses": "left out by energy" if reading.only_speech else "",
+    }
+    stated = {name: text for name, text in settings.items() if text}
+    return replace(model, read=read, settings={**model.settings, **stated})
+
+
+def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
+    """Return the model reading the faces of an IJB pack, and these faces.
+
+    They are aligned by the pack's landmarks to the size that the model takes
+    (modalities/face/ijb.py).
+
+    Raises:
+        LikenessError: The model is of something else than faces, or of faces that cannot be aligned
+            to its size; and as `likeness.modalities.face.ijb.pack`.
+    """
+    from likeness.modalities.face import ijb
+
+    if model.modality != "face":
+        raise LikenessError(
+            f"--ijb is for models of faces; this is one of modality {model.modality!r}"
+        )
+    refuse_other_reading(model, "--ijb")
+    height, width = aligned_size(model)
+    pack = ijb.pack(root)
+    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
+    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), pack.items
