@@ -38,7 +38,7 @@ from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.protocols import ijb_files
 from likeness.eval.scoring import plda
 from likeness.eval.types import Trials
-from likeness.modalities.face import bins, recordio
+from likeness.modalities.face import _bins, recordio
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.weights import read_weights
@@ -156,7 +156,7 @@ CASES = {
         read_records,
     ),
     "bin": Case(
-        "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), bins.items
+        "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), _bins.items
     ),
     "ijb pairs": Case("f.txt", content(b"1 2 1\n1 3 0\n"), ijb_files.read_template_pairs),
     "checkpoint": Case("m.safetensors", write_model, load_model),

@@ -176,8 +176,8 @@ def answers(
     folder: Path, model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
-    from likeness.service.pages import Example, slider
-    from likeness.service.work import Service
+    from likeness.service._pages import Example, slider
+    from likeness.service._work import Service
     from tests.likeness.service.serving import asking
 
     rng = np.random.default_rng(0)
@@ -232,7 +232,7 @@ def test_the_service_answers_as_its_schemas_say(answers: dict[str, Any]) -> None
 
 
 def test_faces_are_answered_as_their_schema_says(tmp_path: Path) -> None:
-    from likeness.service.work import Service
+    from likeness.service._work import Service
     from tests.likeness.service.serving import face_network, photograph
 
     detector = tiny_yunet(tmp_path / "yunet.onnx")

@@ -124,7 +124,7 @@ def test_only_checkpoints_import_by_name() -> None:
     }
     optional = {
         "likeness/__init__.py",  # its public names, when they are first used
-        "likeness/models/speechbrain.py",
+        "likeness/models/_speechbrain.py",
         "toolkit/backbones/ecapa.py",
     }
     assert by_name == {"toolkit/models/parts.py", *optional}

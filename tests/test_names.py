@@ -25,7 +25,7 @@ from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
 from likeness.eval.types import Trials
-from likeness.modalities.face.pairs import find_images
+from likeness.modalities.face._pairs import find_images
 from likeness.toolkit.gallery.gallery import open_gallery
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)

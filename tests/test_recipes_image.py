@@ -20,7 +20,7 @@ from scipy.io import savemat
 
 from likeness.modalities import synthetic_glyphs
 from likeness.modalities.image import small_sets
-from likeness.modalities.image.splits import Protocol, divide_classes
+from likeness.modalities.image._splits import Protocol, divide_classes
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.modalities.image.splits import divide_classes
+from likeness.modalities.image._splits import divide_classes
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe, Retrieval

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import kaldi, npz, parquet
+from likeness.eval.formats import _kaldi, npz, parquet
 from likeness.eval.formats.files import atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
 from likeness.eval.types import Floats, Floats32, name_first, nfc, norms_of, quoted, unit_rows
@@ -182,7 +182,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     refuse_device(path)
     try:
         if suffix in (".ark", ".scp"):
-            ids, matrix, meta = kaldi.read(path)
+            ids, matrix, meta = _kaldi.read(path)
         else:
             ids, matrix, meta = (_read_npz if suffix == ".npz" else _read_parquet)(path)
         if not all(ids):
@@ -236,7 +236,7 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
                 meta=np.array(meta),
             )
     elif suffix == ".ark":
-        kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
+        _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
         _write_parquet(path, embeddings, meta)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from likeness.eval.formats._kaldi import archives, meta_path
 from likeness.eval.formats.files import file_digest
-from likeness.eval.formats.kaldi import archives, meta_path
 
 
 def sha256(path: Path) -> str:

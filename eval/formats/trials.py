@@ -3,7 +3,7 @@
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
 list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
 Files are text or .parquet (see `likeness.eval.formats.lists` and
-`likeness.eval.formats.trial_writing`).
+`likeness.eval.formats._trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
 labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no, same different,
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
+from likeness.eval.formats._trial_writing import write_scores as write_scores
+from likeness.eval.formats._trial_writing import write_trials as write_trials
 from likeness.eval.formats.column_names import (
     IS_TARGET,
     LABELS,
@@ -37,8 +39,6 @@ from likeness.eval.formats.column_names import (
 )
 from likeness.eval.formats.lists import Table, as_floats, is_number
 from likeness.eval.formats.parquet import Column
-from likeness.eval.formats.trial_writing import write_scores as write_scores
-from likeness.eval.formats.trial_writing import write_trials as write_trials
 from likeness.eval.types import (
     Bools,
     Floats,

@@ -14,7 +14,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.values import digests_of, names_of_files
-from likeness.eval.protocols import ijb as protocol
+from likeness.eval.protocols import _ijb as protocol
 from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.results import Result
@@ -29,7 +29,7 @@ def read_presets(
     """The switches of each --preset, by default those of likeness, with the changes of --switch.
 
     Raises:
-        LikenessError: As `likeness.eval.protocols.ijb.switches_of`.
+        LikenessError: As `likeness.eval.protocols._ijb.switches_of`.
     """
     return {name: protocol.switches_of(name, switch) for name in preset or ["likeness"]}
 
@@ -57,7 +57,7 @@ def evaluate_files(
         The table as text.
 
     Raises:
-        ValueError, KeyError: As in `likeness.eval.protocols.ijb` and
+        ValueError, KeyError: As in `likeness.eval.protocols._ijb` and
             `likeness.eval.protocols.ijb_files`.
     """
     files = ijb_files.meta_files(ijb)

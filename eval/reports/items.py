@@ -13,8 +13,8 @@ from likeness.eval.intervals import per_item
 from likeness.eval.intervals.bootstrap import bounds
 from likeness.eval.intervals.per_item import Metric, PerItem
 from likeness.eval.progress import step
+from likeness.eval.reports._map import embedding_map
 from likeness.eval.reports.figures import Log, norms_by_correct, training_curves
-from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import EMPTY, block, prose, recompute, table, write
 from likeness.eval.results import bracketed, reasons

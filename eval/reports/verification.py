@@ -25,6 +25,8 @@ from likeness.eval.intervals.uncertainty import errors_at, risk_coverage, trial_
 from likeness.eval.metrics.groups import Grouped, blocks, notes
 from likeness.eval.metrics.verification import sort_scores, threshold_at_eer
 from likeness.eval.progress import step
+from likeness.eval.reports._map import embedding_map
+from likeness.eval.reports._subjects import who_errs
 from likeness.eval.reports.figures import (
     coverage_figure,
     det_figure,
@@ -33,7 +35,6 @@ from likeness.eval.reports.figures import (
     histogram_figure,
     tippett_figure,
 )
-from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import (
     EMPTY,
@@ -48,7 +49,6 @@ from likeness.eval.reports.page import (
     table,
     write,
 )
-from likeness.eval.reports.subjects import who_errs
 from likeness.eval.results import (
     Result,
     by_system,

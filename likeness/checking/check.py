@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from likeness.checking import confounds
-from likeness.checking.files import Modality, Seen, inspection_of, look_at, read_headers
+from likeness.checking import _confounds
+from likeness.checking._files import Modality, Seen, inspection_of, look_at, read_headers
 from likeness.checking.lists import modality_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
@@ -335,7 +335,7 @@ class Checked:
 
     def _add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
         """Add what goes with the labels beside what they mean."""
-        for one in confounds.find(items, files):
+        for one in _confounds.find(items, files):
             self._words |= {"what": one.what, "measured": one.measured}
             self._add("goes-with-label", [(name,) for name in one.labels], one.labels)
 

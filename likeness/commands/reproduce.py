@@ -1,4 +1,5 @@
-"""`likeness reproduce`: a table or figure of a paper. The work is in likeness/training/papers.py."""
+"""`likeness reproduce`: a table or figure of a paper. The work is in likeness/training/papers.py.
+"""
 
 from __future__ import annotations
 

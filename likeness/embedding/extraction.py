@@ -86,7 +86,7 @@ def embed_files(
             "`likeness align --faces all`, and embed these"
         )
     if ray is not None:
-        from likeness.embedding import ray as ray_embedding
+        from likeness.embedding import _ray as ray_embedding
 
         pieces = ray_embedding.embed(partial(load, model, reading), listed, ray, **sizes)
         write(joined(pieces, {}), out, meta, skips_bad=skips_bad)

@@ -8,8 +8,8 @@ from typing import Literal
 
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items, suffixes_of
-from likeness.models import sherpa
-from likeness.models.places import carry
+from likeness.models import _sherpa
+from likeness.models._places import carry
 from likeness.toolkit.console import say
 from likeness.toolkit.models import export as exporting
 from likeness.toolkit.models.loaded import Loaded
@@ -30,7 +30,7 @@ def plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) 
 
 def for_sherpa(loaded: Loaded, path: Path) -> None:
     """Write the file of a speaker model for sherpa-onnx."""
-    distance, num = sherpa.write(loaded, path)
+    distance, num = _sherpa.write(loaded, path)
     other = (
         ""
         if loaded.similarity == "cosine"

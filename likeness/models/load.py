@@ -106,17 +106,21 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
 
         return load_model(Path(model), trust=trust)
     _refuse_without_torch(model)
-    from likeness.models import hub, model_file, other_projects
+    from likeness.models import (
+        _hub,
+        _model_file,
+        _other_projects,
+    )
 
     if named:
-        return model_file.load(Path(named["file"]), named["name"] or model_file.DEFAULT)
+        return _model_file.load(Path(named["file"]), named["name"] or _model_file.DEFAULT)
     if kind == "hub":
-        return hub.load(source)
+        return _hub.load(source)
     if kind == "speechbrain":
-        return other_projects.load_speechbrain(source)
+        return _other_projects.load_speechbrain(source)
     if kind == "wespeaker":
-        return other_projects.load_wespeaker(Path(source), frontend)
-    return other_projects.load_insightface(source)
+        return _other_projects.load_wespeaker(Path(source), frontend)
+    return _other_projects.load_insightface(source)
 
 
 def _refuse_without_torch(model: str) -> None:
@@ -138,9 +142,9 @@ def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     if (exported := load_exported(path, trust=trust)) is not None:
         return exported
     _refuse_without_torch(str(path))
-    from likeness.models import other_projects
+    from likeness.models import _other_projects
 
-    return other_projects.load_onnx(path, frontend)
+    return _other_projects.load_onnx(path, frontend)
 
 
 def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
@@ -268,11 +272,11 @@ def find_detector(model: str) -> Path | None:
     None for every other MODEL, also for one file of a pack.
     """
     kind, _, source = model.partition(":")
-    from likeness.models import insightface
+    from likeness.models import _insightface
 
-    if kind != "insightface" or Path(source).suffix.lower() in insightface.OF_TORCH:
+    if kind != "insightface" or Path(source).suffix.lower() in _insightface.OF_TORCH:
         return None
-    return insightface.find(source).detector
+    return _insightface.find(source).detector
 
 
 def aligned_size(model: Loaded) -> tuple[int, int]:

@@ -386,7 +386,7 @@ class Model:
         """
         from likeness.eval.metrics.unlabelled import check_far
         from likeness.eval.scoring.thresholds import save
-        from likeness.models.places import estimate
+        from likeness.models._places import estimate
 
         for far in fars:
             check_far(far)
@@ -411,7 +411,7 @@ class Model:
             LikenessError: the file would give other embeddings, or the network cannot be
                 translated.
         """
-        from likeness.models.places import carry
+        from likeness.models._places import carry
         from likeness.toolkit.models.export import export
 
         loaded = self.loaded
@@ -475,7 +475,7 @@ def load(
 
     from likeness.eval.threshold_files import find
     from likeness.models import load as loading
-    from likeness.models.places import at_place
+    from likeness.models._places import at_place
     from likeness.models.trust import entries_of
     from likeness.models.verdicts import calibration_for
 

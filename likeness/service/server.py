@@ -212,10 +212,10 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.eval.threshold_files import choose, find
     from likeness.models.load import refuse_head
     from likeness.models.verdicts import NO_DECISION
-    from likeness.service import pages
-    from likeness.service.app import make_app
-    from likeness.service.guard import MAX_BYTES
-    from likeness.service.work import Service
+    from likeness.service import _pages
+    from likeness.service._app import make_app
+    from likeness.service._guard import MAX_BYTES
+    from likeness.service._work import Service
 
     loaded = load(
         setup.model,
@@ -231,10 +231,10 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     refuse_head(model, setup.model)
     threads = max(1, min(4, num_cores() // setup.workers))
     model.embedder.share_cores(threads)
-    examples: list[pages.Example] = []
+    examples: list[_pages.Example] = []
     if setup.examples is not None:
         # Two of them, and what surrounds them in a request, have to fit.
-        examples = pages.read_examples(setup.examples, model.modality, MAX_BYTES // 2 - 4096)
+        examples = _pages.read_examples(setup.examples, model.modality, MAX_BYTES // 2 - 4096)
     if setup.gallery is not None and "centre" in model.meta:
         raise LikenessError(
             f"{setup.thresholds} is for two files, and not for a gallery; leave out one of them"
@@ -249,7 +249,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         comparer,
         gallery,
         threads=threads,
-        slider=pages.slider(*choose(find(resolved(setup.model), setup.thresholds), model.meta)),
+        slider=_pages.slider(*choose(find(resolved(setup.model), setup.thresholds), model.meta)),
         examples=examples,
         keeps_media=setup.keep_media,
         about=about(setup.model),

@@ -3,7 +3,7 @@
 The pack has loosely cropped images, landmarks, detector scores and templates. Its layout is
 ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_score.txt, ...
 (field-face 1.6). This file gives what must be embedded. Pairs, galleries and probes are read by
-likeness.eval.protocols.ijb_files, and the protocols are likeness.eval.protocols.ijb's.
+likeness.eval.protocols.ijb_files, and the protocols are likeness.eval.protocols._ijb's.
 """
 
 import os

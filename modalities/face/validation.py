@@ -10,7 +10,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.types import Trials, name_first
-from likeness.modalities.face import bins, pairs
+from likeness.modalities.face import _bins, _pairs
 
 Set = tuple[list[Item], Trials]
 PAIRS = {  # of the published sets
@@ -53,7 +53,7 @@ def trials(
     missing = [
         name
         for name in sets
-        if not (data / f"{name}.bin").is_file() and pairs.find_list(data / name) is None
+        if not (data / f"{name}.bin").is_file() and _pairs.find_list(data / name) is None
     ]
     if missing or not sets or len(set(sets)) < len(sets):
         raise LikenessError(
@@ -91,11 +91,11 @@ def joined(sets: list[Set]) -> Set:
 def _read(data: Path, name: str) -> Set:
     """List the images and trials of one set."""
     if (data / f"{name}.bin").is_file():
-        return bins.items(data / f"{name}.bin")
-    listed = pairs.read_folder(data / name)
+        return _bins.items(data / f"{name}.bin")
+    listed = _pairs.read_folder(data / name)
     items = [
         item._replace(id=f"{name}/{item.id}", label=None)
-        for item in pairs.find_images(listed, data / name)
+        for item in _pairs.find_images(listed, data / name)
     ]
     enrol_ids = tuple(f"{name}/{id}" for id in listed.enrol_ids)
     probe_ids = tuple(f"{name}/{id}" for id in listed.probe_ids)

@@ -15,7 +15,7 @@ from PIL import Image
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.reports.media import MAX_PIXELS
-from likeness.modalities.image import packed
+from likeness.modalities.image import _packed
 from likeness.toolkit.data.images import (
     BadImage,
     Pixels,
@@ -26,7 +26,7 @@ from likeness.toolkit.data.images import (
 from likeness.toolkit.data.reading import Array, DType
 
 _RAW = re.compile(
-    r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"
+    r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + _packed.COMPRESSED + ")?"
 )
 
 
@@ -152,7 +152,7 @@ def _unpack(item: Item) -> Pixels:
     assert stated is not None
     channels, height, width = (int(number) for number in stated.groups())
     try:
-        content = packed.stretch(item)
+        content = _packed.stretch(item)
     except (OSError, ValueError) as error:
         raise BadImage(str(error)) from error
     if channels not in (1, 3) or len(content) != channels * height * width:

@@ -26,8 +26,8 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import read_mat, text_lines
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.types import check_choice, name_first, quoted
-from likeness.modalities.image import packed
-from likeness.modalities.image.splits import Protocol, Split, divide_classes
+from likeness.modalities.image import _packed
+from likeness.modalities.image._splits import Protocol, Split, divide_classes
 
 Name = Literal["cub", "cars", "sop"]
 _SIZES: dict[Name, tuple[int, int, int]] = {  # classes, training classes, images
@@ -112,7 +112,7 @@ sop_items = partial(items, name="sop")
 
 
 def _cub(data: Path) -> _Listed:
-    root = packed.locate(data, ("CUB_200_2011", ""), _FETCH["cub"])
+    root = _packed.locate(data, ("CUB_200_2011", ""), _FETCH["cub"])
     num_classes = _SIZES["cub"][0]
     every: list[Item] = []
     classes: dict[int, str] = {}
@@ -142,14 +142,14 @@ def _cars(data: Path) -> _Listed:
             names = [
                 f"{folder}{file}" for folder in ("devkit/", "") for file in ("cars_annos.mat", name)
             ]
-            mat = packed.locate(root, tuple(names), _FETCH["cars"])
+            mat = _packed.locate(root, tuple(names), _FETCH["cars"])
             listed += _annotations(mat, "fname", f"{part}/")
     every = [Item(id, root / id, f"{number:03d}") for id, number in listed]
     return root, every, [f"{i + 1:03d}" for i in range(_SIZES["cars"][0])]
 
 
 def _sop(data: Path) -> _Listed:
-    root = packed.locate(data, ("Stanford_Online_Products", ""), _FETCH["sop"])
+    root = _packed.locate(data, ("Stanford_Online_Products", ""), _FETCH["sop"])
     num_classes, num_train, _ = _SIZES["sop"]
     every: list[Item] = []
     for name, first, last in (

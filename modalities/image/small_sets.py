@@ -30,8 +30,8 @@ from likeness.eval.formats import npz
 from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, check_choice
-from likeness.modalities.image import images, packed
-from likeness.modalities.image.splits import Split, stratified
+from likeness.modalities.image import _packed, images
+from likeness.modalities.image._splits import Split, stratified
 from likeness.toolkit.data.images import BadImage, as_channels
 from likeness.toolkit.data.reading import Floats
 
@@ -54,8 +54,8 @@ MNIST_CLASSES = {"mnist": tuple("0123456789"), "fashion_mnist": (*_CLOTHES, "Ank
 _FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
 OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
 _NUM_TRAIN_ALPHABETS = 20
-_BITS, _ROW_BYTES = ".bits_105x105" + packed.COMPRESSED, 1379
-_LINE = ".digits" + packed.COMPRESSED
+_BITS, _ROW_BYTES = ".bits_105x105" + _packed.COMPRESSED, 1379
+_LINE = ".digits" + _packed.COMPRESSED
 
 
 def mnist_items(
@@ -84,7 +84,7 @@ def mnist_items(
     """
     check_choice("name", name, MNIST_CLASSES)
     fetch = f"`likeness prepare {name} --data DATA` fetches it"
-    folder = packed.locate(Path(data), _MNIST_FOLDERS[name], fetch)
+    folder = _packed.locate(Path(data), _MNIST_FOLDERS[name], fetch)
     # The release splits by the classes' numbers, and FashionMNIST's names sort in another order.
     number = {label: i for i, label in enumerate(MNIST_CLASSES[name])}
     return _divided(
@@ -133,7 +133,7 @@ def _mnist_part(folder: Path, part: str, name: str, fetch: str) -> list[Item]:
             f"up to {labels.max(initial=0)}; fetch both again"
         )
     size = height * width
-    ending = packed.marked(images.raw_ending(1, height, width), images_file)
+    ending = _packed.marked(images.raw_ending(1, height, width), images_file)
     prefix, names = "train" if part == "train" else "test", MNIST_CLASSES[name]
     return [
         Item(f"{prefix}/{i:05d}", images_file, names[label], (16 + i * size, size), ending)
@@ -155,7 +155,7 @@ def _idx(path: Path, num_sizes: int) -> tuple[tuple[int, ...], NDArray[np.uint8]
 
     Format (http://yann.lecun.com/exdb/mnist): a header of big-endian numbers, then bare bytes.
     """
-    content, start = packed.stretch(Item(path.name, path)), 4 * (1 + num_sizes)
+    content, start = _packed.stretch(Item(path.name, path)), 4 * (1 + num_sizes)
     magic, *sizes = struct.unpack_from(f">{1 + num_sizes}I", content.ljust(start, b"\0"))
     if magic != 0x800 + num_sizes or len(content) != start + math.prod(sizes):
         raise LikenessError(
@@ -202,7 +202,7 @@ def cifar_items(
     if num_classes not in _CIFAR_FOLDERS:
         raise LikenessError(f"num_classes is {num_classes}; allowed are 10 and 100")
     fetch = f"`likeness prepare cifar{num_classes} --data DATA` fetches its binary version"
-    folder = packed.locate(Path(data), (_CIFAR_FOLDERS[num_classes],), fetch)
+    folder = _packed.locate(Path(data), (_CIFAR_FOLDERS[num_classes],), fetch)
     table = "batches.meta.txt" if num_classes == 10 else "fine_label_names.txt"
     names = _cifar_file(folder, table).decode("latin-1").split()
     if len(set(names)) != num_classes:
@@ -271,7 +271,7 @@ def omniglot_items(
             one, or there are too few alphabets.
     """
     check_choice("split", split, ("train", "test", "all"))
-    root = packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
+    root = _packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
     every = _background(root)
     alphabets = sorted({_alphabet(item) for item in every})
     first, last = alphabets[:_NUM_TRAIN_ALPHABETS], alphabets[_NUM_TRAIN_ALPHABETS:]
@@ -291,7 +291,7 @@ def _alphabet(item: Item) -> str:
 def _background(root: Path) -> list[Item]:
     """List the drawings of the background set, from its folders or its packed form."""
     names = ("images_background.npz", "images_background")
-    where = packed.locate(root, names, _FETCH_OMNIGLOT)
+    where = _packed.locate(root, names, _FETCH_OMNIGLOT)
     if where.is_dir():
         return _drawings(where)
     try:
@@ -431,7 +431,7 @@ def _digits() -> list[Item]:
     path = Path(str(resources.files("sklearn.datasets.data") / "digits.csv.gz"))
     listed: list[Item] = []
     start = 0
-    for number, line in enumerate(packed.stretch(Item(path.name, path)).splitlines(keepends=True)):
+    for number, line in enumerate(_packed.stretch(Item(path.name, path)).splitlines(keepends=True)):
         label = line.rstrip().rpartition(b",")[2].decode()
         listed.append(Item(f"digits/{number:04d}", path, label, (start, len(line)), _LINE))
         start += len(line)
@@ -470,7 +470,7 @@ def _unpacked(item: Item) -> NDArray[np.uint8]:
     """Return the pixels (105, 105) or (8, 8) of a packed drawing or a digit."""
     try:
         if item.suffix == _LINE:
-            text = packed.stretch(item).decode("ascii")
+            text = _packed.stretch(item).decode("ascii")
             levels = np.array(text.split(",")[:-1], dtype=np.int64).reshape(8, 8)
             if not 0 <= levels.min() <= levels.max() <= 16:
                 raise LikenessError(f"levels from {levels.min()} to {levels.max()}")

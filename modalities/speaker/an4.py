@@ -15,8 +15,8 @@ from likeness.eval.items.items import Item, Items
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.folders import scan
+from likeness.modalities.speaker._folds import Split, of_fold
 from likeness.modalities.speaker.audio import speed_copies
-from likeness.modalities.speaker.folds import Split, of_fold
 
 FETCH = (
     "fetch AN4 (free for any purpose) from http://www.speech.cs.cmu.edu/databases/an4/ and store "

@@ -12,8 +12,8 @@ import soxr
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import decoding
+from likeness.modalities.speaker._level import levelled
 from likeness.modalities.speaker.bandwidth import refuse_narrow
-from likeness.modalities.speaker.level import levelled
 
 
 def read(

@@ -18,10 +18,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker import noise
+from likeness.modalities.speaker._level import at_level
 from likeness.modalities.speaker.audio import crop
 from likeness.modalities.speaker.codec import Codec, transmit
 from likeness.modalities.speaker.decoding import Wave
-from likeness.modalities.speaker.level import at_level
 
 
 def add_noise(

@@ -15,9 +15,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
+from likeness.modalities.speaker._level import levelled
 from likeness.modalities.speaker.bandwidth import refuse_narrow
 from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
-from likeness.modalities.speaker.level import levelled
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
 # Samples x channels in chunks, which is a day of stereo at 96 kHz. A small file can claim far more

@@ -18,8 +18,8 @@ from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.folders import scan
+from likeness.modalities.speaker._folds import Split, of_fold
 from likeness.modalities.speaker.audio import speed_copies
-from likeness.modalities.speaker.folds import Split, of_fold
 
 FETCH = (
     "`likeness prepare speechocean --data DATA` fetches it; recordings are "

@@ -35,8 +35,8 @@ from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.items import Items
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
+from likeness.modalities.speaker._lists import matched
 from likeness.modalities.speaker.audio import speed_copies
-from likeness.modalities.speaker.lists import matched
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]

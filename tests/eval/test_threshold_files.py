@@ -23,7 +23,7 @@ from likeness.eval.intervals.guarantee import guaranteed_threshold
 from likeness.eval.scoring.origin import read_origin, write_origin
 from likeness.eval.threshold_files import Rule, find, over_subjects
 from likeness.eval.types import Scores
-from likeness.models.places import carry
+from likeness.models._places import carry
 from tests.scripts import printed, refused, run_command
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)

@@ -152,8 +152,8 @@ def test_the_service_answers(world: Path, without_torch: Any) -> None:
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
     code = f"""
 import likeness
-from likeness.service.app import make_app
-from likeness.service.work import Service
+from likeness.service._app import make_app
+from likeness.service._work import Service
 from starlette.testclient import TestClient
 
 app = make_app(Service(likeness.load("voice.onnx").comparer()), token="0123456789abcdef")

@@ -16,7 +16,7 @@ from likeness.eval.items.pairs import all_pairs, draw_pairs, hold_out
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
 from likeness.modalities.speaker import an4
-from likeness.modalities.speaker.folds import stratified_folds
+from likeness.modalities.speaker._folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
 from tests.scripts import touch
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.images import (
+from likeness.toolkit.backbones._images import (
     BatchNorm,
     check_images,
     hold_still,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from likeness.eval.errors import one_of
-from likeness.toolkit.backbones.images import check_images, in_float32, start_from
+from likeness.toolkit.backbones._images import check_images, in_float32, start_from
 
 Size = Literal["xxs", "xs", "s", "base"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, pad
 
-from likeness.toolkit.backbones.images import check_images
+from likeness.toolkit.backbones._images import check_images
 
 _CELLS, _BINS = 6, 12  # along an edge of the image, and directions; both are even
 _SIGMA = 1.0  # of the smoothing, in pixels

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likeness.eval.errors import LikenessError, one_of
+from likeness.toolkit.backbones._images import check_images, in_float32
+from likeness.toolkit.backbones._layer_pooling import LayerPooling, pool_layers, pool_places
 from likeness.toolkit.backbones.ecapa import import_torchaudio
-from likeness.toolkit.backbones.images import check_images, in_float32
-from likeness.toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
 from likeness.toolkit.backbones.weights import first_names
 
 ImagePooling = Literal["", "CLS", "mean", "GeM", "head"]
@@ -484,7 +484,7 @@ class HubSpeech(nn.Module):
     Args:
         in_dim: The size of a frame, which the configuration states too.
         config: The configuration as JSON text; `configuration` makes it.
-        pooling: "mean", "weighted", "MHFA" or "MFA"; see toolkit/backbones/layer_pooling.py.
+        pooling: "mean", "weighted", "MHFA" or "MFA"; see toolkit/backbones/_layer_pooling.py.
         dim: The size of the embeddings; 0 leaves the pooled vector as it is.
         heads: The number of heads of MHFA.
         compressed: The size of keys and values of MHFA.

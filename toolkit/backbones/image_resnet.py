@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import one_of
-from likeness.toolkit.backbones.images import (
+from likeness.toolkit.backbones._images import (
     BatchNorm,
     check_images,
     four_stages,

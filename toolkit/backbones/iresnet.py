@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import one_of
-from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
+from likeness.toolkit.backbones._images import check_images, four_stages, in_float32
 from likeness.toolkit.backbones.resnet import shortcut
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).

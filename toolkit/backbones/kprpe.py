@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.images import check_images, start_from
+from likeness.toolkit.backbones._images import check_images, start_from
 from likeness.toolkit.backbones.vit import FaceViT
 
 # Where crops that are aligned to the template of ArcFace have the left and right eye, the nose and

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.images import check_images, in_float32
+from likeness.toolkit.backbones._images import check_images, in_float32
 
 
 class MobileFaceNet(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import one_of
-from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
+from likeness.toolkit.backbones._images import check_images, four_stages, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {

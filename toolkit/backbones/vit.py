@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.images import check_images, in_float32, start_from
+from likeness.toolkit.backbones._images import check_images, in_float32, start_from
 
 
 class FaceViT(nn.Module):

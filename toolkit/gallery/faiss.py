@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from likeness.eval.types import Floats32
-from likeness.toolkit.gallery.search import is_product
+from likeness.toolkit.gallery._search import is_product
 from likeness.toolkit.gallery.sqlite import SqliteStore
 from likeness.toolkit.gallery.store import Candidates, Enrolments, Templates
 

@@ -31,9 +31,9 @@ from likeness.eval.metrics.similarity import matrix, pairs
 from likeness.eval.scoring.origin import contradictions
 from likeness.eval.types import Floats32, nfc
 from likeness.toolkit.gallery import media
+from likeness.toolkit.gallery._search import PRODUCTS, angular_bias, as_asked, is_product
 from likeness.toolkit.gallery.faiss import FaissStore
 from likeness.toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
-from likeness.toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, is_product
 from likeness.toolkit.gallery.sqlite import FILE, SqliteStore
 from likeness.toolkit.gallery.store import (
     Candidates,

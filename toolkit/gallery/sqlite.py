@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.similarity import matrix
 from likeness.eval.types import Floats32
-from likeness.toolkit.gallery.search import is_product, top
+from likeness.toolkit.gallery._search import is_product, top
 from likeness.toolkit.gallery.store import Candidates, Enrolments, Entry, Templates, templates_of
 
 FILE = "gallery.sqlite"

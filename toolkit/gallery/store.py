@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.scoring.templates import pool
 from likeness.eval.types import Floats32
-from likeness.toolkit.gallery.search import angular_bias, as_searched
+from likeness.toolkit.gallery._search import angular_bias, as_searched
 
 
 class Entry(NamedTuple):

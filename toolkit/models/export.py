@@ -25,7 +25,8 @@ from likeness.eval.formats.provenance import digest, likeness_version
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, tracked
 from likeness.toolkit.data.reading import Read, as_input
-from likeness.toolkit.models import onnx, precision
+from likeness.toolkit.models import _precision as precision
+from likeness.toolkit.models import onnx
 from likeness.toolkit.models.embedder import in_torch
 from likeness.toolkit.models.loaded import Embedder, Loaded
 from likeness.toolkit.models.parts import describe

@@ -15,7 +15,7 @@ from likeness.toolkit.losses.contract import Classifier, Keyed, features_of, par
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import batch_norm, distributed, spread
-from likeness.toolkit.training.average import Average
+from likeness.toolkit.training._average import Average
 from likeness.toolkit.training.memory import Bank, Memory, momentum_encoder
 from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run

@@ -33,7 +33,7 @@ from likeness.toolkit.console import one_line, say
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import without_revisions
 from likeness.toolkit.parallel import distributed, spread
-from likeness.toolkit.training.average import Average
+from likeness.toolkit.training._average import Average
 from likeness.toolkit.training.log import LOG, RUN_ID
 
 RECIPE = "recipe.json"

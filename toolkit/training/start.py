@@ -18,8 +18,8 @@ from likeness.toolkit.models import adapter, checkpoint
 from likeness.toolkit.models.embedder import pick_device
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import run as runs
+from likeness.toolkit.training._finite import not_finite
 from likeness.toolkit.training.build import build, thaw
-from likeness.toolkit.training.finite import not_finite
 from likeness.toolkit.training.loading import estimate
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Recipe

@@ -16,8 +16,8 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.parallel import distributed, spread
+from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
-from likeness.toolkit.training.keeper import Keeper
 from likeness.toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers

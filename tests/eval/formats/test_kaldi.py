@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from likeness.eval.formats import kaldi, writing
+from likeness.eval.formats import _kaldi, writing
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, write_embeddings
 
 OLD = Embeddings(
@@ -51,8 +51,8 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
 
         return call
 
-    monkeypatch.setattr(kaldi, "move", counted(writing.move))
-    monkeypatch.setattr(kaldi, "remove", counted(writing.remove))
+    monkeypatch.setattr(_kaldi, "move", counted(writing.move))
+    monkeypatch.setattr(_kaldi, "remove", counted(writing.remove))
     if last < 4:
         with pytest.raises(KeyboardInterrupt):
             write_embeddings(path, NEW)

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import files, trial_writing
+from likeness.eval.formats import _trial_writing, files
 from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
 from likeness.eval.types import Trials
 from tests.eval.formats.triples import rows
@@ -97,7 +97,7 @@ def test_a_file_that_expands_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rows_of_group", [1, 7, 1000])
 def test_ids_are_numbered_as_those_of_text(tmp_path, monkeypatch, rows_of_group):
     """The order of the numbers decides which subjects the bootstrap draws."""
-    monkeypatch.setattr(trial_writing, "_ROWS_OF_GROUP", rows_of_group)
+    monkeypatch.setattr(_trial_writing, "_ROWS_OF_GROUP", rows_of_group)
     ids, rng = tuple(f"s{k}" for k in range(9)), np.random.default_rng(0)
     trials = Trials((*ids, "in no trial"), ids, *rng.integers(9, size=(2, 30)))
     read = []

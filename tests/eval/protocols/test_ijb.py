@@ -14,8 +14,7 @@ from sklearn.metrics import roc_curve
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb import (
+from likeness.eval.protocols._ijb import (
     PRESETS,
     Switches,
     identification_1_n,
@@ -23,6 +22,7 @@ from likeness.eval.protocols.ijb import (
     templates,
     verification_1_1,
 )
+from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb_files import (
     Faces,
     Side,

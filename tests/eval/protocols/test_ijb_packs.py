@@ -17,8 +17,7 @@ import torch
 from insightface.utils import face_align
 
 from likeness.eval.formats import embeddings as files
-from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb import (
+from likeness.eval.protocols._ijb import (
     PRESETS,
     Switches,
     identification_1_n,
@@ -26,6 +25,7 @@ from likeness.eval.protocols.ijb import (
     templates,
     verification_1_1,
 )
+from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb_files import meta_files, read_faces, read_side
 from likeness.eval.types import Trials
 from likeness.modalities import folders, synthetic_faces

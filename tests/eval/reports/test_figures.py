@@ -15,10 +15,10 @@ from markupsafe import Markup
 
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.classification import auroc
+from likeness.eval.reports._map import embedding_map, neighbours, plane
+from likeness.eval.reports._subjects import errors_by_subject, who_errs
 from likeness.eval.reports.figures import det_figure, drawn, histogram_edges, norms_by_correct
-from likeness.eval.reports.map import embedding_map, neighbours, plane
 from likeness.eval.reports.page import document
-from likeness.eval.reports.subjects import errors_by_subject, who_errs
 from likeness.eval.reports.verification import positions
 from likeness.eval.types import Scores, Trials
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import f_oneway
 
+from likeness.checking._confounds import find, goodman_kruskal, intraclass
+from likeness.checking._files import Seen
 from likeness.checking.check import Finding, check
-from likeness.checking.confounds import find, goodman_kruskal, intraclass
-from likeness.checking.files import Seen
 from likeness.eval.items.items import Item, Items
 from likeness.toolkit.data.reading import Header
 from tests.scripts import run_command

@@ -21,7 +21,7 @@ import pytest
 import soundfile
 import torch
 
-from likeness.embedding import ray as ray_embedding
+from likeness.embedding import _ray as ray_embedding
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.items.items import Item

@@ -15,7 +15,7 @@ from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.models import sherpa
+from likeness.models import _sherpa
 from likeness.models.load import load
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.resnet import ResNet
@@ -111,7 +111,7 @@ def test_sherpa_onnx_gives_our_embeddings(
 ) -> None:
     sherpa_onnx = pytest.importorskip("sherpa_onnx")
     model, out = voice_model(**SHERPA, **settings), tmp_path / "m.onnx"
-    distance, num = sherpa.write(model, out)
+    distance, num = _sherpa.write(model, out)
     assert distance < 1e-6
     assert num == 15
     stated = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
@@ -146,8 +146,8 @@ def test_filterbanks_that_sherpa_onnx_lacks_are_refused(
     changed: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=named):
-        sherpa.write(voice_model(**SHERPA | changed), tmp_path / "m.onnx")
+        _sherpa.write(voice_model(**SHERPA | changed), tmp_path / "m.onnx")
     assert not [*tmp_path.iterdir()]
     levelled = replace(voice_model(**SHERPA), read=partial(audio.read, level_dbfs=-26.0))
     with pytest.raises(ValueError, match="level_dbfs"):
-        sherpa.check(levelled)
+        _sherpa.check(levelled)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from likeness.models import speechbrain
+from likeness.models import _speechbrain
 from likeness.models.run import load_model
 from likeness.toolkit.models import checkpoint
 
@@ -34,7 +34,7 @@ def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -
     """
     (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
     with pytest.raises(ValueError, match=r"hyperparams\.yaml"):
-        speechbrain.read_settings(tmp_path / "hyperparams.yaml")
+        _speechbrain.read_settings(tmp_path / "hyperparams.yaml")
 
 
 @pytest.mark.parametrize("depth", [40, 300])

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from likeness.eval.items.items import Item
-from likeness.models import hub
+from likeness.models import _hub
 from likeness.models.load import load
 from likeness.models.reading import Reading, read_as
+from likeness.toolkit.backbones._layer_pooling import pool_places
 from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
-from likeness.toolkit.backbones.layer_pooling import pool_places
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.models.embed import embed
 from tests import tiny_hub
@@ -115,7 +115,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
         for pooling, pooled in (("mean", tokens.mean(1)), ("GeM", gem(tokens))):
             if name == "convnext":
                 pooled = network.layernorm(pooled)
-            part = hub.backbone(str(tmp_path), pooling=pooling, dim=5)
+            part = _hub.backbone(str(tmp_path), pooling=pooling, dim=5)
             backbone = part(3).eval()
             lacking = backbone.network.load_state_dict(weights.network.state_dict(), strict=False)
             assert not lacking.missing_keys
@@ -195,9 +195,9 @@ def test_whisper_pools_the_frames_that_the_extractor_marks(samples: int, tmp_pat
 def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -> None:
     """A batch of lengths from a tenth to the whole, with rubbish in the padding."""
     tiny_hub.save(name, tmp_path)
-    frontend = hub.frontend(str(tmp_path))()
+    frontend = _hub.frontend(str(tmp_path))()
     torch.manual_seed(0)
-    backbone = hub.backbone(str(tmp_path), pooling=pooling, dim=6, heads=2, compressed=3)(
+    backbone = _hub.backbone(str(tmp_path), pooling=pooling, dim=6, heads=2, compressed=3)(
         frontend.dim
     ).eval()
     assert backbone.pads_exactly
@@ -218,7 +218,7 @@ def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -
 def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_path: Path) -> None:
     network = tiny_hub.save(name, tmp_path)
     weights: Any = load(f"hub:{tmp_path}").embedder
-    backbone = hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)(
+    backbone = _hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)(
         weights.frontend.dim
     ).eval()
     backbone.network.load_state_dict(weights.backbone.network.state_dict())
@@ -386,7 +386,7 @@ def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> Non
         quantization_config={"quant_method": "x"},
         _name_or_path="someone/else",
     )
-    config = json.loads(hub.backbone(str(tmp_path)).keywords["config"])
+    config = json.loads(_hub.backbone(str(tmp_path)).keywords["config"])
     assert not {"auto_map", "attn_implementation", "quantization_config"} & set(config)
     assert not [name for name in config if name.startswith("_")]
     assert load(f"hub:{tmp_path}").embedder.dim == 12

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from likeness.modalities import folders
-from likeness.models import hub, speechbrain
-from likeness.models.hub import find_files
+from likeness.models import _hub, _speechbrain
+from likeness.models._hub import find_files
 from likeness.models.load import load, read_initial
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
@@ -140,11 +140,11 @@ def recipe(source: str) -> Recipe:
     """What fine-tunes a network of the hub on images."""
     return Recipe(
         modality="image",
-        frontend=hub.frontend(source),
-        backbone=hub.backbone(source, dim=4),
+        frontend=_hub.frontend(source),
+        backbone=_hub.backbone(source, dim=4),
         loss=partial(ArcFace, scale=8.0),
         items=partial(folders.items, modality="image", split="all"),
-        read=hub.read(source),
+        read=_hub.read(source),
         sampling=Sampling(batch_size=4),
         schedule=Schedule(steps=2, save_every=1),
         compute=Compute(threads=1),
@@ -202,10 +202,10 @@ def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> Non
 def test_files_of_speechbrain_are_fetched(asked: list[str], folder: Path) -> None:
     for name in ("hyperparams.yaml", "embedding_model.ckpt"):
         (folder / name).write_text(name)
-    yaml, weights = speechbrain.find_files("ann/net")
+    yaml, weights = _speechbrain.find_files("ann/net")
     assert (yaml.read_text(), weights.name) == ("hyperparams.yaml", "embedding_model.ckpt")
     (folder / "embedding_model.ckpt").unlink()
-    assert speechbrain.find_files("ann/net")[1].is_file()
+    assert _speechbrain.find_files("ann/net")[1].is_file()
 
 
 @pytest.mark.parametrize(

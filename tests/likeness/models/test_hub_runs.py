@@ -14,7 +14,7 @@ import torch
 
 from likeness.eval.formats.runs import find_model
 from likeness.modalities.speaker.augment import train_view
-from likeness.models import hub
+from likeness.models import _hub
 from likeness.models.load import load
 from likeness.toolkit.models.checkpoint import FORMAT, read, save
 from likeness.toolkit.models.export import export
@@ -29,8 +29,8 @@ def recipe(folder: Path, **backbone: Any) -> Recipe:
     """A run of four steps over a network that a folder holds."""
     return replace(
         tiny.BASE,
-        frontend=hub.frontend(str(folder)),
-        backbone=hub.backbone(str(folder), **backbone),
+        frontend=_hub.frontend(str(folder)),
+        backbone=_hub.backbone(str(folder), **backbone),
         augment=partial(train_view, seconds=(0.2, 0.3)),
         optim=Optim(lr=0.01),
         measure=None,
@@ -84,12 +84,12 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
 ) -> None:
     """A checkpoint that comes from elsewhere chooses no code, and no size beyond its weights."""
     tiny_hub.save("hubert large", tmp_path / "net")
-    part = hub.backbone(str(tmp_path / "net"))
+    part = _hub.backbone(str(tmp_path / "net"))
     config = {**json.loads(part.keywords["config"]), **change}
     tensors = load(f"hub:{tmp_path / 'net'}").embedder.state_dict()
     description = {
         "modality": "speaker",
-        "frontend": describe(hub.frontend(str(tmp_path / "net"))),
+        "frontend": describe(_hub.frontend(str(tmp_path / "net"))),
         "backbone": describe(partial(part, config=json.dumps(config))),
         "read": describe(tiny.BASE.read),
         "features": "raw",

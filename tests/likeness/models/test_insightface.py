@@ -23,7 +23,7 @@ from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
-from likeness.models import insightface as insight
+from likeness.models import _insightface as insight
 from likeness.models import load
 from likeness.models.model import Model
 from likeness.toolkit.data.images import as_channels, encode

@@ -22,8 +22,8 @@ from likeness.eval.errors import LikenessError
 from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.models import load as loading
+from likeness.models._model_file import load
 from likeness.models.load import read_initial
-from likeness.models.model_file import load
 from likeness.toolkit.backbones.external import External
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling

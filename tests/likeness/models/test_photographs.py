@@ -15,8 +15,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
-from likeness.models import insightface, load
-from likeness.models.insightface import Pixels, split
+from likeness.models import _insightface, load
+from likeness.models._insightface import Pixels, split
 from likeness.toolkit.data.images import encode
 from tests.scripts import printed, refused, run_command
 from tests.tiny_yunet import network, tiny_yunet
@@ -104,9 +104,9 @@ def test_a_pack_with_yunet_takes_photographs(
 def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
     half = (127.5, 127.5)
     fixed = network(tmp_path / "fixed.onnx", (112, 96))
-    assert insightface.find(str(fixed)).pixels == Pixels((112, 96), *half)
+    assert _insightface.find(str(fixed)).pixels == Pixels((112, 96), *half)
     free = network(tmp_path / "free.onnx", ("height", "width"), trained=(112, 96))
-    said = insightface.find(f"{free}{SAID}")
+    said = _insightface.find(f"{free}{SAID}")
     assert said.pixels == Pixels((112, 96), 127.5, 128.0, bgr=True)
     digests = {
         load.load(f"insightface:{file}{stated}").digest

@@ -94,7 +94,7 @@ def service_of(
     **offered: Any,
 ) -> Any:
     """What requests to a server of this model ask for."""
-    from likeness.service.work import Service
+    from likeness.service._work import Service
 
     return Service(Comparer(model, calibration, threshold), gallery, **offered)
 
@@ -103,7 +103,7 @@ def asking(service: Any, *, local: bool = True, token: str = TOKEN) -> Callable[
     """A function that asks the application around a service, without a server."""
     from starlette.testclient import TestClient
 
-    from likeness.service.app import make_app
+    from likeness.service._app import make_app
 
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     app = make_app(service, token=TOKEN, local=local)
@@ -119,7 +119,7 @@ def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator
     from granian.constants import Interfaces
     from granian.server.embed import Server
 
-    from likeness.service.app import make_app
+    from likeness.service._app import make_app
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -22,8 +22,8 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
 from likeness.eval.types import Scores
 from likeness.modalities.face import align
-from likeness.service.inputs import miniature
-from likeness.service.pages import MAX_EXAMPLES, read_examples, slider
+from likeness.service._inputs import miniature
+from likeness.service._pages import MAX_EXAMPLES, read_examples, slider
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import asking, face_network, photograph, service_of

@@ -23,7 +23,7 @@ def ask(
     """Statuses of requests at once to a Guard before an application that reads the body and lets
     all others come before it answers.
     """
-    from likeness.service.guard import Guard
+    from likeness.service._guard import Guard
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
@@ -105,7 +105,7 @@ def test_other_machines_need_the_token_for_everything() -> None:
 
 
 def test_bodies_are_bounded_in_size_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    from likeness.service import guard
+    from likeness.service import _guard as guard
 
     for name, value in (("MAX_BYTES", 100), ("MAX_HELD", 200), ("MAX_WAITING", 4)):
         monkeypatch.setattr(guard, name, value)

@@ -19,7 +19,7 @@ from likeness.eval.scoring.thresholds import Thresholds, measure
 from likeness.eval.types import Scores
 from likeness.modalities import synthetic_faces
 from likeness.models.model import Model
-from likeness.service.pages import read_examples, slider
+from likeness.service._pages import read_examples, slider
 from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import (
     FACE,

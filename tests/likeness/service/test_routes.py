@@ -131,7 +131,7 @@ def test_malformed_uploads_are_the_callers_fault(model: Loaded, files: list[byte
 def test_recordings_are_bounded_by_their_headers(
     model: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from likeness.service import inputs
+    from likeness.service import _inputs
 
     rng = np.random.default_rng(0)
     long, wide = io.BytesIO(), io.BytesIO()
@@ -142,7 +142,7 @@ def test_recordings_are_bounded_by_their_headers(
     assert (refused.status_code, "at most 60 s" in refused.json()["error"]) == (422, True)
     twice = dict.fromkeys(("first", "second"), wide.getvalue())
     for most, status in ((16_000, 200), (15_999, 422)):
-        monkeypatch.setattr(inputs, "MAX_VALUES", most)
+        monkeypatch.setattr(_inputs, "MAX_VALUES", most)
         ask = asking(service_of(model))
         assert ask("POST", "/verify", files=twice).status_code == status
 
@@ -150,7 +150,7 @@ def test_recordings_are_bounded_by_their_headers(
 def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     model: Loaded, files: list[bytes]
 ) -> None:
-    from likeness.service.work import MAX_EMBEDDED
+    from likeness.service._work import MAX_EMBEDDED
 
     sent = files[:20]
     sent[3] = b"no sound"

@@ -14,7 +14,7 @@ import pytest
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
-from likeness.modalities.face import bins, images
+from likeness.modalities.face import _bins, images
 from tests.modalities.face import bin_file
 
 BLOBS = [b"\xff\xd8" + bytes([i]) * (5 + 60 * i) for i in range(8)]
@@ -22,7 +22,7 @@ SAME = [True, False, True, False]
 
 
 def contents(path: Path) -> tuple[list[bytes], list[bool]]:
-    items, trials = bins.items(path)
+    items, trials = _bins.items(path)
     assert trials.enrol.tolist() == list(range(0, len(items), 2))
     assert (trials.probe - trials.enrol == 1).all()
     return [images.encoded(item) for item in items], trials.target.tolist()
@@ -68,7 +68,7 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
     with path.open("rb") as file:
         loaded, issame = pickle.load(file, encoding="bytes")
     assert (loaded, issame) == (expected, SAME)
-    assert bins.items(path)[0][0].id == "own/0"
+    assert _bins.items(path)[0][0].id == "own/0"
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
@@ -122,7 +122,7 @@ def test_python_2_and_old_encodings(tmp_path: Path) -> None:
 def test_other_ways_to_run_code_are_refused(tmp_path: Path, way: bytes) -> None:
     (tmp_path / "x.bin").write_bytes(way)
     with pytest.raises(LikenessError):
-        bins.items(tmp_path / "x.bin")
+        _bins.items(tmp_path / "x.bin")
 
 
 def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
     ):
         (tmp_path / "x.bin").write_bytes(value)
         with pytest.raises(ValueError, match=r"fetch it again|verification set"):
-            bins.items(tmp_path / "x.bin")
+            _bins.items(tmp_path / "x.bin")
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
 def test_other_contents_are_refused(tmp_path: Path, content: object) -> None:
     (tmp_path / "x.bin").write_bytes(pickle.dumps(content))
     with pytest.raises(LikenessError):
-        bins.items(tmp_path / "x.bin")
+        _bins.items(tmp_path / "x.bin")

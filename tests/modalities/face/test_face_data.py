@@ -15,7 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials
-from likeness.modalities.face import align, ijb, images, orl, pairs, validation
+from likeness.modalities.face import _pairs, align, ijb, images, orl, validation
 from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
 from tests.modalities.face import bin_file
 
@@ -40,12 +40,12 @@ def test_lfw_pairs_and_missing_images(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_bytes(
         (shared / "data" / "protocols" / "lfw" / "pairs.txt").read_bytes()
     )
-    loaded = pairs.read_folder(tmp_path)
+    loaded = _pairs.read_folder(tmp_path)
     assert len(loaded) == 6000
     touch(tmp_path / loaded.enrol_ids[0])
     num_ids = len({*loaded.enrol_ids, *loaded.probe_ids})
     with pytest.raises(ValueError, match=f"{num_ids - 1} of {num_ids} images"):
-        pairs.find_images(loaded, tmp_path)
+        _pairs.find_images(loaded, tmp_path)
 
 
 def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> No
     trials = Trials(
         ("a/1.jpg",), ("2",), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.bool_)
     )
-    result = pairs.find_images(trials, tmp_path)
+    result = _pairs.find_images(trials, tmp_path)
     assert [(item.id, item.path, item.label) for item in result] == [
         ("a/1.jpg", tmp_path / "a/1.jpg", "a"),
         ("2", tmp_path / "2.png", None),
@@ -63,7 +63,7 @@ def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> No
         ("../x.jpg",), (str(tmp_path / "2.png"),), np.zeros(1, np.int32), np.zeros(1, np.int32)
     )
     with pytest.raises(ValueError, match="2 of 2 images"):
-        pairs.find_images(outside, tmp_path / "a")
+        _pairs.find_images(outside, tmp_path / "a")
 
 
 def test_calfw_and_cplfw(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_calfw_and_cplfw(tmp_path: Path) -> None:
         f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"
     ]
     (tmp_path / "pairs.txt").write_text("".join(lines))
-    loaded = pairs.read_two_lines(tmp_path / "pairs.txt")
+    loaded = _pairs.read_two_lines(tmp_path / "pairs.txt")
     assert rows(loaded) == [
         (f"{name}_a.jpg", f"{name}_b.jpg", name.startswith("s"))
         for fold in range(10)
@@ -89,7 +89,7 @@ def test_calfw_and_cplfw(tmp_path: Path) -> None:
     ]:
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(ValueError, match=reason):
-            pairs.read_two_lines(tmp_path / "bad.txt")
+            _pairs.read_two_lines(tmp_path / "bad.txt")
 
 
 def write_cfp(protocol: Path) -> None:
@@ -109,10 +109,10 @@ def write_cfp(protocol: Path) -> None:
 
 def test_cfp(tmp_path: Path) -> None:
     write_cfp(tmp_path)
-    assert [row[2] for row in rows(pairs.read_cfp(tmp_path))] == [True, True, False] * 2
+    assert [row[2] for row in rows(_pairs.read_cfp(tmp_path))] == [True, True, False] * 2
     (tmp_path / "Split" / "FP" / "02" / "diff.txt").write_text("1,3\n1;2\n")
     with pytest.raises(ValueError, match="line 1 is not"):
-        pairs.read_cfp(tmp_path)
+        _pairs.read_cfp(tmp_path)
 
 
 def write_agedb(path: Path) -> None:
@@ -135,7 +135,7 @@ def write_agedb(path: Path) -> None:
 
 def test_agedb(tmp_path: Path) -> None:
     write_agedb(tmp_path / "protocol.mat")
-    loaded = rows(pairs.read_agedb(tmp_path / "protocol.mat"))
+    loaded = rows(_pairs.read_agedb(tmp_path / "protocol.mat"))
     assert loaded[:2] == [("0_0_0.jpg", "0_1_0.jpg", True), ("0_0_1.jpg", "0_1_1.jpg", False)]
     assert len(loaded) == 6
     savemat(tmp_path / "other.mat", {"splits": np.eye(2)})
@@ -147,7 +147,7 @@ def test_agedb(tmp_path: Path) -> None:
     )
     for name in ("other.mat", "no.mat", "empty.mat"):
         with pytest.raises(LikenessError, match=name):
-            pairs.read_agedb(tmp_path / name)
+            _pairs.read_agedb(tmp_path / name)
 
 
 def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
         "cfp_ff": (6, (frontal, profile.replace("profile", "frontal"), False)),
     }
     for name in expected:
-        for entry in rows(pairs.read_folder(tmp_path / name)):
+        for entry in rows(_pairs.read_folder(tmp_path / name)):
             touch(tmp_path / name / entry[0])
             touch(tmp_path / name / entry[1])
     for name, (number, reference) in expected.items():
@@ -198,7 +198,7 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="no list of pairs"):
-        pairs.read_folder(tmp_path / "none")
+        _pairs.read_folder(tmp_path / "none")
 
 
 def make_pack(root: Path) -> None:

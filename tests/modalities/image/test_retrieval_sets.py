@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 from sklearn.model_selection import KFold, train_test_split
 
+from likeness.modalities.image._splits import Protocol, divide_classes
 from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
-from likeness.modalities.image.splits import Protocol, divide_classes
 from tests.scripts import touch
 
 

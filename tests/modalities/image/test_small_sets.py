@@ -14,7 +14,7 @@ from sklearn.model_selection import train_test_split
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.modalities.image import images, packed, small_sets
+from likeness.modalities.image import _packed, images, small_sets
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage
 
@@ -177,7 +177,7 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "MAX_SPAN", 1000)
+    monkeypatch.setattr(_packed, "MAX_SPAN", 1000)
     (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(2000)))
     with pytest.raises(LikenessError, match="1000 bytes"):
-        packed.stretch(Item("a", tmp_path / "a.gz"))
+        _packed.stretch(Item("a", tmp_path / "a.gz"))

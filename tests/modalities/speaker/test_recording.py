@@ -10,9 +10,9 @@ import soundfile
 
 from likeness.eval.items.items import Item
 from likeness.modalities.speaker import audio, long
+from likeness.modalities.speaker._level import at_level, without_digital_silence
 from likeness.modalities.speaker.bandwidth import is_narrow, powers
 from likeness.modalities.speaker.decoding import BadAudio
-from likeness.modalities.speaker.level import at_level, without_digital_silence
 
 
 def speech(seconds: float = 3.0) -> np.ndarray:

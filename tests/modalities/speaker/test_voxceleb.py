@@ -20,7 +20,7 @@ from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.scoring.templates import enrol
 from likeness.eval.types import Trials
 from likeness.modalities.speaker import cnceleb, voxceleb
-from likeness.modalities.speaker.lists import matched
+from likeness.modalities.speaker._lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.training import recipe as recipes
 from tests.scripts import touch

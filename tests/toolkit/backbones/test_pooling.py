@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from likeness.toolkit.backbones.layer_pooling import (
+from likeness.toolkit.backbones._layer_pooling import (
     LayerPooling,
     masked_mean,
     pool_layers,

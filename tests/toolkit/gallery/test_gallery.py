@@ -22,9 +22,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.similarity import pairs
 from likeness.toolkit.gallery import faiss, postgres
+from likeness.toolkit.gallery._search import top
 from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed
 from likeness.toolkit.gallery.postgres import masked
-from likeness.toolkit.gallery.search import top
 from likeness.toolkit.gallery.sqlite import FILE
 from likeness.toolkit.gallery.store import Enrolments, templates_of
 

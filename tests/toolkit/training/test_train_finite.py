@@ -28,7 +28,7 @@ from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.losses.weighted import MultiSimilarity
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.training import run
-from likeness.toolkit.training.finite import all_finite, not_finite
+from likeness.toolkit.training._finite import all_finite, not_finite
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likeness.checking.files import Seen
+from likeness.checking._files import Seen
 from likeness.eval.items.items import Items
 
 LEAST = 0.8  # of either measure

@@ -18,7 +18,11 @@ from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.models import insightface, speechbrain, state_dicts
+from likeness.models import (
+    _insightface,
+    _speechbrain,
+    _state_dicts,
+)
 from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.console import say
@@ -63,8 +67,8 @@ def _summed(path: Path, frontend: str) -> str:
 
 
 def load_speechbrain(source: str) -> Loaded:
-    yaml, weights = speechbrain.find_files(source)
-    settings, backbone = speechbrain.read_settings(yaml)
+    yaml, weights = _speechbrain.find_files(source)
+    settings, backbone = _speechbrain.read_settings(yaml)
     put_weights(backbone, read_weights(weights), str(weights))
     summed = digest([sha256(yaml), sha256(weights)])
     rate_hz = settings.get("rate_hz", 16_000)
@@ -80,7 +84,7 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
             "--local-dir english`, copy the folder english, and give wespeaker:english "
             "(docs/how-to/hub.md)"
         )
-    backbone, part = state_dicts.read_wespeaker(file)
+    backbone, part = _state_dicts.read_wespeaker(file)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
     loaded = _speaker(fbank(), backbone, _summed(file, frontend))
     parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
@@ -130,13 +134,13 @@ class OnnxNetwork(nn.Module):
 
 
 def load_insightface(source: str) -> Loaded:
-    if Path(source).suffix.lower() in insightface.OF_TORCH:
+    if Path(source).suffix.lower() in _insightface.OF_TORCH:
         path = Path(source)
-        network = state_dicts.read_arcface_torch(path)
+        network = _state_dicts.read_arcface_torch(path)
         side = network.image_size
-        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}"
+        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5; {_insightface.LICENCE}"
         return _face(INSIGHTFACE(), network, sha256(path), (side, side), text)
-    pack = insightface.find(source)
+    pack = _insightface.find(source)
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.Session(path)
     if session.text is not None:

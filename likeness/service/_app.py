@@ -24,9 +24,9 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
 from likeness.eval.formats.provenance import likeness_version
-from likeness.service import pages
-from likeness.service.guard import MAX_BYTES, MAX_WAITING, Guard, changes_gallery
-from likeness.service.work import Service
+from likeness.service import _pages
+from likeness.service._guard import MAX_BYTES, MAX_WAITING, Guard, changes_gallery
+from likeness.service._work import Service
 from likeness.toolkit.gallery.gallery import NotEnrolled
 
 _PLACE = re.compile(r"\b(postgres(ql)?|faiss):[^\s,;()]*[^\s,;():.]")
@@ -71,11 +71,11 @@ def make_app(
 def _add_pages(app: FastAPI, service: Service, local: bool) -> None:
     @app.get("/", include_in_schema=False)
     def home() -> HTMLResponse:
-        return HTMLResponse(pages.home())
+        return HTMLResponse(_pages.home())
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(pages.docs(app.openapi()))
+        return HTMLResponse(_pages.docs(app.openapi()))
 
     @app.get("/health", description=service.health.__doc__)
     def health() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
-from likeness.toolkit.training.finite import Watch
+from likeness.toolkit.training._finite import Watch
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Parallel, Recipe

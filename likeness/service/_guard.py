@@ -30,7 +30,7 @@ from typing import Any
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 
-from likeness.service.pages import content_policy
+from likeness.service._pages import content_policy
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import bounded
 from likeness.eval.types import name_first, quoted
-from likeness.models.hub import fetch
+from likeness.models._hub import fetch
 
 _MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse
 _FILES = ("hyperparams.yaml", "embedding_model.ckpt")

@@ -29,9 +29,9 @@ from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Floats32
 from likeness.models.inputs import suffix_of
 from likeness.models.verdicts import Comparer, judged, remedy_for
-from likeness.service import inputs, pages
-from likeness.service.guard import MAX_BYTES
-from likeness.service.pages import Example
+from likeness.service import _inputs, _pages
+from likeness.service._guard import MAX_BYTES
+from likeness.service._pages import Example
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.gallery import media
 from likeness.toolkit.models.embed import embed_where_readable
@@ -80,10 +80,10 @@ class Service:
         about: str = "",
         name: str = "",
     ):
-        self.model = inputs.bounded(comparer.model)
+        self.model = _inputs.bounded(comparer.model)
         self.threads = threads
         self._comparer, self._gallery = comparer, gallery
-        self._slider, self._examples = slider or pages.slider(None, ""), examples
+        self._slider, self._examples = slider or _pages.slider(None, ""), examples
         self._name, self._about, self._keeps_media = name, about, keeps_media
         self._media: FilePath | None = None
         if keeps_media:
@@ -118,7 +118,7 @@ class Service:
             "calibrated": comparer.calibration is not None,
             "gallery": None if self._gallery is None else len(self._gallery),
             "max_bytes": MAX_BYTES,
-            "takes": inputs.takes(model),
+            "takes": _inputs.takes(model),
             "keeps_media": self._keeps_media,
             "about": self._about,
             "examples": len(self._examples),
@@ -190,7 +190,7 @@ class Service:
         each that the network would get, and the number of the face that is taken by itself.
         """
         with self._turns, private_items([file]) as items:
-            return inputs.find_faces(self.model, items[0])
+            return _inputs.find_faces(self.model, items[0])
 
     def identify(
         self,
@@ -306,7 +306,7 @@ class Service:
         """Keep a small picture or sound of an enrolment; returns whether there is one."""
         assert self._media is not None
         try:
-            small = inputs.miniature(self.model, item, face)
+            small = _inputs.miniature(self.model, item, face)
             return media.keep(self._media, subject, embedding, *small)
         except (ValueError, OSError) as error:  # what was enrolled stays enrolled
             _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
@@ -324,7 +324,7 @@ class Service:
         """
         with self._turns, private_items(files) as items:
             chosen = dict(zip((item.id for item in items), faces, strict=True))
-            read = reading_for(inputs.choosing(self.model, chosen).read)
+            read = reading_for(_inputs.choosing(self.model, chosen).read)
             try:
                 embeddings, bad = embed_where_readable(self.model.embedder, items, read, part=True)
             except RuntimeError as error:  # of a network that cannot take this input
