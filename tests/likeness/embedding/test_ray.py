@@ -27,7 +27,7 @@ from likeness.eval.formats import embeddings
 from likeness.eval.items.items import Item
 
 pytest.importorskip("ray", reason="pip install 'likeness[ray]'")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RAY = Path(sys.executable).with_name("ray")
 ENVIRONMENT = {
     **os.environ,

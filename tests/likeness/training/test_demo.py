@@ -109,7 +109,7 @@ def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
     ]
 
 
-TINY = Path(__file__).parents[1] / "tiny.py"
+TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 def commands_of(output: str) -> list[list[str]]:
