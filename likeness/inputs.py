@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
-from likeness.eval.temporary import temporary_folder
 from likeness.modalities.folders import suffixes_of
 from likeness.presence import refuse_missing_files
 from likeness.toolkit.data.item_lists import SUFFIXES as TABLES
@@ -80,7 +80,7 @@ def items_of(
     if modality == "embedding":
         yield _rows_of(inputs)
         return
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
         items = Items.of(maker.several(inputs))

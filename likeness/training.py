@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from torch import Tensor
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
@@ -194,8 +194,8 @@ def check_training(
         begun.append(time.perf_counter())
         return step(run, batch, of)
 
-    with temporary_folder() as folder:
-        items, out = planned.items, folder / "run"
+    with TemporaryDirectory() as folder:
+        items, out = planned.items, Path(folder, "run")
         fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
     seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
     lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path as FilePath
+from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,6 @@ from fastapi.responses import Response, StreamingResponse
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.similarity import pairs
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Embeddings, Floats32
 from likeness.inputs import suffix_of
 from likeness.service import inputs, pages
@@ -358,7 +358,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
         names = ["the file"] if len(files) == 1 else ["the first file", "the second file"]
     handles: list[int] = []
     items: list[Item] = []
-    with nullcontext() if _HAS_MEMORY else temporary_folder() as folder:
+    with nullcontext() if _HAS_MEMORY else TemporaryDirectory() as folder:
         try:
             for name, content in zip(names, files, strict=True):
                 ending = suffix_of(content)
@@ -366,7 +366,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
                     path = FilePath(f"/proc/{os.getpid()}/fd/{handles[-1]}")
                 else:
-                    path = folder / f"{len(items)}{ending}"
+                    path = FilePath(folder, f"{len(items)}{ending}")
                 path.write_bytes(content)
                 items.append(Item(name, path, ending=ending))
             yield items
