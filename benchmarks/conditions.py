@@ -39,7 +39,7 @@ from performance import ROOT, parser_of, row, table
 from likeness.conditions import damaged, parse
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
-from likeness.eval.verification import tar_threshold
+from likeness.eval.verification import measured_tar, sort_scores
 from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed_where_readable
@@ -136,7 +136,8 @@ def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) ->
             limit = np.empty(NUM_FOLDS)
             for fold in range(NUM_FOLDS):
                 others = (fold_of != fold) & np.isfinite(clean)
-                limit[fold] = tar_threshold(clean[others & target], clean[others & ~target], FAR)
+                ordered = sort_scores(clean[others & target], clean[others & ~target])
+                limit[fold] = measured_tar(ordered, FAR).threshold
             scored = np.isfinite(values) & np.isfinite(clean)
             cells = ["", ""]
             if scored.any():

@@ -44,7 +44,7 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Scores, Trials
-from likeness.eval.verification import cllr, min_cllr, tar_threshold
+from likeness.eval.verification import cllr, measured_tar, min_cllr, sort_scores
 from likeness.modalities.speaker import audio
 from likeness.toolkit.backbones.head import Beside
 from likeness.toolkit.data.pairs import all_pairs
@@ -162,7 +162,7 @@ def calibrated(parts: Sequence[Tested], system: str = "") -> Fusion:
 def threshold_at(parts: Sequence[Tested], far: float) -> float:
     """The threshold at a FAR over several corpora with equal shares."""
     scores = drawn(parts)
-    return tar_threshold(scores.targets, scores.nontargets, far)
+    return measured_tar(sort_scores(scores.targets, scores.nontargets), far).threshold
 
 
 def rates_with_intervals(part: Tested, threshold: float) -> str:

@@ -22,7 +22,7 @@ from likeness.eval.bootstrap import Bounds, Drawn
 from likeness.eval.errors import LikenessError
 from likeness.eval.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.types import Scores
-from likeness.eval.verification import check_costs, tar_threshold
+from likeness.eval.verification import check_costs, measured_tar, sort_scores
 
 NO_ERROR = "no error was seen"
 _NUMBER = r"(\d*\.?\d+(?:e-?\d+)?)"
@@ -245,7 +245,8 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float | N
     if nontarget.size < 2 * LEAST_ERRORS:
         return None
     far = max(far, LEAST_ERRORS / nontarget.size)
-    errors = (nontarget >= tar_threshold(scores.targets, nontarget, far)).astype(np.float64)
+    threshold = measured_tar(sort_scores(scores.targets, nontarget), far).threshold
+    errors = (nontarget >= threshold).astype(np.float64)
     rate = errors.mean()
     if not 0 < rate < 1:
         return None

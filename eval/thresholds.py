@@ -27,7 +27,7 @@ from likeness.eval.formats.writing import write_json
 from likeness.eval.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.types import Scores, check_counts
-from likeness.eval.verification import AnyFloats, tar_threshold, threshold_at_eer
+from likeness.eval.verification import AnyFloats, measured_eer, measured_tar, sort_scores
 
 FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
@@ -250,7 +250,8 @@ def measure(
     """
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
-    at_eer = threshold_at_eer(target, nontarget)
+    ordered = sort_scores(target, nontarget)
+    at_eer = measured_eer(ordered).threshold
     candidates: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
     for far in fars:
         if guarantee is not None:
@@ -258,7 +259,7 @@ def measure(
             sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
             candidates.append((far, *sure))
         elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
-            candidates.append((far, tar_threshold(target, nontarget, far), None))
+            candidates.append((far, measured_tar(ordered, far).threshold, None))
     points = []
     for rate, value, behind in candidates:
         if math.isfinite(value):

@@ -66,9 +66,6 @@ from likeness.eval.verification import det as det
 from likeness.eval.verification import eer as eer
 from likeness.eval.verification import min_cllr as min_cllr
 from likeness.eval.verification import min_dcf as min_dcf
-from likeness.eval.verification import min_dcf_threshold as min_dcf_threshold
 from likeness.eval.verification import roc as roc
 from likeness.eval.verification import tar_at_far as tar_at_far
-from likeness.eval.verification import tar_threshold as tar_threshold
-from likeness.eval.verification import threshold_at_eer as threshold_at_eer
 from likeness.eval.verification import verification_metrics as verification_metrics

@@ -55,7 +55,7 @@ from likeness.eval.results import (
 )
 from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials, counted
 from likeness.eval.uncertainty import errors_at, risk_coverage, trial_quality
-from likeness.eval.verification import sort_scores, threshold_at_eer
+from likeness.eval.verification import measured_eer, sort_scores
 
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared
@@ -215,7 +215,7 @@ def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup
         norms = dict(zip(of_system.ids, of_system.norms.tolist(), strict=True))
         quality, meaning = trial_quality(compared.trials[name], norms)
         scores = compared.scores[name]
-        threshold = threshold_at_eer(scores.targets, scores.nontargets)
+        threshold = measured_eer(sort_scores(scores.targets, scores.nontargets)).threshold
         curves[name] = risk_coverage(quality, errors_at(scores, threshold))
         meanings.append(meaning)
     text = (
@@ -329,7 +329,8 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     systems, most = [], 0
     for name, of_system in scores.items():
         sizes_of = of_system.targets.size, of_system.nontargets.size
-        thresholds = {"": threshold_at_eer(of_system.targets, of_system.nontargets)} | {
+        ordered = sort_scores(of_system.targets, of_system.nontargets)
+        thresholds = {"": measured_eer(ordered).threshold} | {
             metric_label(result.metric).replace(" (%)", ""): result.threshold
             for result in results
             if result.system == name and result.threshold is not None
@@ -363,7 +364,7 @@ def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -
     """Two tables: the target trials with the lowest and the nontarget trials with the highest
     scores (file order among ties).
     """
-    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    threshold = measured_eer(sort_scores(scores.targets, scores.nontargets)).threshold
     tables = []
     for caption, chosen, sign in (
         ("Lowest target scores", scores.target, 1),
