@@ -57,7 +57,7 @@ def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
-            shutil.rmtree(folder)  # as likeness.embedding.extraction.finish does
+            shutil.rmtree(folder)
             second.enter_context(only_writer(folder))
         with pytest.raises(Busy), only_writer(folder):
             pass
