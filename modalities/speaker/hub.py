@@ -226,8 +226,8 @@ class WhisperMel(nn.Module):
         wave = functional.pad(wave, (0, min(4 * self.hop_samples + half, size - reached)))
         spectrogram = import_torchaudio().functional.spectrogram
         hop = self.hop_samples
-        power = spectrogram(wave, 0, self.taper, self.fft_size, hop, self.fft_size, 2.0, False)
-        power = power.transpose(1, 2)[:, :total]
+        spectrum = spectrogram(wave, 0, self.taper, self.fft_size, hop, self.fft_size, None, False)
+        power = (spectrum.real.square() + spectrum.imag.square()).transpose(1, 2)[:, :total]
         level = torch.matmul(power, self.mel).clamp(min=_WHISPER_FLOOR).log10()
         # Frames of silence are at the floor, so they are never the loudest of a window with sound.
         level = torch.maximum(level, level.amax((1, 2), keepdim=True) - _WHISPER_RANGE)

@@ -64,7 +64,7 @@ def spec_augment(
     frames = (lengths.double() * total).round().long().cpu()
     in_frequency = _masks(batch, bins, num_f_mask, max_f)
     in_time = torch.zeros(batch, total, dtype=torch.bool)
-    for size in frames.unique().tolist():
+    for size in sorted(set(frames.tolist())):
         rows = frames == size
         in_time[rows, :size] = _masks(int(rows.sum()), size, num_t_mask, max_t)
     is_struck = torch.rand(batch, 1) < prob

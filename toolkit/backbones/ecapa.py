@@ -7,8 +7,8 @@ libraries. Beside a CPU torch its import raises OSError, beside another version 
 RuntimeError. torchaudio has its own path without the extension (its loader returns False), which
 the second import takes. MelSpectrogram, MFCC, resample and compliance.kaldi work without the
 extension. torchaudio.load and save do not: read audio with likeness.modalities.speaker.audio.
-Likeness imports torchaudio by import_torchaudio() alone, before it imports speechbrain, transformers
-or peft.
+Likeness imports torchaudio by import_torchaudio() alone, and does so before it imports speechbrain,
+transformers or peft.
 """
 
 import importlib
