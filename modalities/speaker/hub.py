@@ -22,7 +22,6 @@ from torch.nn import functional
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker.cmn import check_wave, past_the_end, valid_samples
 from likeness.modalities.speaker.features import VARIANCE_FLOOR, KaldiFbank
-from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.hub import import_transformers
 
 _WHISPER_FLOOR = 1e-10  # under the mel energies
@@ -224,10 +223,10 @@ class WhisperMel(nn.Module):
         reached = wave.shape[1]
         total = min(size // self.hop_samples, int(self._frames(torch.tensor(reached))))
         wave = functional.pad(wave, (0, min(4 * self.hop_samples + half, size - reached)))
-        spectrogram = import_torchaudio().functional.spectrogram
-        hop = self.hop_samples
-        spectrum = spectrogram(wave, 0, self.taper, self.fft_size, hop, self.fft_size, None, False)
-        power = (spectrum.real.square() + spectrum.imag.square()).transpose(1, 2)[:, :total]
+        wave = functional.pad(wave.unsqueeze(1), (half, half), mode="reflect").squeeze(1)
+        frames = wave.unfold(1, self.fft_size, self.hop_samples)[:, :total]
+        spectrum = torch.fft.rfft(frames * self.taper)
+        power = spectrum.real.square() + spectrum.imag.square()
         level = torch.matmul(power, self.mel).clamp(min=_WHISPER_FLOOR).log10()
         # Frames of silence are at the floor, so they are never the loudest of a window with sound.
         level = torch.maximum(level, level.amax((1, 2), keepdim=True) - _WHISPER_RANGE)

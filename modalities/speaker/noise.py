@@ -152,7 +152,7 @@ def reverberate(wave: Wave, response: Wave) -> Wave:
     Returns:
         (samples,) float32.
     """
-    # Slow to import, needed here only. torchaudio's fftconvolve takes 2 to 16 times as long, as its
+    # Slow to import, needed here only. torchaudio's fftconvolve takes 3 to 17 times as long, as its
     # transforms are not rounded up to a fast length, and `likeness bench` works without torch.
     from scipy.signal import fftconvolve
 
