@@ -1,9 +1,10 @@
 """What turns items into the inputs of networks: `from likeness.frontends import KaldiFbank`.
 
-Front-ends are torch modules. `KaldiFbank`, `SpeechBrainFbank` and `MFCC` turn waves into features,
-and `PixelScale` scales pixels. `INSIGHTFACE`, `IMAGENET` and the like are `PixelScale` with the
-numbers of a project or a data set. Views are functions that augment an item for training, such as
-`train_view` and `FLIP_VIEW`. `statistics` pools features over time.
+Front-ends are torch modules. `KaldiFbank`, `SpeechBrainFbank`, `MelSpectrogram` and `MFCC` turn
+waves into features, and `PixelScale` scales pixels. `INSIGHTFACE`, `IMAGENET` and the like are
+`PixelScale` with the numbers of a project or a data set, and `RESEMBLYZER_MEL` is such a
+`MelSpectrogram`. Views are functions that augment an item for training, such as `train_view` and
+`FLIP_VIEW`, and `spec_augment` masks features. `statistics` pools features over time.
 """
 
 from likeness.modalities.face.augment import ADAFACE_VIEW as ADAFACE_VIEW
@@ -24,6 +25,9 @@ from likeness.modalities.speaker.augment import train_view as train_view
 from likeness.modalities.speaker.features import MFCC as MFCC
 from likeness.modalities.speaker.features import KaldiFbank as KaldiFbank
 from likeness.modalities.speaker.features import UnitWave as UnitWave
+from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL as RESEMBLYZER_MEL
+from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram as MelSpectrogram
+from likeness.modalities.speaker.spec_augment import spec_augment as spec_augment
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank as SpeechBrainFbank
 from likeness.toolkit.backbones.pooling import statistics as statistics
 from likeness.toolkit.data.pixels import ADAFACE as ADAFACE

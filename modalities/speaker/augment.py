@@ -6,7 +6,7 @@ train_view() is a recipe's `augment`. It crops the wave, and then does to it wha
 in the order in which they suffer it: noise and room (noise.py), level, clipping, codec (codec.py).
 
 Two kinds of augmentation happen elsewhere. A changed speed is a new class, which is an item with an
-id that ends in "#speed=..." (audio.py). Masks of the features are put around the front-end
+id that ends in "#speed=..." (audio.py). The features are masked by a recipe's `mask`
 (spec_augment.py).
 """
 

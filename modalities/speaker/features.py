@@ -1,6 +1,6 @@
-"""Front-ends in plain torch: Kaldi's log mel filterbank, Kaldi's MFCC, and the wave itself.
+"""Front-ends: Kaldi's log mel filterbank, Kaldi's MFCC, and the wave itself.
 
-SpeechBrain's filterbank is in speechbrain_fbank.py.
+SpeechBrain's filterbank is in speechbrain_fbank.py, and torchaudio's in mel_spectrogram.py.
 
 A front-end is an nn.Module. It takes a padded batch of waves (B, S) with relative lengths and gives
 features (B, T, F) with relative lengths. It has `dim`, which is F, and trim(samples).
@@ -43,6 +43,7 @@ from likeness.modalities.speaker.cmn import (
     past_the_end,
     valid_samples,
 )
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Window = Literal["hamming", "povey", "hanning"]
 
@@ -52,10 +53,10 @@ _MOST_MELS, _MOST_SAMPLES = 1024, 1 << 16  # of a frame
 
 
 def mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz: float) -> Tensor:
-    """Compute Kaldi's triangular mel filters, which are linear on the scale 1127 ln(1 + f / 700).
+    """Return Kaldi's triangular mel filters, which are linear on the scale 1127 ln(1 + f / 700).
 
-    The arithmetic is float32, as in Kaldi: the lowest triangles are narrower than one FFT bin, so
-    that float64 would give weights that differ in the fourth digit.
+    They are torchaudio's, whose arithmetic is float32 as in Kaldi: the lowest triangles are
+    narrower than one FFT bin, so that float64 would give weights that differ in the fourth digit.
 
     Args:
         num_mels: The number of triangles.
@@ -67,22 +68,11 @@ def mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz:
     Returns:
         The weights, (fft_size // 2 + 1, num_mels) float32.
     """
-
-    def mel(hz: float) -> float:
-        return 1127.0 * math.log(1.0 + hz / 700.0)
-
-    low, high = mel(low_hz), mel(high_hz)
-    step = (high - low) / (num_mels + 1)
-    number = torch.arange(num_mels).unsqueeze(1)
-    left = low + number * step
-    centre = low + (number + 1.0) * step
-    right = low + (number + 2.0) * step
-    bins = 1127.0 * (1.0 + rate_hz / fft_size * torch.arange(fft_size / 2) / 700.0).log()
-    rising = (bins - left) / (centre - left)
-    falling = (right - bins) / (right - centre)
-    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    kaldi = import_torchaudio().compliance.kaldi
+    no_warp = {"vtln_low": 100.0, "vtln_high": -500.0, "vtln_warp_factor": 1.0}
+    bank, _ = kaldi.get_mel_banks(num_mels, fft_size, rate_hz, low_hz, high_hz, **no_warp)
     # The bin at the Nyquist frequency has no weight in Kaldi.
-    return functional.pad(triangles, (0, 1)).T.contiguous()
+    return functional.pad(bank, (0, 1)).T.contiguous()
 
 
 def window_function(name: Window, size: int) -> Tensor:

@@ -1,107 +1,88 @@
 """SpecAugment masks stretches of time and bands of frequency of the features, in training only.
 
-Source: Park et al. 2019 (arXiv:1904.08779), without time warping.
+Source: Park et al. 2019 (arXiv:1904.08779), without time warping. The masks are torchaudio's.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from likeness.eval.errors import LikenessError
-from likeness.modalities.speaker.features import KaldiFbank
+from likeness.eval.errors import refuse_broken
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 
-class SpecAugment(nn.Module):
-    """A front-end around a front-end, which masks its features while it is in training mode.
+def spec_augment(
+    features: Tensor,
+    lengths: Tensor,
+    *,
+    prob: float = 0.6,
+    num_t_mask: int = 1,
+    max_t: int = 10,
+    num_f_mask: int = 1,
+    max_f: int = 8,
+) -> Tensor:
+    """Mask the features of a batch, each item by draws of its own: a recipe's `mask`.
 
-    It has no weights and changes nothing in eval mode. A masked value becomes the utterance's mean
-    of its band. With mean normalisation that is 0, as in WeSpeaker, and without it that is no
-    outlier.
+    A masked value becomes the utterance's mean of its band. With mean normalisation that is 0, as
+    in WeSpeaker, and without it that is no outlier.
 
-    Features exist only in batches, so the masks are drawn from torch's CPU generator, whatever the
-    device: 1 + 2 x (time_masks + freq_masks) numbers an item, in the order of the batch. A run
-    saves and restores the state of that generator, so that a resumed run draws the same masks.
+    The masks are drawn from torch's CPU generator, whatever the device. A run saves and restores
+    its state, so that a resumed run draws the same masks. Nothing is drawn where `prob` is 0.
 
-    The defaults are WeSpeaker's (dataset/processor.py spec_aug).
+    Names and defaults are WeSpeaker's (dataset/processor.py spec_aug). In the paper num_t_mask,
+    max_t, num_f_mask and max_f are m_T, T, m_F and F.
 
     Args:
-        frontend: The front-end, as a part: partial(KaldiFbank, ...).
+        features: (B, T, F), zero in the padding.
+        lengths: (B,) relative to T.
         prob: The probability, item by item, that an item is masked.
-        time_masks: How many stretches of time are masked. Starts and widths are uniform.
-        time_frames: The widest stretch in frames; the narrowest has 1.
-        freq_masks: How many bands of frequency are masked.
-        freq_bins: The widest band in bins; the narrowest has 1.
+        num_t_mask: How many stretches of time are masked.
+        max_t: The widest stretch in frames. Widths are uniform from 0, and starts within the
+            utterance, so that the padding is never masked.
+        num_f_mask: How many bands of frequency are masked.
+        max_f: The widest band in bins.
+
+    Returns:
+        The features (B, T, F).
 
     Raises:
-        LikenessError: An argument is out of range.
+        LikenessError: A setting is out of range.
+
+    Example:
+        >>> spec_augment(torch.arange(6.0).view(1, 3, 2), torch.ones(1), prob=0.0).tolist()
+        [[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]]
     """
-
-    def __init__(
-        self,
-        frontend: Callable[[], nn.Module] = KaldiFbank,
-        prob: float = 0.6,
-        time_masks: int = 1,
-        time_frames: int = 10,
-        freq_masks: int = 1,
-        freq_bins: int = 8,
-    ) -> None:
-        super().__init__()
-        self.frontend = frontend()
-        self.prob = prob
-        self.time_masks, self.time_frames = time_masks, time_frames
-        self.freq_masks, self.freq_bins = freq_masks, freq_bins
-        self.dim: int = cast(Any, self.frontend).dim
-        if (
-            not 0.0 <= prob <= 1.0
-            or min(time_masks, freq_masks) < 0
-            or min(time_frames, freq_bins) < 1
-            or freq_bins > self.dim
-        ):
-            raise LikenessError(
-                f"SpecAugment: prob is {prob}, with {time_masks} time masks up to {time_frames} "
-                f"frames and {freq_masks} frequency masks up to {freq_bins} of {self.dim} bins; a "
-                "probability from 0 to 1, 0 or more masks and widths of 1 up to all bins are "
-                "allowed"
-            )
-
-    def trim(self, num_samples: int) -> int:
-        """Return how many of `num_samples` count, as the front-end's trim does."""
-        return cast(int, cast(Any, self.frontend).trim(num_samples))
-
-    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute the front-end's features; in training mode, mask stretches of (B, T, F) of them.
-
-        Args and Returns are those of the front-end.
-        """
-        feats, relative = self.frontend(wave, lengths)
-        if not self.training or self.prob == 0.0:
-            return feats, relative
-        batch, total, dim = feats.shape
-        frames = (relative.double() * total).round()
-        num_draws = 1 + 2 * (self.time_masks + self.freq_masks)
-        drawn = torch.rand(batch, num_draws, dtype=torch.float64).to(feats.device)
-        struck = (drawn[:, 0] < self.prob).unsqueeze(1)
-        split = 1 + 2 * self.time_masks
-        bands = torch.full_like(frames, dim)
-        in_time = _stretches(drawn[:, 1:split], frames, self.time_frames, total) & struck
-        in_frequency = _stretches(drawn[:, split:], bands, self.freq_bins, dim) & struck
-        # Frames of padding are zero, so that the sum is that of the valid frames.
-        mean = feats.sum(1, keepdim=True) / frames.to(feats.dtype).view(-1, 1, 1)
-        inside = torch.arange(total, device=feats.device) < frames.unsqueeze(1)
-        masked = (in_time.unsqueeze(2) | in_frequency.unsqueeze(1)) & inside.unsqueeze(2)
-        return torch.where(masked, mean, feats), relative
+    values = {"mask.num_t_mask": num_t_mask, "mask.num_f_mask": num_f_mask}
+    values |= {"mask.max_t": max_t, "mask.max_f": max_f}
+    rules = {
+        "mask.prob is 0 to 1": 0.0 <= prob <= 1.0,
+        f"{', '.join(values)} are 0 or more": min(values.values()) >= 0,
+    }
+    refuse_broken(rules, {**values, "mask.prob": prob}.get)
+    if prob == 0.0:
+        return features
+    batch, total, bins = features.shape
+    frames = (lengths.double() * total).round().long().cpu()
+    in_frequency = _masks(batch, bins, num_f_mask, max_f)
+    in_time = torch.zeros(batch, total, dtype=torch.bool)
+    for size in sorted(set(frames.tolist())):
+        rows = frames == size
+        in_time[rows, :size] = _masks(int(rows.sum()), size, num_t_mask, max_t)
+    is_struck = torch.rand(batch, 1) < prob
+    inside = (torch.arange(total) < frames[:, None]) & is_struck
+    # On the device the vectors of bands and of frames become masks of both.
+    in_time, in_frequency, inside = (
+        mask.to(features.device) for mask in (in_time, in_frequency, inside)
+    )
+    masked = (in_time[:, :, None] | in_frequency[:, None]) & inside[:, :, None]
+    mean = features.sum(1, keepdim=True) / frames.to(features).view(-1, 1, 1)
+    return torch.where(masked, mean, features)
 
 
-def _stretches(drawn: Tensor, size: Tensor, widest: int, total: int) -> Tensor:
-    """Return the union of stretches as (B, total) bool.
-
-    `drawn` (B, 2 x masks) is uniform in [0, 1) and holds the starts, then the widths. A stretch
-    starts anywhere in 0 ... size - 1 and is 1 ... widest long.
-    """
-    starts, widths = drawn.chunk(2, dim=1)
-    starts = (starts * size.unsqueeze(1)).floor()
-    ends = starts + 1 + (widths * widest).floor()
-    place = torch.arange(total, device=drawn.device).view(1, -1, 1)
-    return ((place >= starts.unsqueeze(1)) & (place < ends.unsqueeze(1))).any(2)
+def _masks(batch: int, size: int, count: int, widest: int) -> Tensor:
+    """Draw `count` masks for each row of a batch: (batch, size) bool, True where one is."""
+    mask_along_axis_iid = import_torchaudio().functional.mask_along_axis_iid
+    # One column more than there are, because torchaudio's masks never reach the last one.
+    kept = torch.ones(batch, 1, size + 1)
+    for _ in range(count):
+        kept = mask_along_axis_iid(kept, min(widest, size) + 1, 0.0, axis=2)
+    return kept[:, 0, :size] == 0.0

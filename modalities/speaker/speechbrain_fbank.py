@@ -13,7 +13,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from likeness.eval.errors import refuse_broken
 from likeness.modalities.speaker.cmn import (
@@ -23,6 +22,7 @@ from likeness.modalities.speaker.cmn import (
     past_the_end,
     valid_samples,
 )
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 _LOWEST_POWER = 1e-10  # SpeechBrain's amin
 
@@ -84,7 +84,7 @@ class SpeechBrainFbank(nn.Module):
         (torch.Size([2, 101, 80]), [101, 51])
     """
 
-    taper: Tensor  # (fft_size,) the window function
+    taper: Tensor  # (window_samples,) the window function
     mel: Tensor  # (fft_size // 2 + 1, F)
 
     def __init__(
@@ -118,11 +118,7 @@ class SpeechBrainFbank(nn.Module):
             "frontend.top_db is above 0": top_db > 0,
         }
         refuse_broken(rules, lambda name: getattr(self, name.partition(".")[2]))
-        # torch.stft centres a window that is shorter than the transform in this way.
-        before = (fft_size - window_samples) // 2
-        after = fft_size - window_samples - before
-        taper = functional.pad(torch.hamming_window(window_samples), (before, after))
-        self.register_buffer("taper", taper, persistent=False)
+        self.register_buffer("taper", torch.hamming_window(window_samples), persistent=False)
         self.register_buffer(
             "mel", symmetric_mel_bank(num_mels, fft_size, rate_hz, low_hz, top_hz), persistent=False
         )
@@ -166,9 +162,10 @@ class SpeechBrainFbank(nn.Module):
 
         Frames of padding are at the lowest power or fade to it, so they are never the loudest.
         """
-        half = self.fft_size // 2
-        frames = functional.pad(wave, (half, half)).unfold(1, self.fft_size, self.hop_samples)
-        spectrum = torch.fft.rfft(frames * self.taper)
-        power = spectrum.real.square() + spectrum.imag.square()
+        sizes = self.fft_size, self.hop_samples, len(self.taper)
+        spectrogram = import_torchaudio().functional.spectrogram
+        # The power from the complex values takes two thirds of the time that power=2.0 takes.
+        spectrum = spectrogram(wave, 0, self.taper, *sizes, None, False, pad_mode="constant")
+        power = (spectrum.real.square() + spectrum.imag.square()).transpose(1, 2)
         level = 10.0 * torch.matmul(power, self.mel).clamp(min=_LOWEST_POWER).log10()
         return torch.maximum(level, level.amax((1, 2), keepdim=True) - self.top_db)

@@ -27,7 +27,7 @@ from functools import partial
 
 from likeness.backbones import ECAPA, OrderStatistics, ResNet
 from likeness.data import audio, folders
-from likeness.frontends import KaldiFbank, train_view
+from likeness.frontends import KaldiFbank, spec_augment, train_view
 from likeness.losses import ArcFace, SimPLE
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import Memory, Optim, Recipe, Sampling, Schedule, Verification
@@ -55,6 +55,7 @@ STATISTICS = Recipe(
         snr_db=(15.0, 30.0),
         level_dbfs=LEVEL_DBFS,
     ),
+    mask=partial(spec_augment, prob=0.0),  # off
     sampling=Sampling(batch_size=64),
     optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
     schedule=Schedule(steps=600, warmup_steps=60),

@@ -75,7 +75,7 @@ from typing import get_args
 from likeness import LikenessError
 from likeness.backbones import ResNet, WeSpeakerECAPA
 from likeness.data import audio, voxceleb, write_items, write_trials
-from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, train_view
+from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, spec_augment, train_view
 from likeness.losses import ArcFace, CosFace, InterTopK, SimPLE, Softmax, SphereFace
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import (
@@ -104,6 +104,7 @@ SIMPLE = Recipe(
     ),
     read=audio.read,
     augment=partial(train_view, seconds=(3.0, 8.0)),
+    mask=partial(spec_augment, prob=0.0),  # off, as in WeSpeaker's recipes
     sampling=Sampling(batch_size=512),
     memory=Memory(16_384, 0.999),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),

@@ -7,6 +7,8 @@ libraries. Beside a CPU torch its import raises OSError, beside another version 
 RuntimeError. torchaudio has its own path without the extension (its loader returns False), which
 the second import takes. MelSpectrogram, MFCC, resample and compliance.kaldi work without the
 extension. torchaudio.load and save do not: read audio with likeness.modalities.speaker.audio.
+Likeness imports torchaudio by import_torchaudio() alone, and does so before it imports speechbrain,
+transformers or peft.
 """
 
 import importlib
@@ -24,7 +26,11 @@ def import_torchaudio() -> ModuleType:
     """Import torchaudio, without its extension where that cannot be loaded.
 
     Call it before anything imports speechbrain, which imports torchaudio itself. Calling it again
-    is free.
+    is free. A script of your own that imports torchaudio or speechbrain begins with it too:
+
+        from likeness.toolkit.backbones.ecapa import import_torchaudio
+
+        torchaudio = import_torchaudio()
     """
     try:
         return importlib.import_module("torchaudio")

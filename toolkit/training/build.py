@@ -35,6 +35,7 @@ class Network(nn.Module):
 
     frontend: given if it has parameters to train; else the loop computes the features, once for
     this network and the momentum encoder.
+    mask: what masks the features of this front-end.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class Network(nn.Module):
         frontend: nn.Module | None,
         backbone: nn.Module,
         *,
+        mask: Part | None = None,
         pieces: int = 1,
         compiled: bool = False,
     ):
         super().__init__()
-        self.frontend, self.backbone, self.pieces = frontend, backbone, pieces
+        self.frontend, self.backbone, self.mask, self.pieces = frontend, backbone, mask, pieces
         self.call: Callable[[Tensor, Tensor | None], Tensor] = (
             torch.compile(self.whole, dynamic=False) if compiled else self.whole
         )
@@ -54,6 +56,7 @@ class Network(nn.Module):
     def whole(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.frontend is not None:
             inputs, frames = self.frontend(inputs, lengths)
+            inputs = inputs if self.mask is None else self.mask(inputs, frames)
             lengths = None if lengths is None else frames
         return cast(Tensor, self.backbone(inputs, lengths))
 
@@ -122,7 +125,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
             "compute.precision=float16 scales the loss by what each process sees, which many "
             "processes cannot share; set compute.precision=bfloat16 or float32"
         )
-    network = _network(compute, embedder, device)
+    network = _network(recipe, embedder, device)
     run = Run(
         embedder, loss, encoder, steps, scaler, network, layout, frozen=later, average=average
     )
@@ -145,7 +148,7 @@ def thaw(run: Run, recipe: Recipe) -> None:
         if embedder is not None:
             embedder.still = ()
             embedder.train(embedder.training)
-    run.network = _network(recipe.compute, run.embedder, run.device)
+    run.network = _network(recipe, run.embedder, run.device)
 
 
 def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Parameter]) -> None:
@@ -175,13 +178,14 @@ def _add_memory(memory: Memory, loss: Any, embedder: TorchEmbedder) -> TorchEmbe
     return cast(TorchEmbedder, momentum_encoder(embedder)) if memory.momentum > 0 else None
 
 
-def _network(compute: Compute, embedder: TorchEmbedder, device: torch.device) -> nn.Module:
+def _network(recipe: Recipe, embedder: TorchEmbedder, device: torch.device) -> nn.Module:
     """The embedder as the loop calls it: in pieces, compiled, and in DDP with many processes."""
     network: nn.Module = Network(
         embedder.frontend if embedder.trains_frontend else None,
         embedder.backbone,
-        pieces=compute.accumulate,
-        compiled=compute.compile,
+        mask=recipe.mask,
+        pieces=recipe.compute.accumulate,
+        compiled=recipe.compute.compile,
     )
     if distributed.world() > 1 and any(value.requires_grad for value in network.parameters()):
         network = nn.parallel.DistributedDataParallel(
@@ -197,7 +201,7 @@ def _check_rates(frontend: nn.Module, **parts: Part | None) -> None:
     """Refuse parts that state different sampling rates: read resamples to its own, and the others
     cannot see which it was.
     """
-    # SpecAugment holds the front-end that states it
+    # MFCC holds the front-end that states it
     inside = (module.rate_hz for module in frontend.modules() if hasattr(module, "rate_hz"))
     rates: dict[str, Any] = {"frontend": next(inside, None)}
     for name, part in parts.items():

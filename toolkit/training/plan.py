@@ -8,6 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.items.items import (
     Item,
@@ -124,6 +126,8 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     reading_for(recipe.read)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
+    if recipe.mask is not None:  # and so may a mask
+        recipe.mask(torch.zeros(1, 1, 1), torch.ones(1))
     summed = fingerprint(items)
     distributed.agree(
         seed=recipe.seed,

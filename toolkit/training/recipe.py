@@ -219,6 +219,8 @@ class Recipe:
         train_read: What training views start from, where it is not what is tested on, such as an
             uncropped image. None takes `read`.
         augment: augment(array, rng, batch_rng) -> array; None changes nothing.
+        mask: mask(features, lengths) -> features, of the front-end's features in training only;
+            None changes nothing.
         similarity: How embeddings of the model are compared; "" is the loss's own, or the cosine.
         sampling: How batches are drawn.
         memory: The bank of keys and the momentum encoder; None for losses without keys.
@@ -250,6 +252,7 @@ class Recipe:
     read: Part
     train_read: Part | None = None
     augment: Part | None = None
+    mask: Part | None = None
     similarity: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     memory: Memory | None = None

@@ -36,7 +36,8 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 
     With a memory, the momentum encoder moves, encodes the same batch and gives z_key (SimPLE paper,
     Sec. 3). Momentum 0 has no second encoder: the keys are the batch's own embeddings (cross-batch
-    memory). Front-ends without parameters run once for both encoders. Losses run in float32.
+    memory). Front-ends without parameters run once for both encoders, which then see the same
+    masks. Losses run in float32.
 
     Args:
         run: The run, at the step that is taken.
@@ -51,6 +52,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
     if shared:
         with torch.no_grad():
             inputs, frames = run.embedder.frontend(inputs, lengths)
+            inputs = inputs if recipe.mask is None else recipe.mask(inputs, frames)
             lengths = None if lengths is None else frames
     z_key = None
     if run.encoder is not None:

@@ -17,7 +17,7 @@ from likeness.modalities.folders import items
 from likeness.modalities.speaker.augment import WESPEAKER_VIEW, clip, volume
 from likeness.modalities.speaker.codec import Codec, round_trip, telephone, transmit
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
-from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.speaker.spec_augment import spec_augment
 from likeness.modalities.synthetic import voice
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed
@@ -142,11 +142,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         soundfile.write(folder / name, voice(len(name) + ord(name[-5]), 0), 16000)
     (folder / "rirs").mkdir()
     soundfile.write(folder / "rirs" / "room.wav", np.r_[0.0, 1.0, 0.5, -0.2], 16000)
-    masked = partial(SpecAugment, frontend=partial(WESPEAKER_FBANK, num_mels=16), prob=1.0)
     base = replace(
         load(str(Path(__file__).parents[2] / "tiny.py"))[0],
-        frontend=masked,
+        frontend=partial(WESPEAKER_FBANK, num_mels=16),
         augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)),
+        mask=partial(spec_augment, prob=0.0),
         measure=None,
     )
     return override(
@@ -154,7 +154,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         [
             f"augment.corrupt.musan={folder / 'musan'}",
             f"augment.corrupt.rirs={folder / 'rirs'}",
-            "frontend.frontend.low_hz=30",
+            "frontend.low_hz=30",
+            "mask.prob=1.0",
         ],
     )
 
@@ -165,8 +166,10 @@ def test_resumes_bit_for_bit_and_embeds_without_masks(
     fit(recipe, data=voices, out=tmp_path / "whole")
     cut_and_resumed(recipe, at=7, data=voices, out=tmp_path / "cut")
     assert same(tmp_path / "whole", tmp_path / "cut")
+    fit(override(recipe, ["mask.prob=0.0"]), data=voices, out=tmp_path / "unmasked")
+    assert not same(tmp_path / "whole", tmp_path / "unmasked")
     model = load_model(tmp_path / "cut")
-    assert model.embedder.frontend.frontend.low_hz == 30  # type: ignore[union-attr]
+    assert model.embedder.frontend.low_hz == 30  # type: ignore[union-attr]
     once, twice = (
         embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix
         for _ in range(2)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
+from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker.cmn import normalise
 from likeness.modalities.speaker.features import (
     LOG_FLOOR,
@@ -22,7 +22,8 @@ from likeness.modalities.speaker.features import (
     KaldiFbank,
     RawWave,
 )
-from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL, MelSpectrogram
+from likeness.modalities.speaker.spec_augment import spec_augment
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.modalities.synthetic import voice
 from likeness.toolkit.backbones.ecapa import import_torchaudio
@@ -43,7 +44,8 @@ FRONTENDS: dict[str, Callable[[], Any]] = {
     "speechbrain no cmn": partial(SpeechBrainFbank, cmn=False),
     "speechbrain mean and variance": partial(SpeechBrainFbank, cmn_variance=True),
     "raw": RawWave,
-    "masked": partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=40)),
+    "mel spectrogram": MelSpectrogram,
+    "resemblyzer": RESEMBLYZER_MEL,
 }
 
 
@@ -231,55 +233,38 @@ def test_silence_has_finite_gradients(name: str) -> None:
     assert samples.grad.isfinite().all()
 
 
-class Flat(nn.Module):
-    """A front-end of features that are 1, with their mean moved to 0 by nobody: what is masked
-    shows.
-    """
-
-    dim = 30
-
-    def forward(
-        self, wave: torch.Tensor, lengths: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        feats = torch.arange(50.0).view(1, 50, 1) + 100 * torch.arange(30.0)
-        feats = feats.repeat(len(wave), 1, 1)
-        if lengths is None:
-            return feats, torch.ones(len(wave))
-        return feats.masked_fill(
-            (torch.arange(50) >= (lengths * 50).round().unsqueeze(1)).unsqueeze(2), 0.0
-        ), lengths
-
-
 def masked(
     batch: int, lengths: torch.Tensor | None = None, **settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, 50, 30) bool: what changed; and the new values."""
-    frontend = SpecAugment(Flat, **settings).train()
-    before = Flat()(torch.zeros(batch, 1), lengths)[0]
-    after, _ = frontend(torch.zeros(batch, 1), lengths)
-    assert torch.equal(frontend.eval()(torch.zeros(batch, 1), lengths)[0], before)
+    """(B, 50, 30) bool: what changed; and the new values.
+
+    The features are a ramp over time in every band, so that no value is the mean of its band.
+    """
+    lengths = torch.ones(batch) if lengths is None else lengths
+    ramp = torch.arange(50.0).view(1, 50, 1) + 100 * torch.arange(30.0) + 0.25
+    inside = torch.arange(50) < (lengths * 50).round().unsqueeze(1)
+    before = ramp * inside.unsqueeze(2)
+    after = spec_augment(before, lengths, **settings)
     return after != before, after
 
 
-def test_masks_are_wespeakers() -> None:
-    """Their loop: start uniform, length uniform in 1 ... widest, cut at the end.
-
-    Expected shares, computed by that loop's expectation.
-    """
+def test_masks_are_as_wide_and_as_frequent_as_the_settings_say() -> None:
+    """Park et al. 2019: a width uniform in 0 ... T, then a start uniform in what is left."""
     torch.manual_seed(0)
-    changed, _ = masked(4000, freq_masks=0, prob=0.5, time_frames=10)
+    changed, _ = masked(4000, num_f_mask=0, prob=0.5, max_t=10)
     rows = changed.float().mean(2).round().bool()  # (B, T)
-    struck = rows.any(1)
-    assert struck.float().mean().item() == pytest.approx(0.5, abs=0.03)
-    expected = np.mean(
-        [min(50, start + length) - start for start in range(50) for length in range(1, 11)]
-    )
-    assert rows[struck].float().sum(1).mean().item() == pytest.approx(expected, abs=0.2)
+    widths = rows.sum(1)
+    for width, share in enumerate(torch.bincount(widths, minlength=11) / 4000):
+        assert share.item() == pytest.approx(0.5 / 11 + 0.5 * (not width), abs=0.02)
     edges = (rows[:, 1:] != rows[:, :-1]).sum(1) + rows[:, 0] + rows[:, -1]
-    assert set(edges[struck].tolist()) == {2}  # one stretch each
-    changed, _ = masked(2000, time_masks=0, prob=1.0, freq_bins=8)
-    assert changed.any(1).sum(1).max() <= 8
-    assert (changed.any(1).sum(1) == 1).any()
+    assert set(edges[widths > 0].tolist()) == {2}  # one stretch each
+    assert rows.any(0).all()
+    changed, _ = masked(2000, num_t_mask=0, num_f_mask=2, prob=1.0, max_f=8)
+    bands = changed.any(1).sum(1)
+    assert bands.float().mean().item() == pytest.approx(8 - 0.6, abs=0.5)  # two of 4, some overlap
+    assert bands.max() <= 16
+    for off in ({"prob": 0.0}, {"num_t_mask": 0, "num_f_mask": 0}, {"max_t": 0, "max_f": 0}):
+        assert not masked(50, **off)[0].any()
 
 
 def test_masks_hold_the_mean_and_spare_the_padding() -> None:
@@ -289,9 +274,94 @@ def test_masks_hold_the_mean_and_spare_the_padding() -> None:
     assert not changed[1::2, 20:].any()
     assert not after[1::2, 20:].any()
     for row, value, frames in zip(changed, after, [50, 20] * 50, strict=True):
-        mean = (frames - 1) / 2 + 100 * torch.arange(30.0)
+        mean = (frames - 1) / 2 + 100 * torch.arange(30.0) + 0.25
         torch.testing.assert_close(value[row], mean.expand(50, 30)[row])
     assert len({row.numpy().tobytes() for row in changed}) > 80  # items differ
+    # masks that may be wider than the utterance
+    short = masked(100, torch.full((100,), 0.08), prob=1.0, num_f_mask=0, max_t=40)[0]
+    assert not short[:, 4:].any()
+    assert set(short.any(2).sum(1).tolist()) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"prob": 1.5}, "mask.prob=1.5 breaks the rule that mask.prob is 0 to 1"),
+        ({"max_t": -1}, "mask.max_t=-1.* breaks the rule"),
+        ({"num_f_mask": -2}, "mask.num_f_mask=-2.* breaks the rule"),
+    ],
+)
+def test_masks_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(LikenessError, match=says):
+        masked(1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("frontend", "transform"),
+    [
+        (MelSpectrogram, {"n_fft": 512, "win_length": 400, "f_min": 20.0, "f_max": 7600.0}),
+        (RESEMBLYZER_MEL, {"n_fft": 400, "norm": "slaney", "mel_scale": "slaney"}),
+    ],
+)
+def test_mel_spectrograms_are_torchaudios(
+    wave: torch.Tensor, frontend: Callable[..., Any], transform: dict[str, Any]
+) -> None:
+    """With torchaudio's reflection at both ends, and IDRnD's pre-emphasis, logarithm and mean."""
+    ours = frontend()
+    windows = {"hamming": torch.hamming_window, "hann": torch.hann_window}
+    transform |= {"hop_length": 160, "n_mels": ours.num_mels, "window_fn": windows[ours.window]}
+    theirs = torchaudio.transforms.MelSpectrogram(16_000, **transform)
+    emphasised = torch.nn.functional.pad(wave[None], (1, 0), mode="reflect")
+    emphasised = emphasised[:, 1:] - ours.preemphasis * emphasised[:, :-1]
+    expected = theirs(emphasised)[0].T
+    if ours.log:
+        expected = (expected + 1e-6).log()
+        expected = expected - expected.mean(0)
+    torch.testing.assert_close(ours(wave[None])[0][0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_mel_spectrogram_by_hand() -> None:
+    """Slaney's scale is linear below 1 kHz and logarithmic above; its triangles have area 1."""
+    wave = np.random.default_rng(0).standard_normal(1203) * 0.1
+
+    def mel(hz: float) -> float:
+        return hz * 3 / 200 if hz < 1000 else 15 + 27 * np.log(hz / 1000) / np.log(6.4)
+
+    grid = np.arange(0, 8000.01, 0.25)
+    edges = np.interp(np.linspace(0, mel(8000), 42), [mel(hz) for hz in grid], grid)
+    bins = np.arange(201) * 40.0
+    around = np.pad(wave, 200, mode="reflect")
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
+    expected = np.zeros((1 + 1203 // 160, 40))
+    for t, m in np.ndindex(*expected.shape):
+        power = np.abs(np.fft.rfft(around[160 * t : 160 * t + 400] * window)) ** 2
+        low, centre, high = edges[m : m + 3]
+        rising, falling = (bins - low) / (centre - low), (high - bins) / (high - centre)
+        triangle = np.maximum(0, np.minimum(rising, falling))
+        expected[t, m] = (power * triangle).sum() * 2 / (high - low)
+    ours, _ = RESEMBLYZER_MEL().double()(torch.from_numpy(wave)[None])
+    # The bank is float32, and its narrowest triangles are the least exact.
+    np.testing.assert_allclose(ours[0].numpy(), expected, rtol=2e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"window": "povey"}, "frontend.window=povey breaks the rule"),
+        ({"mel_scale": "bark"}, "frontend.mel_scale=bark"),
+        ({"high_hz": 9000.0}, "frontend.high_hz=9000.0"),
+        ({"frame_ms": 40.0}, "frontend.frame_ms=40.0, frontend.fft_size=512"),
+    ],
+)
+def test_mel_spectrograms_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(LikenessError, match=says):
+        MelSpectrogram(**settings)
+
+
+def test_a_wave_that_cannot_be_reflected_is_refused() -> None:
+    with pytest.raises(LikenessError, match="the shortest utterance has 256 samples; at least 257"):
+        MelSpectrogram()(torch.randn(2, 512), torch.tensor([1.0, 0.5]))
+    assert MelSpectrogram()(torch.randn(1, 257))[0].isfinite().all()
 
 
 def test_silence_reaches_the_floor() -> None:

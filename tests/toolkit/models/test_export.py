@@ -19,6 +19,7 @@ from likeness.modalities.face import images as faces
 from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import MFCC, KaldiFbank
+from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models.load import load_exported
 from likeness.models.run import load_model
@@ -95,12 +96,13 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -
     ("frontend", "network"),
     [
         (SpeechBrainFbank(20), XVECTOR),
+        (MelSpectrogram(20), XVECTOR),
         (
             MFCC(num_ceps=12, cmn_variance=True),
             partial(OrderStatistics, dim=16, differences=(2, 8), num_correlated=4),
         ),
     ],
-    ids=["speechbrain", "mfcc"],
+    ids=["speechbrain", "mel_spectrogram", "mfcc"],
 )
 def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path) -> None:
     model, out = voice_model(frontend, network), tmp_path / "m.onnx"

@@ -18,8 +18,7 @@ from torch import nn
 
 from likeness.eval.formats.runs import BEST
 from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.speaker.features import MFCC, KaldiFbank
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.losses.softmax import Cosine
 from likeness.toolkit.losses.vmf import VMF
@@ -69,6 +68,15 @@ def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
         network = Network(None, Plain(False).double().eval(), pieces=pieces)
         whole = gradients(Network(None, network.backbone, pieces=1), x)
         torch.testing.assert_close(gradients(network, x), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_features_of_a_front_end_that_is_trained_are_masked_too() -> None:
+    def half(features: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return features * 0.5
+
+    frontend, backbone, waves = KaldiFbank(num_mels=4), Plain(False).eval(), torch.randn(2, 800)
+    network = Network(frontend, backbone, mask=half)
+    assert torch.equal(network(waves, None), backbone(frontend(waves)[0] * 0.5, None))
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -209,7 +217,7 @@ def test_weights_and_biases_runs_offline(
 
 def test_parts_of_different_sampling_rates_are_refused() -> None:
     made = recipe()
-    inside = partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
+    inside = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
     for wrong, says in (
         (replace(made, frontend=inside), "frontend.rate_hz=8000, read.rate_hz=16000"),
         (recipe("arcface", "augment.rate_hz=8000"), "augment.rate_hz=8000"),
