@@ -1,5 +1,4 @@
-"""`likeness reproduce`: a table or figure of a paper. The work is in likeness/training/papers.py.
-"""
+"""`likeness reproduce`: a table or figure of a paper (likeness/training/papers.py)."""
 
 from __future__ import annotations
 

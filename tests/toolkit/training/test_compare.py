@@ -254,7 +254,7 @@ def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
         schema = ROOT / "docs" / "reference" / "schemas" / "comparison.json"
         jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(document)
     assert document["definitions"]["min_dcf(.1)"] == {
-        "call": "eval.verification.min_dcf",
+        "call": "eval.metrics.verification.min_dcf",
         "args": {"p_target": 0.1},
     }
     assert document["num_comparisons"] == 0  # two subjects bear no statistics
