@@ -217,8 +217,8 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
         >>> matrix = np.eye(2, dtype=np.float32)
         >>> embeddings = Embeddings(("a", "b"), matrix, {"similarity": "cosine"})
         >>> with TemporaryDirectory() as folder:
-        ...     write(f"{folder}/test.npz", embeddings)
-        ...     again = read(f"{folder}/test.npz")
+        ...     write_embeddings(f"{folder}/test.npz", embeddings)
+        ...     again = read_embeddings(f"{folder}/test.npz")
         >>> again.ids, again.matrix.tolist(), dict(again.meta)
         (('a', 'b'), [[1.0, 0.0], [0.0, 1.0]], {'similarity': 'cosine'})
     """
