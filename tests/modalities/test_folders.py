@@ -1,8 +1,9 @@
-"""Folders of classes, AN4, and synthetic voices."""
+"""Folders of classes, and synthetic voices."""
 
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
-from likeness.modalities.speaker import an4
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pairs import all_pairs, draw_pairs, hold_out
+from tests.modalities.data_set import DataSet
 from tests.scripts import touch
 
 
@@ -28,6 +29,19 @@ def lay_out(root: Path, files_per_speaker: list[int], suffix: str = ".wav") -> P
         for file in range(files)
     ]
     return touch(root, *names)
+
+
+DATA_SETS = {
+    f"folders of {modality}s": DataSet(
+        partial(lay_out, files_per_speaker=[3] * 10, suffix=suffix),
+        "DATA/LABEL/file|no such file or folder",
+        items=partial(items, modality=modality, validation_share=0.25),
+        trials=partial(trials, modality=modality),
+        labels=[f"s{number:02d}" for number in range(10)],
+        splits=("train", "validation", "test"),
+    )
+    for modality, suffix in (("speaker", ".wav"), ("face", ".png"), ("image", ".webp"))
+}
 
 
 @pytest.mark.parametrize(
@@ -174,29 +188,6 @@ def test_other_data_may_be_the_test(voices: Path, tmp_path: Path) -> None:
     tested, trials = folders.trials(ours, split="test", test=str(theirs))
     assert {str(item.label) for item in tested} == {path.name for path in subjects[-2:]}
     assert len(trials) == len(tested) * (len(tested) - 1) // 2
-
-
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
-
-
-@pytest.fixture
-def data() -> Path:
-    if not (DATA / "an4").is_dir():
-        pytest.skip("../shared is absent")
-    return DATA
-
-
-def test_folds_partition_the_speakers_evenly_by_sex(data: Path) -> None:
-    folds = [{item.label for item in an4.items(data, split="test", fold=fold)} for fold in range(5)]
-    speakers = {item.label for item in an4.items(data, split="all")}
-    assert len(speakers) == 54
-    assert set().union(*folds) == speakers
-    assert sorted(map(len, folds)) == [10, 11, 11, 11, 11]
-    women = [sum(str(value).startswith("f") for value in fold) for fold in folds]
-    assert max(women) - min(women) <= 1
-    train = an4.items(data, split="train", fold=2)
-    assert {item.label for item in train} == speakers - folds[2]
-    assert all(item.id.split("/")[0] == item.label and item.path.is_file() for item in train)
 
 
 @settings(max_examples=15, deadline=None)

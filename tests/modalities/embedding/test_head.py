@@ -35,6 +35,7 @@ from likeness.toolkit.models.embedder import Joined, TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
 from tests import tiny_hub
+from tests.modalities.data_set import DataSet
 from tests.scripts import refused, run_command
 from tests.tiny_yunet import network as yunet
 from tests.writers import limited
@@ -61,8 +62,18 @@ def made(
 
 
 def miniature(folder: Path) -> None:
-    """What tests/test_recipes.py trains the recipe on."""
     embeddings.write(folder / "embeddings.npz", made())
+
+
+DATA_SETS = {
+    "embeddings": DataSet(
+        miniature,
+        "embeddings files are in this folder|No such file",
+        items=rows.items,
+        trials=rows.trials,
+        labels=[f"s{subject}" for subject in range(SUBJECTS)],
+    )
+}
 
 
 @pytest.fixture
