@@ -161,7 +161,7 @@ def miniature(folder: Path) -> None:
 
 DATA_SETS = {
     "validation sets": DataSet(
-        miniature, "put NAME.bin", trials=partial(validation.trials, sets=("lfw",))
+        miniature, trials=partial(validation.trials, sets=("lfw",)), fetch="put NAME.bin"
     )
 }
 

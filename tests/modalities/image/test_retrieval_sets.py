@@ -82,24 +82,20 @@ def miniature(folder: Path) -> None:
 
 
 DATA_SETS = {
-    f"{name} {protocol}": DataSet(
+    name: DataSet(
         miniature,
-        "fetch",
-        items=partial(items, name=name, protocol=protocol, whole=False),
+        items=partial(items, name=name, protocol="vmf", whole=False),
         labels=[label.format(number) for number in classes_of(name)],
-        splits=splits,
+        splits=("train", "validation", "test"),
         keeps_order=True,
-        whole=partial(items, name=name, protocol=protocol),
-        counts=counts,
+        fetch="fetch",
+        whole=partial(items, name=name),
+        counts=f"the data set has {number}",
     )
-    for name, label, counts in (
-        ("cub", "{0:03d}.Bird_{0}", "the data set has 11788"),
-        ("cars", "{:03d}", "the data set has 16185"),
-        ("sop", "{:05d}", "the data set has 120053"),
-    )
-    for protocol, splits in (
-        ("standard", ("train", "test")),
-        ("vmf", ("train", "validation", "test")),
+    for name, label, number in (
+        ("cub", "{0:03d}.Bird_{0}", 11_788),
+        ("cars", "{:03d}", 16_185),
+        ("sop", "{:05d}", 120_053),
     )
 }
 

@@ -38,7 +38,7 @@ def miniature(folder: Path) -> None:
     (root / "eval" / "lists" / "trials.lst").write_text(TRIALS, encoding="utf-8")
 
 
-DATA_SETS = {"cnceleb": DataSet(miniature, "likeness prepare cnceleb", trials=cnceleb.enrolment)}
+DATA_SETS = {"cnceleb": DataSet(miniature, trials=cnceleb.enrolment)}
 
 
 def test_models_of_several_utterances_are_what_score_wants(tmp_path: Path) -> None:
