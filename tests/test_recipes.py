@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-import soundfile
 import torch
 
-from likeness.modalities import synthetic, synthetic_faces
 from likeness.modalities.speaker import voxceleb
 from likeness.models.run import load_model
 from likeness.toolkit.losses.contract import param_groups
@@ -73,80 +71,23 @@ def modality(path: Path) -> str:
     return "embedding" if path.parent.name == "recipes" else path.parent.name
 
 
-def miniature(path: Path, folder: Path) -> bool:
-    """Let the test file of a recipe's data set draw it; whether it can (CONTRIBUTING.md)."""
-    tests = ROOT / "tests" / "modalities" / modality(path) / f"test_{path.stem}.py"
-    if not tests.exists() or "def miniature(" not in tests.read_text(encoding="utf-8"):
-        return False
-    folder.mkdir()
-    runpy.run_path(str(tests))["miniature"](folder)
-    return True
-
-
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten synthetic speakers in the layout of AN4 (an4/wav/f..., m...), which is also
-    DATA/SPEAKER/**/*.flac for folders.
+def data_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """A recipe's file -> the miniature of its data set, which the data set's test file draws
+    (CONTRIBUTING.md). Recipes of any folder take the folders of another data set.
     """
-    folder = tmp_path_factory.mktemp("data")
-    synthetic.write_voices(
-        folder / "an4" / "wav", num_speakers=10, num_utterances=3, seconds=(0.8, 1.2)
-    )
-    for number, speaker in enumerate(sorted((folder / "an4" / "wav").iterdir())):
-        speaker.rename(speaker.with_name("fm"[number % 2] + speaker.name))
-    return folder
 
+    @cache
+    def draw(path: Path) -> Path:
+        name, below = path.stem, ""
+        if name in ("folders", "demo"):
+            name, below = {"speaker": ("an4", "an4/wav"), "face": ("orl", "orl")}[modality(path)]
+        folder = tmp_path_factory.mktemp(name)
+        tests = ROOT / "tests" / "modalities" / modality(path) / f"test_{name}.py"
+        runpy.run_path(str(tests))["miniature"](folder)
+        return folder / below
 
-@pytest.fixture(scope="module")
-def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten synthetic subjects in the layout of ORL (orl/s1/1.pgm), grey, 112 x 112, which is also
-    DATA/SUBJECT/*.pgm for folders.
-    """
-    folder = tmp_path_factory.mktemp("faces")
-    for subject in range(10):
-        (folder / "orl" / f"s{subject + 1}").mkdir(parents=True)
-        for shot in range(3):
-            image = cv2.cvtColor(synthetic_faces.face(subject, shot).image, cv2.COLOR_RGB2GRAY)
-            cv2.imwrite(str(folder / "orl" / f"s{subject + 1}" / f"{shot + 1}.pgm"), image)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def vox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """VoxCeleb in miniature: 4 speakers of VoxCeleb2 dev, 2 of VoxCeleb1 test, a trial list, and
-    folders of noise and rooms.
-    """
-    folder = tmp_path_factory.mktemp("vox")
-    for number, speaker in enumerate(
-        [
-            "vox2/dev/wav/id00012",
-            "vox2/dev/wav/id00015",
-            "vox2/dev/wav/id00016",
-            "vox2/dev/wav/id00018",
-        ]
-    ):
-        for video in range(2):
-            write_voice(folder / speaker / f"video{video}" / "00001.wav", number, video)
-    for number, speaker in enumerate(["vox1/test/wav/id10270", "vox1/test/wav/id10309"], 4):
-        for utterance in range(2):
-            write_voice(folder / speaker / "video" / f"{utterance:05d}.wav", number, utterance)
-    (folder / "trials.txt").write_text(
-        "1 id10270/video/00000.wav id10270/video/00001.wav\n0 id10270/video/00000.wav "
-        "id10309/video/00001.wav\n"
-        "1 id10309/video/00000.wav id10309/video/00001.wav\n0 id10309/video/00000.wav "
-        "id10270/video/00001.wav\n",
-        encoding="utf-8",
-    )
-    write_voice(folder / "musan" / "noise" / "a.wav", 6, 0)
-    write_voice(folder / "rirs" / "a.wav", 7, 0)
-    return folder
-
-
-def write_voice(path: Path, speaker: int, utterance: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(
-        path, synthetic.voice(speaker, utterance, seconds=(0.5, 0.8)), 16_000, subtype="PCM_16"
-    )
+    return draw
 
 
 def small_vox(folder: Path, recipe: Recipe) -> list[str]:
@@ -163,7 +104,7 @@ def small_vox(folder: Path, recipe: Recipe) -> list[str]:
 @pytest.fixture(autouse=True)
 def _trials_of_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     """VoxCeleb1-O of the miniature has 4 trials, 2 of them target."""
-    monkeypatch.setitem(voxceleb.PROTOCOLS, "O_cleaned", (("trials.txt",), 4, 2))
+    monkeypatch.setitem(voxceleb.PROTOCOLS, "O_cleaned", (("veri_test2.txt",), 4, 2))
 
 
 def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
@@ -202,7 +143,7 @@ def test_every_variant_describes_and_restores(path: Path) -> None:
     ids=IDS,
 )
 def test_trains_and_embeds(
-    path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest
+    path: Path, variant: str, data_of: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     recipe, _ = load(f"{path}:{variant}")
     steps = [*QUICK, "schedule.steps=3", "schedule.warmup_steps=1", "sampling.batch_size=4"]
@@ -211,14 +152,7 @@ def test_trains_and_embeds(
     )
     if small.tuning.average_last:  # as many checkpoints as three steps leave
         small = recipes.override(small, ["tuning.average_last=2", "schedule.save_every=1"])
-    where = data / "an4" / "wav" if path.stem in ("folders", "demo") else data
-    if path.parent.name == "face":
-        folder: Path = request.getfixturevalue("faces")
-        where = folder if path.stem == "orl" else folder / "orl"
-    if path.stem == "voxceleb":
-        where = request.getfixturevalue("vox")
-    if miniature(path, tmp_path / "data"):
-        where = tmp_path / "data"
+    where = data_of(path)
     if path.stem == "voxceleb":
         small = recipes.override(small, small_vox(where, small))
         if small.init:  # a second stage: its first comes before

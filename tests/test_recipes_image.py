@@ -13,39 +13,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from scipy.io import savemat
 
 from likeness.modalities import synthetic_glyphs
 from likeness.modalities.image import small_sets
-from likeness.modalities.image._splits import Protocol, divide_classes
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
-from tests.modalities.image.test_small_sets import write_cifar, write_idx
+from tests.modalities.image import test_retrieval_sets, test_small_sets
+from tests.modalities.image.drawn import EDGE
 from tests.tiny import QUICK
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
-EDGE = 32
 SMALL = {
     "ImageResNet": ["backbone.blocks=1,1,1,1", "backbone.width=8", "backbone.dim=8"],
     "BNInception": ["backbone.dim=8"],
     "SFNet": ["backbone.width=8", "backbone.dim=8"],
 }
 TINY = [*QUICK, "schedule.eval_every=2", "schedule.save_every=2"]
-# whose classes there have to be: (classes, of them to train, protocols)
-SETS: dict[str, tuple[int, int, tuple[Protocol, ...]]] = {
-    "cub": (200, 100, ("standard", "vmf", "mlrc", "benchmarker")),
-    "cars": (196, 98, ("standard", "vmf")),
-    "sop": (22_634, 11_318, ("standard", "vmf")),
-}
-
-
 MODULES = {
     path.stem: SimpleNamespace(**recipes.read(str(path)))
     for path in sorted(FOLDER.glob("*.py"))
@@ -150,80 +139,12 @@ def small_settings(recipe: Recipe) -> list[str]:
     return expected
 
 
-def drawn(number: int, shot: int, size: int = 28) -> np.ndarray:
-    return synthetic_glyphs.glyph(number // 7, number % 7, shot, size=size)
-
-
-def coloured(number: int, shot: int) -> np.ndarray:
-    """(36, 40, 3), each class in a colour of its own."""
-    colour = np.random.default_rng(number).uniform(0.3, 1.0, 3)
-    return cv2.resize((drawn(number, shot)[:, :, None] * colour).astype(np.uint8), (40, EDGE + 4))
-
-
-def classes_of(name: str) -> list[int]:
-    """Class numbers from 1 that give each split of each protocol some classes."""
-    num_classes, num_train, protocols = SETS[name]
-    most = {"train": 9, "validation": 3, "test": 4}
-    every = [
-        divide_classes(num_classes, num_train, protocol=protocol)._asdict()
-        for protocol in protocols
-    ]
-    return sorted(
-        {
-            int(i) + 1
-            for division in every
-            for split, classes in division.items()
-            for i in classes[: most[split]]
-        }
-    )
-
-
-def write_images(paths: Sequence[Path]) -> None:
-    for number, path in enumerate(paths):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(cv2.imencode(".jpg", coloured(number // 3, number % 3))[1].tobytes())
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every data set in miniature, in the layout of its distribution."""
     root = tmp_path_factory.mktemp("images")
-    digits = np.arange(80, dtype=np.uint8) % 10
-    for name, first in (("mnist", 0), ("fashion_mnist", 10)):
-        pixels = np.stack([drawn(first + int(digit), i // 10) for i, digit in enumerate(digits)])
-        write_idx(root / name, "train", pixels, digits, compressed=False)
-        write_idx(root / name, "t10k", pixels[:40], digits[:40], compressed=False)
-    for num_classes, each in ((10, 2), (100, 7)):
-        labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
-        shown = [coloured(int(label), i // num_classes) for i, label in enumerate(labels)]
-        planes = [cv2.resize(pixels, (32, 32)).transpose(2, 0, 1).ravel() for pixels in shown]
-        write_cifar(root, np.stack(planes), labels, labels if num_classes == 100 else None)
-
-    birds = [f"{c:03d}.Bird_{c}/bird_{shot}.jpg" for c in classes_of("cub") for shot in range(3)]
-    write_images([root / "CUB_200_2011" / "images" / bird for bird in birds])
-    (root / "CUB_200_2011" / "images.txt").write_text(
-        "".join(f"{i} {bird}\n" for i, bird in enumerate(birds, 1))
-    )
-
-    cars = [(f"car_ims/{c:03d}{shot:03d}.jpg", c) for c in classes_of("cars") for shot in range(3)]
-    write_images([root / "cars196" / car for car, _ in cars])
-    savemat(
-        root / "cars196" / "cars_annos.mat",
-        {"annotations": np.array(cars, dtype=[("relative_im_path", "O"), ("class", "O")])},
-    )
-
-    products = [(f"sofa_final/{c}_{shot}.JPG", c) for c in classes_of("sop") for shot in range(3)]
-    write_images([root / "Stanford_Online_Products" / product for product, _ in products])
-    for part, expected in (("train", range(1, 11_319)), ("test", range(11_319, 22_635))):
-        rows = [f"{i} {c} 1 {path}\n" for i, (path, c) in enumerate(products, 1) if c in expected]
-        (root / "Stanford_Online_Products" / f"Ebay_{part}.txt").write_text(
-            "image_id class_id super_class_id path\n" + "".join(rows)
-        )
-
-    background = root / "omniglot" / "images_background"
-    synthetic_glyphs.write_glyphs(
-        background, num_alphabets=23, num_characters=2, num_drawers=3, size=35, by_alphabet=True
-    )
+    test_small_sets.miniature(root)
+    test_retrieval_sets.miniature(root)
     synthetic_glyphs.write_glyphs(
         root / "folders", num_alphabets=4, num_characters=4, num_drawers=4, size=EDGE
     )

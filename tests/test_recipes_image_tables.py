@@ -13,12 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_model
 from likeness.toolkit.training.recipe import Recipe
+from tests.modalities.image.drawn import write_images
+from tests.modalities.image.test_retrieval_sets import list_cub
 from tests.tiny import QUICK
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
@@ -121,16 +122,10 @@ def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
 def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four classes of each fold's block of 25 and six of the test, three images each."""
     data = tmp_path_factory.mktemp("birds")
-    rng = np.random.default_rng(0)
-    lines: list[str] = []
-    for number in [*(block + i for block in (1, 26, 51, 76) for i in range(4)), *range(101, 107)]:
-        for shot in range(3):
-            name = f"{number:03d}.Bird/{shot}.png"
-            path = data / "CUB_200_2011" / "images" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(256, size=(40, 44, 3), dtype=np.uint8)).save(path)
-            lines.append(f"{len(lines) + 1} {name}\n")
-    (data / "CUB_200_2011" / "images.txt").write_text("".join(lines))
+    numbers = [*(block + i for block in (1, 26, 51, 76) for i in range(4)), *range(101, 107)]
+    names = [f"{number:03d}.Bird/{shot}.jpg" for number in numbers for shot in range(3)]
+    write_images([data / "CUB_200_2011" / "images" / name for name in names])
+    list_cub(data / "CUB_200_2011", names)
     return data
 
 

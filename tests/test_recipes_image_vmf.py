@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.modalities.image._splits import divide_classes
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe, Retrieval
@@ -96,14 +95,7 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
 
 
 def test_splits_are_those_of_appendix_d() -> None:
-    """Classes to train and validate on, and the 15 % of the fixed sets."""
-    for division, (train, validation) in (
-        ((200, 100), (85, 15)),
-        ((196, 98), (83, 15)),
-        ((22_634, 11_318), (9_620, 1_698)),
-    ):
-        parts = divide_classes(*division, protocol="vmf")
-        assert (len(parts.train), len(parts.validation)) == (train, validation)
+    """How many classes those are: tests/modalities/image/test_retrieval_sets.py."""
     for variants in LISTED.values():
         recipe = variants["vmf"]
         measure = recipe.measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -15,8 +16,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials
-from likeness.modalities.face import _pairs, align, ijb, images, orl, validation
+from likeness.modalities.face import _pairs, align, ijb, images, validation
 from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
+from tests.modalities.data_set import DataSet
 from tests.modalities.face import bin_file
 
 TINY = encode(np.full((112, 112, 3), 7, np.uint8))
@@ -150,6 +152,20 @@ def test_agedb(tmp_path: Path) -> None:
             _pairs.read_agedb(tmp_path / name)
 
 
+def miniature(folder: Path) -> None:
+    """LFW of two pairs."""
+    touch(folder / "lfw" / "pairs.txt").write_text("1\nAnn 1 2\nAnn 1 Bob 3\n")
+    for name in ("Ann/Ann_0001", "Ann/Ann_0002", "Bob/Bob_0003"):
+        touch(folder / "lfw" / f"{name}.jpg")
+
+
+DATA_SETS = {
+    "validation sets": DataSet(
+        miniature, trials=partial(validation.trials, sets=("lfw",)), fetch="put NAME.bin"
+    )
+}
+
+
 def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     """Each list of the field, in the folder that it comes in, is one validation set; which reader
     that takes is seen by what the pairs are.
@@ -241,24 +257,6 @@ def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message) as caught:
             ijb.read(pack.items[1], landmarks=where, size=size, width=width)
         assert not isinstance(caught.value, BadImage)  # no image is at fault
-
-
-def test_orl(shared: Path) -> None:
-    every = orl.items(shared / "data", split="all")
-    assert len(every) == 200
-    assert [item.id for item in every[:11]] == [*(f"s1/{i}" for i in range(1, 11)), "s2/1"]
-    tests = [orl.items(shared / "data", split="test", fold=fold) for fold in range(5)]
-    assert sorted(item.id for fold in tests for item in fold) == sorted(item.id for item in every)
-    for fold in range(5):
-        train = orl.items(shared / "data", fold=fold)
-        assert {item.label for item in train}.isdisjoint({item.label for item in tests[fold]})
-        assert len(train) == 160
-    chosen, trials = orl.trials(shared / "data")
-    assert (len(chosen), len(trials), int(trials.target.sum())) == (40, 780, 4 * 45)
-    with pytest.raises(ValueError, match="fold 5 of 5"):
-        orl.items(shared / "data", fold=5)
-    with pytest.raises(ValueError, match="fetch the ORL faces"):
-        orl.items(shared)
 
 
 RNG = np.random.default_rng(0)

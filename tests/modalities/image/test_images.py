@@ -11,7 +11,7 @@ from PIL import Image
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
 from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
-from likeness.modalities.image import images, small_sets
+from likeness.modalities.image import images
 from likeness.modalities.image.hub import patched_size
 from likeness.modalities.image.hub import read as read_for_network
 from likeness.modalities.image.images import raw_ending, read
@@ -159,13 +159,3 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
         )[0],
         synthetic_glyphs.glyph(0, 0, 0, size=28),
     )
-    background = tmp_path / "omniglot" / "images_background"
-    synthetic_glyphs.write_glyphs(
-        background, num_alphabets=22, num_characters=1, num_drawers=2, by_alphabet=True
-    )
-    train, test = (
-        small_sets.omniglot_items(tmp_path, split="train"),
-        small_sets.omniglot_items(tmp_path, split="test"),
-    )
-    assert (len(train), len(test), test[0].label) == (40, 4, "alphabet20/character00")
-    np.testing.assert_array_equal(small_sets.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from likeness.models.run import load_model
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models import adapter
 from likeness.toolkit.training.build import build
 from likeness.toolkit.training.log import read_log
@@ -30,6 +28,7 @@ from tests.toolkit.training.tiny_runs import (
     CPU,
     cut_and_resumed,
     differing,
+    needs_peft,
     recipe,
     same,
     short,
@@ -49,11 +48,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "last": {"tuning": Tuning(average_last=2), "schedule": Schedule(steps=6, save_every=2)},
     "lora": {"tuning": Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2"), dropout=0.1))},
 }
-
-
-def needs_peft() -> None:
-    if find_spec("peft") is None:
-        pytest.skip("peft is not installed")
 
 
 def tuned(way: str, **changes: Any) -> Recipe:
@@ -119,39 +113,6 @@ def test_parts_are_trained_from_their_step_on(voices: Path, tmp_path: Path) -> N
     )
     steps = {float(value) for name, value in after.items() if name.endswith(".step")}
     assert steps == {4.0, 6.0}  # Adam counts the steps of each parameter
-
-
-CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"freeze_until": 4}, "freeze_until=4"),
-    ({"freeze": ("backbone",), "freeze_until": 6}, "freeze_until=6"),
-    ({"freeze": ("backbone.layr1",)}, "backbone.layer1"),
-    ({"rates": {"backbone.layer9": 0.5}}, "backbone.layer"),
-    ({"freeze": ("backbone.layer1",), "rates": {"backbone.layer1": 0.5}}, "rates"),
-    ({"freeze": ("backbone",), "lora": LoRA(rank=2)}, "adapters"),
-    ({"lora": LoRA(targets=("conv1",))}, "rank"),
-    ({"lora": LoRA(rank=2)}, "seg_1"),
-    ({"lora": LoRA(rank=2, targets=("conv7",))}, "conv7"),
-    ({"average_last": 9}, "checkpoints"),
-]
-
-
-@pytest.mark.parametrize(("settings", "keyword"), CONTRADICTIONS)
-def test_settings_that_contradict_each_other_leave_no_folder(
-    settings: dict[str, Any], keyword: str, voices: Path, tmp_path: Path
-) -> None:
-    if getattr(settings.get("lora"), "rank", 0):
-        needs_peft()
-    with pytest.raises(ValueError, match=keyword):
-        fit(short(tuning=Tuning(**settings)), data=voices, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> None:
-    frozen = Tuning(freeze=("backbone",))
-    for tuning in (frozen, replace(frozen, freeze_until=2)):
-        with pytest.raises(ValueError, match="nothing is trained"):
-            fit(short(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 # Rates

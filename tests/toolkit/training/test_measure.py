@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[R
         "open": replace(OPEN, similarity="euclidean"),
         "open_vmf": replace(OPEN, loss=partial(VMF, resultant=0.7)),
     }
-    folder, done = tmp_path_factory.mktemp("runs"), set[str]()
+    folder = tmp_path_factory.mktemp("runs")
 
+    @cache
     def get(name: str) -> tuple[Recipe, Path]:
-        if name not in done:
-            fit(made[name], data=NOWHERE, out=folder / name)
-            done.add(name)
+        fit(made[name], data=NOWHERE, out=folder / name)
         return made[name], folder / name
 
     return get

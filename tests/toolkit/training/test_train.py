@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +44,12 @@ from tests.toolkit.training.tiny_runs import (
 @pytest.fixture(scope="module")
 def uninterrupted(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Folders of whole runs, one per variant."""
-    done: dict[str, Path] = {}
 
+    @cache
     def make(variant: str) -> Path:
-        if variant not in done:
-            done[variant] = tmp_path_factory.mktemp(variant) / "run"
-            fit(recipe(variant), data=voices, out=done[variant])
-        return done[variant]
+        out = tmp_path_factory.mktemp(variant) / "run"
+        fit(recipe(variant), data=voices, out=out)
+        return out
 
     return make
 

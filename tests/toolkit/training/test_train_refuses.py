@@ -21,23 +21,40 @@ from likeness.eval.formats.runs import LAST
 from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.modalities.speaker.spec_augment import SpecAugment
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import lock, run
 from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.measure import metrics_of
-from likeness.toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Optim,
+    Parallel,
+    Recipe,
+    Retrieval,
+    Schedule,
+)
 from likeness.toolkit.training.run import Run, check_folder
 from likeness.toolkit.training.train import Step, fit, step
+from likeness.toolkit.training.tuning import LoRA, Tuning
 from tests.disk_calls import come_in_order, recorded
-from tests.toolkit.training.tiny_runs import before, raising_at, recipe, short
+from tests.toolkit.training.tiny_runs import before, needs_peft, raising_at, recipe, short
 from tests.writers import State
 
 
@@ -105,8 +122,84 @@ def test_trial_items_are_read_before_the_first_step(workers: int, data: Path) ->
     refused_before_a_step(wrong, data, rf"'{item.id}' cannot be read")
 
 
-def test_the_same_speakers_are_never_trained_and_tested_on(data: Path) -> None:
-    refused_before_a_step(recipe("arcface", "items.split=all"), data, "both trained")
+SPREAD = Parallel(spread_classes=True)
+
+
+def listed_too_early(data: Path, **_: object) -> list[Item]:
+    raise AssertionError(f"{data} was listed before the settings were checked")
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("schedule.steps=0", "schedule.steps"),
+        ("schedule.watch=accuracy", "watch"),
+        ("sampling.batch_size=9", "multiple"),
+        ("sampling.batch_size=1", "batch_size"),
+        ("compute.accumulate=5", "accumulate=5 needs 10"),
+        ("compute.accumulate=0", "compute.accumulate"),
+        ("compute.workers=-1", "compute.workers"),
+        ("seed=-1", "seed"),
+        ("max_bad_share=-1", "max_bad_share"),
+        ("optim.lr=-1", "optim.lr"),
+        ("optim.lr=nan", "optim.lr"),
+        ("parallel.class_rate=0", "parallel.class_rate"),
+        ("parallel.class_rate=1.5", "parallel.class_rate"),
+        ("tuning.average_last=-1", "tuning.average_last"),
+        ("tuning.rates=backbone:-1", "tuning.rates"),
+        ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
+        ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
+        ({"loss": partial(ArcFace, margn=0.2)}, "margn"),
+        ({"memory": Memory(size=4)}, "memory"),
+        ({"similarity": "cosin"}, "similarity"),
+        ({"measure": Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
+        ({"measure": Classification(listed_too_early), "parallel": SPREAD}, "spread_classes"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_any_item_is_listed(
+    setting: str | dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    changed = recipe("arcface", setting) if isinstance(setting, str) else recipe(**setting)
+    refused_before_a_step(replace(changed, items=listed_too_early), tmp_path, says)
+
+
+FROZEN = Tuning(freeze=("backbone",))
+EIGHT_KHZ = partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"items": partial(folders.items, split="all")}, "both trained"),
+        ({"tuning": Tuning(freeze_until=4)}, "freeze_until=4"),
+        ({"tuning": replace(FROZEN, freeze_until=6)}, "freeze_until=6"),
+        ({"tuning": Tuning(freeze=("backbone.layr1",))}, "backbone.layer1"),
+        ({"tuning": Tuning(rates={"backbone.layer9": 0.5})}, "backbone.layer"),
+        ({"tuning": replace(FROZEN, rates={"backbone": 0.5})}, "rates"),
+        ({"tuning": replace(FROZEN, lora=LoRA(rank=2))}, "adapters"),
+        ({"tuning": Tuning(lora=LoRA(targets=("conv1",)))}, "rank"),
+        ({"tuning": Tuning(lora=LoRA(rank=2))}, "seg_1"),
+        ({"tuning": Tuning(lora=LoRA(rank=2, targets=("conv7",)))}, "conv7"),
+        ({"tuning": Tuning(average_last=9)}, "checkpoints"),
+        ({"tuning": FROZEN, "loss": Triplet}, "nothing is trained"),
+        ({"tuning": replace(FROZEN, freeze_until=2), "loss": Triplet}, "nothing is trained"),
+        ({"loss": SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
+        ({"memory": Memory(20)}, "takes no keys"),
+        ({"frontend": EIGHT_KHZ}, "rates differ: .*frontend.rate_hz=8000, read.rate_hz=16000"),
+        ({"augment": partial(train_view, rate_hz=8_000)}, "rates differ: .*augment.rate_hz=8000"),
+        (
+            {"train_read": partial(audio.read, rate_hz=44_100)},
+            "rates differ: .*train_read.rate_hz=44100",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_before_the_first_step(
+    changes: dict[str, Any], says: str, data: Path
+) -> None:
+    if getattr(changes.get("tuning", Tuning()).lora, "rank", 0):
+        needs_peft()
+    measure = recipe().measure if "items" in changes else None
+    refused_before_a_step(short(**{"measure": measure, **changes}), data, says)
 
 
 def test_an_evaluation_that_fails_costs_no_step(data: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def short(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
     """A recipe that is saved every two steps, and not measured."""
     schedule = Schedule(steps=steps, save_every=2)
     return recipe(variant, **{"schedule": schedule, "measure": None, **changes})
+
+
+def needs_peft() -> None:
+    if find_spec("peft") is None:
+        pytest.skip("peft is not installed")
 
 
 def step_of(out: Path) -> int:
