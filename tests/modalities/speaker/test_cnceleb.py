@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.scoring.templates import enrol
-from likeness.eval.types import Embeddings
 from likeness.modalities.speaker import cnceleb
 from tests.modalities.data_set import DataSet
 from tests.scripts import touch

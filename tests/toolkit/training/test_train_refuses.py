@@ -23,8 +23,7 @@ from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.speaker.features import MFCC, KaldiFbank
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
@@ -164,7 +163,7 @@ def test_a_wrong_setting_is_refused_before_any_item_is_listed(
 
 
 FROZEN = Tuning(freeze=("backbone",))
-EIGHT_KHZ = partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
+EIGHT_KHZ = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
 
 
 @pytest.mark.parametrize(
