@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.progress import tracked
 from likeness.eval.types import Embeddings
 from likeness.toolkit.data.items import Item, check_unique
@@ -127,7 +127,7 @@ def _connected(address: str) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise LikenessError(f"--ray needs Ray ({error}): pip install 'likeness[ray]'") from None
+        raise LikenessError(f"--ray needs Ray ({error}); run `{install_line('ray')}`") from None
     try:
         host, _, port = address.rpartition(":")
         if port.isdecimal():  # Ray itself would try for minutes
