@@ -8,7 +8,7 @@ Measures: the least processor seconds (user and system) of several runs, with al
     with an untrained ResNet of 2 channels, as a run folder in torch and as an .onnx file, so that
     nearly all of the time is importing; `likeness:voice` is the model that comes with Likeness.
 Limit: for a run folder, a process that only imports torch.
-Needs: `pip install likeness[train]`, and Linux.
+Needs: the extra `train`, and Linux.
 Takes: two minutes.
 Gives: the table of section start_up of docs/reference/performance.md.
 """

@@ -8,7 +8,7 @@ Measures: usual backbones at their sizes with its front-end inside: the file of 
     of one thread, the least of the repeats, both sides in turn.
 Peer: torch (eager, float32).
 Limits: none is known.
-Needs: onnx, onnxscript and onnxruntime, which come with `pip install likeness[test]`. No data.
+Needs: onnx, onnxscript and onnxruntime, which come with the extra `test`. No data.
 Takes: four minutes of one core; one small backbone half a minute.
 Gives: the table of section use of docs/reference/performance.md.
 """

@@ -13,7 +13,7 @@ Measures: clients that ask again as soon as they have their answer, for so long.
 Peer: none.
 Limit: the model alone, on the same two files and as many processes of one thread as there are
     cores, just before the load: Model.verify in a loop.
-Needs: `pip install likeness[serve]` and wrk (`apt-get install wrk`). No data.
+Needs: the extra `serve` and wrk (`apt-get install wrk`). No data.
 Takes: five minutes on all cores.
 Gives: the table of section use_serve of docs/reference/performance.md.
 """

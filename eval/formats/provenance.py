@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from likeness.eval.errors import DISTRIBUTION
 from likeness.eval.formats._kaldi import archives, meta_path
 from likeness.eval.formats.files import file_digest
 
@@ -57,6 +58,6 @@ def digest(values: Iterable[str]) -> str:
 def likeness_version() -> str:
     """Returns the installed version, or "unknown" where it is not installed."""
     try:
-        return version("likeness")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "unknown"

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from likeness.eval.errors import LikenessError, Unreachable, first_line
+from likeness.eval.errors import LikenessError, Unreachable, first_line, install_line
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
@@ -156,9 +156,10 @@ def asked(url: str) -> Iterator[tuple[Any, str]]:
         raise FileNotFoundError(errno.ENOENT, reason, url) from None
     except Exception as error:  # packages of stores have exceptions of any type
         reason = re.sub(r"//[^/@\s]*@", "//", first_line(error))  # without passwords of addresses
+        extra = "gcs" if url.startswith(("gs:", "gcs:")) else "s3"
         raise Unreachable(
             f"{url}: the store cannot be reached or refuses the credentials ({reason}); install "
-            "its package (pip install 'likeness[s3]' or 'likeness[gcs]'), or give credentials by "
-            "the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
-            "FSSPEC_S3_ANON=true for a public bucket"
+            f"its package (`{install_line(extra)}`), or give credentials by the environment, such "
+            "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or FSSPEC_S3_ANON=true "
+            "for a public bucket"
         ) from None

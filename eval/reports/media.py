@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import as_stored
 from likeness.eval.formats.values import File
 from likeness.eval.items.listing import IMAGES, SOUNDS
@@ -64,8 +64,8 @@ def formats_of(file: BinaryIO) -> tuple[str, ...]:
         import_module("pillow_heif").register_heif_opener(thumbnails=False)
     except ImportError:
         raise LikenessError(
-            "HEIC is read by pillow-heif, which is not installed; run `pip install "
-            "'likeness[heic]'`, or convert it to .jpg"
+            "HEIC is read by pillow-heif, which is not installed; run "
+            f"`{install_line('heic')}`, or convert it to .jpg"
         ) from None
     return (*FORMATS, "HEIF")
 

@@ -42,7 +42,7 @@ Gallery = Annotated[
     typer.Option(
         metavar="PLACE",
         help="The folder of the gallery, which is a SQLite file in it, or another store: "
-        "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
+        "faiss:DIR or postgresql://USER@HOST/DATABASE.",
     ),
 ]
 ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]

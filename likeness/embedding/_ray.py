@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.progress import tracked
@@ -127,7 +127,7 @@ def _connected(address: str) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise LikenessError(f"--ray needs Ray ({error}): pip install 'likeness[ray]'") from None
+        raise LikenessError(f"--ray needs Ray ({error}); run `{install_line('ray')}`") from None
     try:
         host, _, port = address.rpartition(":")
         if port.isdecimal():  # Ray itself would try for minutes

@@ -44,7 +44,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
@@ -129,8 +129,8 @@ def _refuse_without_torch(model: str) -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise LikenessError(
-            f"model {model!r} needs torch, which cannot be imported here ({error}); run `pip "
-            f"install 'likeness[train]'`, or where torch is `likeness export {model} --out "
+            f"model {model!r} needs torch, which cannot be imported here ({error}); run "
+            f"`{install_line('train')}`, or where torch is `likeness export {model} --out "
             "FILE.onnx`, and give that file here as the model"
         ) from None
 

@@ -363,10 +363,11 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
         try:
             for name, content in zip(names, files, strict=True):
                 ending = suffix_of(content)
-                if folder is None:
+                if _HAS_MEMORY:
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
                     path = FilePath(f"/proc/{os.getpid()}/fd/{handles[-1]}")
                 else:
+                    assert folder is not None
                     path = FilePath(folder, f"{len(items)}{ending}")
                 path.write_bytes(content)
                 items.append(Item(name, path, ending=ending))

@@ -11,13 +11,12 @@ import logging
 import multiprocessing
 import os
 import secrets
-import signal
 import socket
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -132,7 +131,7 @@ def start(setup: Setup) -> None:
     )
     loaded: SimpleQueue[Any] = SimpleQueue()  # of each process its lines, or why it cannot serve
     failures: list[Exception] = []
-    announced = started, loaded, lines, failures
+    announced = started, server.signal_handler_interrupt, loaded, lines, failures
     threading.Thread(target=_announce, args=announced, daemon=True).start()
     try:
         server.serve(target_loader=partial(_load, started, loaded), wrap_loader=False)
@@ -144,14 +143,18 @@ def start(setup: Setup) -> None:
 
 
 def _announce(
-    setup: Setup, loaded: SimpleQueue[Any], lines: Sequence[str], failures: list[Exception]
+    setup: Setup,
+    end: Callable[[], None],
+    loaded: SimpleQueue[Any],
+    lines: Sequence[str],
+    failures: list[Exception],
 ) -> None:
     """Print the lines when all processes answer; end the server where one of them cannot serve."""
     for number in itertools.count(1):  # processes that are started anew are among them
         said = loaded.get()
         if isinstance(said, Exception):
             failures.append(said)
-            os.kill(os.getpid(), signal.SIGTERM)
+            end()
             return
         if number != setup.workers:
             continue
@@ -265,14 +268,14 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
 
 
 def _end_with_parent() -> None:
-    """End this process when the first one is gone, which a SIGKILL lets tell nobody.
+    """End this process at once when the first one is gone, which a SIGKILL lets tell nobody.
 
     After a SIGTERM Granian may wait for its first process (seen with Python 3.13).
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(1)
 
 
 def _free_address(host: str, port: int) -> tuple[str, int]:

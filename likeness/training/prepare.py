@@ -202,7 +202,7 @@ def check_training(
         lines += [f"{len(planned.held_out()):,} items are measured"]
     steps = recipe.schedule.steps
     lines += [
-        f"memory: {_peak_gib():.1f} GiB",
+        f"memory: {_peak_memory()}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
     ]
@@ -214,14 +214,16 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
 
 
-def _peak_gib() -> float:
+def _peak_memory() -> str:
     """The most memory so far: of the GPU, or else of this process."""
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**30
-    import resource  # not on Windows
-
+        return f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+    try:
+        import resource
+    except ImportError:  # Windows
+        return "not measured on this system"
     unit = 1 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
 def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:

@@ -1,10 +1,11 @@
 """The recipes that come with likeness, by their names: where they lie, and how one is copied.
 
-They lie in likeness/recipes/, which is a link to the folder recipes/ in a clone. They are run,
-never imported.
+They lie in likeness/recipes/, and in a clone in recipes/ beside it, to which likeness/recipes is a
+link where there are links. They are run, never imported.
 """
 
 import ast
+from importlib.resources import files
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
@@ -16,7 +17,9 @@ SHARED = "_shared.py"  # what the recipes of one folder share
 
 def folder() -> Path:
     """The folder that holds MODALITY/NAME.py, and the recipes of no modality."""
-    return (Path(__file__).parents[1] / "recipes").resolve()
+    package = Path(str(files("likeness")))
+    inside = package / "recipes"
+    return (inside if inside.is_dir() else package.parent / "recipes").resolve()
 
 
 def names() -> list[str]:

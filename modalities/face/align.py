@@ -23,7 +23,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -164,6 +163,8 @@ def crop(
     Raises:
         LikenessError: As transform().
     """
+    import cv2
+
     matrix = transform(landmarks, size)
     width = size if width is None else width
     matrix[0, 2] -= (size - width) / 2
@@ -207,6 +208,8 @@ def detect(detector: Any, pixels: Pixels) -> Faces:
 
 def _detect_once(detector: Any, pixels: Pixels) -> Faces:
     """Find the faces that the detector finds in the image as it is."""
+    import cv2
+
     # A box that overflows is that of no face; insightface does not mind.
     with np.errstate(over="ignore", invalid="ignore"):
         try:
@@ -224,6 +227,8 @@ def _detect_once(detector: Any, pixels: Pixels) -> Faces:
 
 def _detect_on_canvas(detector: Any, pixels: Pixels) -> Faces:
     """Find faces in an image that lies in the middle of a canvas of twice its height and width."""
+    import cv2
+
     height, width = pixels.shape[:2]
     # Detectors shrink what they get. A canvas for all pixels of a large image would only cost
     # memory.

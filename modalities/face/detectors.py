@@ -18,7 +18,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -138,6 +137,8 @@ class YuNet:
     """
 
     def __init__(self, session: Session, path: Path):
+        import cv2
+
         self.det_thresh = MIN_SCORE
         self.height, self.width = _input_size(session.get_inputs(), path, "YuNet")
         self._network = cv2.FaceDetectorYN.create(str(path), "", (_LONGEST, _LONGEST))
@@ -184,4 +185,6 @@ class YuNet:
             min(most[1], max(1, round(width * factor))),
             min(most[0], max(1, round(height * factor))),
         )
+        import cv2
+
         return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)

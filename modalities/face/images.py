@@ -7,7 +7,6 @@ front-end (toolkit/data/pixels.py).
 
 from typing import Literal, get_args
 
-import cv2
 import numpy as np
 
 from likeness.eval.errors import LikenessError
@@ -97,6 +96,8 @@ def encoded(item: Item) -> bytes:
 
 def _resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Resize to (height, width) by averages of areas, or bilinearly to enlarge."""
+    import cv2
+
     shrinks = size[0] * size[1] < pixels.shape[0] * pixels.shape[1]
     interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
     resized = cv2.resize(pixels, (size[1], size[0]), interpolation=interpolation)

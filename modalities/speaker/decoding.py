@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
@@ -269,8 +269,8 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
         import av
     except ImportError as error:
         raise BadAudio(
-            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run `pip install "
-            "'likeness[m4a]'` or convert it to .flac"
+            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run "
+            f"`{install_line('m4a')}`, or convert it to .flac"
         ) from error
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:

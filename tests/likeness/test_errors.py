@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import runpy
@@ -15,8 +16,9 @@ import torch
 
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
-from likeness.eval.errors import LikenessError, Unreachable
+from likeness.eval.errors import LikenessError, Unreachable, install_line
 from likeness.eval.formats import embeddings
+from likeness.eval.formats.provenance import likeness_version
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +59,7 @@ def test_what_is_wrong_for_the_user_is_one_sentence(
 def test_sentences_name_the_file_and_what_to_install() -> None:
     assert explain(FileNotFoundError(2, "No such file", "a.wav")) == "a.wav: No such file"
     missing = ModuleNotFoundError("No module named 'optuna'", name="optuna.storages")
-    assert 'pip install "likeness[tune]"' in explain(missing)
+    assert f"`{install_line('tune')}`" in explain(missing)
 
 
 @pytest.mark.parametrize(
@@ -192,3 +194,29 @@ def test_a_script_refuses_bad_input_as_the_command_does(
     sys.modules.pop("_shared", None)  # monkeypatch would bring it back for the tests that follow
     assert ended.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_editable", [True, False])
+def test_what_is_missing_is_installed_from_where_the_rest_was(
+    is_editable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a folder while it is there (PEP 610), else by the name on the package index."""
+    by_name = 'pip install "likeness-toolkit[serve]"'
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # a source tree without metadata
+    assert install_line("serve") == by_name
+    assert likeness_version() == "unknown"
+    metadata = tmp_path / "likeness_toolkit-1.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: likeness-toolkit\nVersion: 1.2")
+    assert install_line("serve") == by_name
+    assert likeness_version() == "1.2"
+    clone = tmp_path / "a clone, 100 %"
+    clone.mkdir()
+    origin = {"url": clone.as_uri(), "dir_info": {"editable": True} if is_editable else {}}
+    (metadata / "direct_url.json").write_text(json.dumps(origin))
+    assert install_line("serve") == f'pip install "{clone}[serve]"'
+    clone.rmdir()
+    assert install_line("serve") == by_name
+    wheel = {"url": (tmp_path / "likeness_toolkit-1.2-py3-none-any.whl").as_uri()}
+    (metadata / "direct_url.json").write_text(json.dumps({**wheel, "archive_info": {}}))
+    assert install_line("serve") == by_name

@@ -1,5 +1,5 @@
-"""A model in ONNX form is used without torch: in a process where torch cannot be imported, the
-commands give what torch gives here.
+"""A model in ONNX form is used without torch: in a process that can import neither torch nor what
+else the extras train and face bring, the commands give what torch gives here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import likeness
+from likeness.eval.errors import install_line
 from likeness.eval.formats import embeddings
 from likeness.modalities import folders
 from likeness.modalities.face import images
@@ -29,13 +31,14 @@ from likeness.toolkit.data.pixels import ADAFACE
 from likeness.toolkit.losses.softmax import NormFace
 from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
+from tests.tiny_yunet import tiny_yunet
 
 ROOT = Path(__file__).parents[2]
 VOICE = ROOT / "likeness" / "voice"  # the model that comes along, in torch
 WITHOUT = """
 import contextlib, importlib, io, json, pkgutil, sys
 
-WITHOUT = ("torch", "torchaudio", "speechbrain", "insightface", "albumentations")
+WITHOUT = ("torch", "torchaudio", "speechbrain", "insightface", "albumentations", "cv2", "requests")
 
 
 class Nowhere:
@@ -92,6 +95,8 @@ def world(_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     voice.export(folder / "voice.onnx")
     voice.embed(folder / "voices").save(folder / "torch.npz")
     write_faces(folder / "faces", num_subjects=2, num_shots=2, size=32)
+    face = min((folder / "faces").rglob("*.png"))
+    Image.open(face).save(face.with_suffix(".jpg"))
     recipe = Recipe(
         modality="face",
         frontend=ADAFACE,
@@ -179,7 +184,21 @@ given.append(run("export", "likeness:voice", "--out", "again.onnx"))
     for ended, _, err in without_torch(code):
         assert ended == 2
         (line,) = [line for line in err.splitlines() if line.startswith("likeness: ")]
-        assert "likeness[train]" in line
+        assert install_line("train") in line
+
+
+def test_what_needs_opencv_names_the_extra_in_one_sentence(
+    world: Path, without_torch: Any, tmp_path: Path
+) -> None:
+    tiny_yunet(tmp_path / "yunet.onnx")
+    first, second = (str(path) for path in sorted((world / "faces").rglob("*.png"))[:2])
+    code = f"""
+detector = ["--model", "face.onnx", "--detector", {str(tmp_path / "yunet.onnx")!r}]
+given.append(run("verify", {first!r}, {second!r}, *detector))
+"""
+    ((ended, _, err),) = without_torch(code)
+    assert (ended, err.count("\n")) == (2, 1), err
+    assert install_line("face") in err
 
 
 def test_the_model_that_comes_along_needs_no_torch(world: Path, without_torch: Any) -> None:

@@ -5,11 +5,8 @@ dependencies of this environment in a fresh one, and used from an empty folder.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -19,56 +16,19 @@ import pytest
 
 from likeness.eval.formats import embeddings
 from likeness.modalities import synthetic
+from tests.installed import ROOT, built, clone, environment, install, shell
 from tests.scripts import refused, run_command
 
-ROOT = Path(__file__).parents[2]
-SOURCES = (
-    "eval",
-    "toolkit",
-    "modalities",
-    "likeness",
-    "recipes",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-)
 pytestmark = pytest.mark.slow  # minutes: an installation, and trainings
-
-
-def shell(*words: str | Path, cwd: Path, code: int = 0) -> str:
-    """Run a program that knows nothing of the clone."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    environment["OMP_NUM_THREADS"] = "1"
-    ended = subprocess.run(
-        [str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True
-    )
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout if code == 0 else ended.stderr
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a source distribution of the clone, without building anything in the clone."""
-    pytest.importorskip("setuptools")
-    pytest.importorskip("pip")
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
-        else:
-            shutil.copyfile(ROOT / name, source / name)
-    build = f"import setuptools.build_meta as b; print(b.build_sdist({str(folder)!r}))"
-    shell(sys.executable, "-c", build, cwd=source)
-    (packed,) = folder.glob("*.tar.gz")
+    packed, made = built(clone(folder / "source"), folder)
     with tarfile.open(packed) as archive:
         assert any(name.endswith("/recipes/speaker/an4.py") for name in archive.getnames())
-    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index")
-    shell(*pip, "--no-build-isolation", "--wheel-dir", folder, packed, cwd=folder)
-    (made,) = folder.glob("*.whl")
     return made
 
 
@@ -76,16 +36,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command of a fresh environment that has the wheel and this one's dependencies."""
     folder = tmp_path_factory.mktemp("fresh") / "venv"
-    shell(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
-    python = folder / "bin" / "python"
-    place = shell(
-        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
-    )
-    # A .pth file that names a folder does not read that folder's own .pth files: the editable
-    # installation of the clone stays unseen.
-    Path(place.strip(), "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
-    shell(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
+    python = environment(folder)
+    install(python, "--quiet", "--no-deps", wheel)
     where = shell(python, "-c", "import likeness; print(likeness.__file__)", cwd=folder)
     assert Path(where.strip()).is_relative_to(folder)
     return folder / "bin" / "likeness"
@@ -106,7 +58,7 @@ def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: 
     listed = shell("git", "ls-files", *folders, cwd=ROOT).split()
     data = [name for name in listed if not name.endswith(".py") and not (ROOT / name).is_symlink()]
     assert len(data) >= 7
-    # The folders at the top lie in the package through its links.
+    # The folders at the top lie in the package.
     assert {f"likeness/{name.removeprefix('likeness/')}" for name in data} <= names
 
 
@@ -205,4 +157,4 @@ def test_without_extras_it_brings_no_torch_and_measures(
     command("evaluate", "s.txt", "--far", "0.5", "--save-to", "voices.onnx", "--report", "report")
     assert "Bokeh" in (tmp_path / "report" / "index.html").read_text()
     error = command("train", "speaker/folders", "--data", voices, "--out", "run", code=2)
-    assert "likeness[train]" in error
+    assert 'pip install "likeness-toolkit[train]"' in error

