@@ -21,16 +21,10 @@ import soundfile
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import files_in, names_of_files
+from likeness.eval.formats.subjects import Names, groupings_of, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
-from likeness.eval.formats.values import (
-    File,
-    Names,
-    files_in,
-    groupings_of,
-    names_of,
-    names_of_files,
-)
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Difference, Outcome, holm, summarise
 from likeness.eval.intervals.paired import Paired

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import _kaldi, npz, parquet
-from likeness.eval.formats.files import atomic_path, refuse_device, size_limit
+from likeness.eval.formats.files import File, atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
 from likeness.eval.types import Floats, Floats32, name_first, nfc, norms_of, quoted, unit_rows
 
@@ -199,6 +199,13 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
         raise LikenessError(text if str(path) in text else f"{path}: {text}") from None
 
 
+def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
+    """The embeddings, read if they are in a file."""
+    if isinstance(embeddings, Embeddings):
+        return embeddings
+    return read_embeddings(embeddings)
+
+
 @step("writing embeddings")
 def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     """Writes embeddings in the format of the path's suffix, whole or not at all.
@@ -217,8 +224,8 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
         >>> matrix = np.eye(2, dtype=np.float32)
         >>> embeddings = Embeddings(("a", "b"), matrix, {"similarity": "cosine"})
         >>> with TemporaryDirectory() as folder:
-        ...     write(f"{folder}/test.npz", embeddings)
-        ...     again = read(f"{folder}/test.npz")
+        ...     write_embeddings(f"{folder}/test.npz", embeddings)
+        ...     again = read_embeddings(f"{folder}/test.npz")
         >>> again.ids, again.matrix.tolist(), dict(again.meta)
         (('a', 'b'), [[1.0, 0.0], [0.0, 1.0]], {'similarity': 'cosine'})
     """

@@ -11,22 +11,13 @@ from platform import python_version
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import digests_of, files_in, likeness_version, names_of_files
 from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
+from likeness.eval.formats.subjects import Names, groupings_of, names_of, quality_by_id
 from likeness.eval.formats.trials import read_scores, read_trials
-from likeness.eval.formats.values import (
-    ColumnNames,
-    File,
-    Names,
-    digests_of,
-    embeddings_of,
-    files_in,
-    groupings_of,
-    names_of,
-    names_of_files,
-    quality_of,
-)
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.uncertainty import sides_with
 from likeness.eval.metrics.failures import compared_trials, read_failures
@@ -533,7 +524,7 @@ def _qualities(
     embedded: Mapping[str, Embeddings],
 ) -> dict[str, Mapping[str, float]]:
     """System -> id -> its quality."""
-    listed = quality_of(quality)
+    listed = quality_by_id(quality)
     if listed != "norm":
         return dict.fromkeys(systems, listed)
     if not embedded:

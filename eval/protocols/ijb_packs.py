@@ -13,7 +13,7 @@ from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.values import digests_of, names_of_files
+from likeness.eval.formats.provenance import digests_of, names_of_files
 from likeness.eval.protocols import _ijb as protocol
 from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings

@@ -6,9 +6,10 @@ from os import PathLike
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.subjects import labels_of
-from likeness.eval.formats.values import File, Names, digests_of, embeddings_of, files_in, names_of
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import digests_of, files_in
+from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.formats.writing import write_rows
 from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.clustering import Method, agreement

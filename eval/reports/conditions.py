@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from likeness.eval.formats.values import File, digests_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import digests_of
 from likeness.eval.intervals import paired
 from likeness.eval.progress import step
 from likeness.eval.reports.page import block, recompute, table, write
