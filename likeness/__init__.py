@@ -27,8 +27,9 @@ _NAMES = {
     "likeness.eval.errors": ("LikenessError",),
     "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
     "likeness.eval.formats.trials": ("read_trials",),
-    "likeness.eval.protocols.identification": ("IdentificationSettings",),
-    "likeness.eval.protocols.retrieval": ("RetrievalSettings",),
+    "likeness.eval.metrics.clustering": ("Clusters", "cluster"),
+    "likeness.eval.protocols.identification": ("IdentificationSettings", "identify"),
+    "likeness.eval.protocols.retrieval": ("RetrievalSettings", "retrieve"),
     "likeness.eval.protocols.verification": ("VerificationSettings",),
     "likeness.eval.scoring.plda": ("load_plda",),
     "likeness.eval.scoring.score": ("Scored", "calibrate", "score"),
@@ -40,7 +41,6 @@ _NAMES = {
     "likeness.checking.lists": ("items",),
     "likeness.models.model": ("Model", "load", "train"),
     "likeness.models.network": ("Network",),
-    "likeness.eval.protocols.searching": ("Clusters", "cluster", "identify", "retrieve"),
     "likeness.models.verdicts": ("Verification",),
     "likeness.eval.items.items": ("Item",),
     "likeness.toolkit.gallery.gallery": ("open_gallery",),
@@ -70,16 +70,16 @@ if TYPE_CHECKING:
     from likeness.eval.items.items import Item as Item
     from likeness.eval.metrics.calibration import Fusion as Fusion
     from likeness.eval.metrics.calibration import load_fusion as load_fusion
+    from likeness.eval.metrics.clustering import Clusters as Clusters
+    from likeness.eval.metrics.clustering import cluster as cluster
     from likeness.eval.protocols.evaluation import Evaluation as Evaluation
     from likeness.eval.protocols.evaluation import evaluate as evaluate
     from likeness.eval.protocols.identification import (
         IdentificationSettings as IdentificationSettings,
     )
+    from likeness.eval.protocols.identification import identify as identify
     from likeness.eval.protocols.retrieval import RetrievalSettings as RetrievalSettings
-    from likeness.eval.protocols.searching import Clusters as Clusters
-    from likeness.eval.protocols.searching import cluster as cluster
-    from likeness.eval.protocols.searching import identify as identify
-    from likeness.eval.protocols.searching import retrieve as retrieve
+    from likeness.eval.protocols.retrieval import retrieve as retrieve
     from likeness.eval.protocols.verification import VerificationSettings as VerificationSettings
     from likeness.eval.scoring.plda import load_plda as load_plda
     from likeness.eval.scoring.score import Scored as Scored

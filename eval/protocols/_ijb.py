@@ -26,11 +26,10 @@ from likeness.eval.metrics.verification import TarRule
 from likeness.eval.progress import step
 from likeness.eval.protocols.identification import (
     IdentificationSettings,
-    Identified,
-    Labelled,
     identify_labelled,
 )
 from likeness.eval.protocols.ijb_files import Faces, Side
+from likeness.eval.protocols.searching import Labelled, SearchEvaluation
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result
 from likeness.eval.scoring.templates import Method, pool
@@ -256,7 +255,7 @@ def identification_1_n(
     probes: Side,
     switches: Switches,
     settings: IdentificationSettings,
-) -> Identified:
+) -> SearchEvaluation:
     """Rank-k and TPIR@FPIR of the probe templates in the galleries (G1 and G2), by the protocol of
     the switches: open ones keep the galleries apart, closed merges.
 

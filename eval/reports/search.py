@@ -20,7 +20,7 @@ from likeness.eval.metrics.identification import Searched, rank_hits, tpir
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import against
 from likeness.eval.progress import step
-from likeness.eval.protocols.retrieval import Answers
+from likeness.eval.protocols.searching import Answers
 from likeness.eval.reports._map import embedding_map
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from likeness.eval.reports.media import SECONDS, Media

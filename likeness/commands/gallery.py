@@ -274,11 +274,11 @@ def cluster(
             else "clusters need a threshold (--far or --threshold) or their number "
             "(--num-clusters), one of them"
         )
-    from likeness.eval.protocols import searching
+    import likeness
 
     embeddings, files = _embeddings(context)
     limit, source = rule.decide(resolved(model or ""), embeddings.meta)
-    grouped = searching.cluster(
+    grouped = likeness.cluster(
         embeddings,
         threshold=limit,
         num_clusters=num_clusters,
