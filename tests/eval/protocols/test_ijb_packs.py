@@ -39,7 +39,7 @@ from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
 from tests.scripts import printed, refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SUBJECTS = 6
 RECIPE = Recipe(
     modality="face",
