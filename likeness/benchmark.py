@@ -30,8 +30,8 @@ from likeness.eval.intervals.comparison import Difference, Outcome, holm, summar
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.groups import Part, Rate, own_rates, rates_at, sides_of
+from likeness.eval.metrics.system import Conventions, VerificationSettings
 from likeness.eval.protocols.side_by_side import check_labels
-from likeness.eval.protocols.verification import Conventions, VerificationSettings
 from likeness.eval.reports.conditions import METRICS, Bench
 from likeness.eval.results import Result, complement, with_bounds
 from likeness.eval.scoring.score import score

@@ -22,6 +22,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.identification import Protocol
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.similarity import pairs as score_pairs
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import TarRule
 from likeness.eval.progress import step
 from likeness.eval.protocols.identification import (
@@ -30,7 +31,6 @@ from likeness.eval.protocols.identification import (
 )
 from likeness.eval.protocols.ijb_files import Faces, Side
 from likeness.eval.protocols.searching import Labelled, SearchEvaluation
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result
 from likeness.eval.scoring.templates import Method, pool
 from likeness.eval.types import Floats, Floats32, Ints, Scores, Trials, check_choice
@@ -222,7 +222,7 @@ def verification_1_1(
     x, rows = _those_of(pooled, pairs.enrol_ids)
     y, columns = _those_of(pooled, pairs.probe_ids)
     values = score_pairs(x, y, rows[pairs.enrol], columns[pairs.probe], switches.similarity)
-    measured = evaluate(
+    results, _ = measure_system(
         Scores(values, pairs.target),
         settings,
         subjects=subjects,
@@ -232,7 +232,7 @@ def verification_1_1(
     )
     return [
         replace(result, conventions={**result.conventions, **_record(switches)})
-        for result in measured.results
+        for result in results
     ]
 
 

@@ -18,8 +18,8 @@ from likeness.toolkit.console import Interrupted, say
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from likeness.eval.protocols.evaluation import Evaluation
     from likeness.eval.protocols.searching import SearchEvaluation
+    from likeness.eval.protocols.verification import Evaluation
     from likeness.eval.reports.conditions import Bench
     from likeness.eval.threshold_files import Rule
 

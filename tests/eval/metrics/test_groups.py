@@ -18,8 +18,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.metrics.groups import Grouped, evaluate_groups, sides_of, table
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.metrics.verification import eer, tar_at_far
-from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
 from tests.scripts import printed
