@@ -42,7 +42,7 @@ from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.calibration import Fusion, fit_fusion
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import cllr, min_cllr, tar_threshold
-from likeness.eval.scoring import thresholds
+from likeness.eval.scoring import threshold_files, thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Scores, Trials
@@ -224,7 +224,7 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
         subjects=len(subjects),
     )
     (folder / "thresholds.json").unlink(missing_ok=True)
-    thresholds.save(folder / "thresholds.json", measured)
+    threshold_files.write_thresholds(folder / "thresholds.json", measured)
     calibrated(parts, system).save(folder / "calibration.json")
 
 

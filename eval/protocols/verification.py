@@ -189,8 +189,8 @@ class Evaluation:
             >>> model.verify("a.wav", "a.wav", far=0.5).same
             True
         """
-        from likeness.eval.scoring.thresholds import measure, save
-        from likeness.eval.threshold_files import left_out, over_subjects, place_for
+        from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
+        from likeness.eval.scoring.thresholds import left_out_text, measure, over_subjects
 
         if guarantee is not None and self.run is not None:
             warnings.warn(
@@ -201,7 +201,7 @@ class Evaluation:
         name, compared, fars = self._system, self.compared, self.settings.fars
         result = self.results[0]
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
-        path, origin = place_for(model, self.origins.get(name))
+        path, origin = path_for_scores(model, self.origins.get(name))
         thresholds, too_low = measure(
             compared.scores[name],
             origin,
@@ -216,8 +216,8 @@ class Evaluation:
             ),
         )
         if too_low:
-            warnings.warn(left_out(too_low, thresholds), stacklevel=2)
-        return save(path, thresholds)
+            warnings.warn(left_out_text(too_low, thresholds), stacklevel=2)
+        return write_thresholds(path, thresholds)
 
     def plan(self, far: float, width: float) -> str:
         """How many people a further test needs, by what these scores show.
@@ -244,7 +244,7 @@ class Evaluation:
         measured = None if pairs is None else correlation_of(scores, pairs, far)
         return Plan(far, width).text(self.settings.level, measured)
 
-    def save(self, path: File) -> None:
+    def write_thresholds(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
         write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
 
