@@ -244,7 +244,7 @@ class Evaluation:
         measured = None if pairs is None else correlation_of(scores, pairs, far)
         return Plan(far, width).text(self.settings.level, measured)
 
-    def write_thresholds(self, path: File) -> None:
+    def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
         write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
 

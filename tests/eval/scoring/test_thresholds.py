@@ -82,9 +82,8 @@ def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path
     path = tmp_path / "t.json"
 
     def store(far: float, nontargets: int = 2000) -> Thresholds:
-        return write_thresholds(
-            path, measure(scores(200, nontargets), ORIGIN, data="x", fars=[far])[0]
-        )
+        measured, _ = measure(scores(200, nontargets), ORIGIN, data="x", fars=[far])
+        return write_thresholds(path, measured)
 
     tenth = store(0.1).at(0.1)
     for _ in range(2):
