@@ -19,6 +19,7 @@ from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
 from likeness.eval.formats.subjects import Names, groupings_of, names_of, quality_by_id
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
+from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
@@ -28,7 +29,8 @@ from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluat
 from likeness.eval.results import Result, write_json
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
-from likeness.eval.scoring.thresholds import Thresholds
+from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
+from likeness.eval.scoring.thresholds import Thresholds, left_out_text, measure, over_subjects
 from likeness.eval.types import Scores, Trials
 
 if TYPE_CHECKING:
@@ -189,9 +191,6 @@ class Evaluation:
             >>> model.verify("a.wav", "a.wav", far=0.5).same
             True
         """
-        from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
-        from likeness.eval.scoring.thresholds import left_out_text, measure, over_subjects
-
         if guarantee is not None and self.run is not None:
             warnings.warn(
                 "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
@@ -237,8 +236,6 @@ class Evaluation:
             >>> "56 people" in likeness.evaluate(scores, settings).plan(far=0.01, width=0.5)
             True
         """
-        from likeness.eval.intervals.small_rates import Plan, correlation_of
-
         scores = self.compared.scores[self._system]
         pairs = self.compared.subjects.get(self._system)
         measured = None if pairs is None else correlation_of(scores, pairs, far)

@@ -18,9 +18,9 @@ from likeness.toolkit.console import Interrupted, say
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from likeness.benchmark import Bench
     from likeness.eval.protocols.searching import SearchEvaluation
     from likeness.eval.protocols.verification import Evaluation
-    from likeness.eval.reports.conditions import Bench
     from likeness.eval.scoring.threshold_files import Rule
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
