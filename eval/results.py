@@ -96,7 +96,7 @@ def metric_beside(
     return with_bounds(replace(made, conventions=shared | own), bounds)
 
 
-def write_json(
+def write_results(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
     """Writes the results as JSON of schema "likeness.results/1" (docs/reference/formats.md), whole

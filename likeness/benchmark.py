@@ -27,7 +27,7 @@ from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Difference, Outcome, holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
-from likeness.eval.metrics.groups import Part, Rate, own_rates, rates_at, sides_of
+from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
 from likeness.eval.metrics.system import Conventions, VerificationSettings
 from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
@@ -40,7 +40,7 @@ from likeness.eval.results import (
     metric_label,
     metric_text,
     with_bounds,
-    write_json,
+    write_results,
 )
 from likeness.eval.scoring.score import score
 from likeness.eval.scoring.thresholds import Far
@@ -111,7 +111,7 @@ class Bench:
     def save(self, path: File) -> None:
         """Write all results and differences to a JSON file, in the schema of results."""
         inputs = digests_of(self.files)
-        write_json(Path(path), self.results, inputs, **paired.to_json(self.paired))
+        write_results(Path(path), self.results, inputs, **paired.to_json(self.paired))
 
     @step("drawing the page")
     def report(self, folder: File, *, command: str = "likeness.bench(...) in Python") -> Path:
@@ -275,7 +275,7 @@ def _parts(
     parts = {"": np.ones(len(trials), dtype=np.bool_)}
     named = named or {id: id.partition("/")[0] for id in trials.enrol_ids + trials.probe_ids}
     for by, group_of in groupings.items():
-        sides, groups = sides_of(trials, group_of, named)
+        sides, groups = group_sides(trials, group_of, named)
         for pair in np.unique(sides, axis=0).tolist():
             name = " / ".join(groups[side] for side in pair)
             parts[f", {by} {name}".replace("  ", " ")] = (sides == pair).all(axis=1)

@@ -93,7 +93,7 @@ class Grouped:
     fte: Mapping[str, Rate] = field(default_factory=dict)
 
 
-def sides_of(
+def group_sides(
     trials: Trials, group_of: Mapping[str, str], subject_of: Mapping[str, str]
 ) -> tuple[Ints, tuple[str, ...]]:
     """Group numbers (P, 2) of the enrol and probe side of each trial, and the groups' names in

@@ -12,7 +12,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import digests_of
 from likeness.eval.metrics.identification import Searched
-from likeness.eval.results import Result, table, write_json
+from likeness.eval.results import Result, table, write_results
 from likeness.eval.types import Floats
 
 
@@ -81,7 +81,7 @@ class SearchEvaluation:
 
     def save(self, path: File) -> None:
         """Write the results as JSON, as docs/reference/formats.md describes it."""
-        write_json(Path(path), self.results, digests_of(self.files))
+        write_results(Path(path), self.results, digests_of(self.files))
 
     def report(self, folder: File, *, media: File | None = None, command: str = "") -> Path:
         """Write a self-contained page: results, curves, and queries with their nearest items.

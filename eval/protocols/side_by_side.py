@@ -131,7 +131,7 @@ def evaluate_together(
 
     Raises:
         LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
-            `measure_system` and `likeness.eval.metrics.groups.sides_of`.
+            `measure_system` and `likeness.eval.metrics.groups.group_sides`.
 
     >>> trials = Trials(("a/1", "b/1"), ("a/2", "b/2"), [0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1])
     >>> good, bad = (Scores(values, trials.target) for values in ([3, 1, 1, 3], [3, 4, 1, 2]))
@@ -205,7 +205,7 @@ def _compare_groups(
             "give an `id subject` list with --subjects"
         )
     for by, group_of in groupings.items():
-        sides = groups.sides_of(compared.trials[name], group_of, compared.subject_of)
+        sides = groups.group_sides(compared.trials[name], group_of, compared.subject_of)
         scores, subjects = compared.scores[name], compared.subjects[name]
         system = groups.evaluate_groups(name, scores, subjects, *sides, settings=settings)
         fte: dict[str, Any] = {}

@@ -26,7 +26,7 @@ from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import min_dcf_threshold, tar_threshold, threshold_at_eer
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
-from likeness.eval.results import Result, write_json
+from likeness.eval.results import Result, write_results
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
@@ -243,7 +243,7 @@ class Evaluation:
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
-        write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
+        write_results(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
 
     def test_report(self, command: str) -> dict[str, str]:
         """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
@@ -320,7 +320,7 @@ class Evaluation:
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
             training=training,
         )
-        write_json(made.with_name("report.json"), self.results, inputs, **more)
+        write_results(made.with_name("report.json"), self.results, inputs, **more)
         return made
 
 

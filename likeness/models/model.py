@@ -416,9 +416,9 @@ class Model:
 
         loaded = self.loaded
         if is_included(self.source):  # it runs in ONNX Runtime; its network lies beside it
-            from likeness.models.load import load as load_model
+            from likeness.models.load import load_named
 
-            loaded = load_model(resolved(self.source))
+            loaded = load_named(resolved(self.source))
         parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity

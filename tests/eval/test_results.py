@@ -15,7 +15,7 @@ from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.reports.verification import write_page
-from likeness.eval.results import table, write_json
+from likeness.eval.results import table, write_results
 from likeness.eval.types import Scores, Trials
 
 NUM_SUBJECTS = 8
@@ -89,7 +89,7 @@ def test_notes_name_the_system_that_they_are_of():
 def test_json_is_strict_where_no_threshold_exists(tmp_path):
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
     results = measure_system(worst, VerificationSettings(num_resamples=0), system="x")[0]
-    write_json(tmp_path / "r.json", results, {})
+    write_results(tmp_path / "r.json", results, {})
     text = (tmp_path / "r.json").read_text()
     assert "Infinity" not in text
     second = json.loads(text)["results"][1]
@@ -97,7 +97,7 @@ def test_json_is_strict_where_no_threshold_exists(tmp_path):
     assert (second["interval"], second["threshold"]) == (None, None)
     assert second["counts"] == {"targets": 1, "nontargets": 1, "subjects": None}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "r.json", [replace(results[0], value=float("nan"))], {})
+        write_results(tmp_path / "r.json", [replace(results[0], value=float("nan"))], {})
 
 
 def test_table_lines_up_and_speaks_percent(results):

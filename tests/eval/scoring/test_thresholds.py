@@ -18,7 +18,7 @@ from likeness.eval.intervals.guarantee import (
     Guarantee,
     guaranteed_threshold,
     independent_scores,
-    num_allowed,
+    num_pairs_allowed,
     pairs_needed,
 )
 from likeness.eval.scoring.origin import Origin, read_origin, write_origin
@@ -200,10 +200,10 @@ def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
     far: float, confidence: float
 ) -> None:
     least = pairs_needed(far, confidence)
-    assert num_allowed(far, confidence, least) == 0
-    assert num_allowed(far, confidence, least - 1) == -1
+    assert num_pairs_allowed(far, confidence, least) == 0
+    assert num_pairs_allowed(far, confidence, least - 1) == -1
     for size in (least, 2 * least + 7, 40 * least):
-        k = num_allowed(far, confidence, size)
+        k = num_pairs_allowed(far, confidence, size)
         assert beta.ppf(confidence, k + 1, size - k) <= far * (1 + 1e-9)
         # Of as many false accepts as trials the bound is 1.
         assert k + 1 == size or beta.ppf(confidence, k + 2, size - k - 1) > far
@@ -275,4 +275,4 @@ def test_the_threshold_is_the_lowest_score_that_the_count_allows(seed: int) -> N
     lower = scores.values[scores.values < threshold].max()
     assert (drawn >= lower).sum() > guarantee.allowed
     assert guarantee.measured_far == np.mean(scores.nontargets >= threshold)
-    assert num_allowed(FAR, CONFIDENCE, guarantee.pairs) == guarantee.allowed
+    assert num_pairs_allowed(FAR, CONFIDENCE, guarantee.pairs) == guarantee.allowed
