@@ -1,4 +1,4 @@
-"""One name, one function: each public name is an object of one module, and no other has its name."""
+"""One name, one function: a public name is the object of one module, and no other has its name."""
 
 from __future__ import annotations
 

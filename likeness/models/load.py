@@ -185,7 +185,7 @@ def read_initial(init: str) -> Initial:
     """Read the network that a recipe's `init` names.
 
     Args:
-        init: A MODEL as on the command line (likeness.models.load.load_named) whose network torch can
+        init: A MODEL as on the command line, see `load_named`, whose network torch can
             train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
             wespeaker:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID, own.py[:NAME], or another of
             its forms.
