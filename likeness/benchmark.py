@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,10 +109,14 @@ class Bench:
             *paired.notes(self.paired)[:1],
         ]
 
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read, by its path."""
+        return digests_of(self.files)
+
     def save(self, path: File) -> None:
         """Write all results and differences to a JSON file, in the schema of results."""
-        inputs = digests_of(self.files)
-        write_results(Path(path), self.results, inputs, **paired.to_json(self.paired))
+        write_results(Path(path), self.results, self.inputs, **paired.to_json(self.paired))
 
     @step("drawing the page")
     def report(self, folder: File, *, command: str = "likeness.bench(...) in Python") -> Path:
@@ -127,7 +132,7 @@ class Bench:
             heading = f"Differences to {self.paired.reference}"
             sections[heading] = table(differences[0], differences[1:], kind="t", sortable=True)
         sections["What the numbers are"] = block("lines", texts=self.sentences())
-        sections["How to make this page again"] = recompute(command, digests_of(self.files))
+        sections["How to make this page again"] = recompute(command, self.inputs)
         models = dict.fromkeys(of.system for of in self.results)
         about = f"{', '.join(models)}: {len(rows) // len(models)} conditions"
         return write(Path(folder) / "index.html", "Models under conditions", about, sections)

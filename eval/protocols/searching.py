@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import File
@@ -25,7 +25,7 @@ class Labelled(NamedTuple):
     """
 
     embeddings: Embeddings
-    labels: ArrayLike
+    labels: Sequence[Any] | NDArray[Any]
 
 
 class Answers(NamedTuple):
@@ -79,9 +79,14 @@ class SearchEvaluation:
         """Aligned text: a row per metric with its interval, the counts, the notes."""
         return table(self.results, self.notes)
 
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read, by its path."""
+        return digests_of(self.files)
+
     def save(self, path: File) -> None:
         """Write the results as JSON, as docs/reference/formats.md describes it."""
-        write_results(Path(path), self.results, digests_of(self.files))
+        write_results(Path(path), self.results, self.inputs)
 
     def report(self, folder: File, *, media: File | None = None, command: str = "") -> Path:
         """Write a self-contained page: results, curves, and queries with their nearest items.
@@ -96,20 +101,11 @@ class SearchEvaluation:
             The path of the page.
         """
         from likeness.eval.reports.media import media_of
-        from likeness.eval.reports.search import Sides, write_page
+        from likeness.eval.reports.search import write_page
 
-        function = "identify" if self.searched else "retrieve"
-        gallery = self.galleries[0] if self.galleries else None
-        sides = Sides(
-            self.queries.embeddings,
-            np.asarray(self.queries.labels).tolist(),
-            None if gallery is None else gallery.embeddings,
-            np.asarray((gallery or self.queries).labels).tolist(),
-            str(self.results[0].conventions["similarity"]),
-            media_of(media),
-            command or f"likeness.{function}(...) in Python",
-            digests_of(self.files),
-        )
+        if not command:
+            function = "identify" if self.searched else "retrieve"
+            command = f"likeness.{function}(...) in Python"
         page = Path(folder) / "index.html"
-        write_page(page, self.results, sides, searched=self.searched, rated=self.answers)
+        write_page(page, self, media_of(media), command=command)
         return page

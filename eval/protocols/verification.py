@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from platform import python_version
@@ -241,9 +242,14 @@ class Evaluation:
         measured = None if pairs is None else correlation_of(scores, pairs, far)
         return Plan(far, width).text(self.settings.level, measured)
 
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read, by its path."""
+        return digests_of(self.files)
+
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
-        write_results(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
+        write_results(Path(path), self.results, self.inputs, **self.compared.more_json())
 
     def test_report(self, command: str) -> dict[str, str]:
         """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
@@ -308,7 +314,7 @@ class Evaluation:
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
-        test_report, inputs = self.test_report(command), digests_of([*self.files, *shown])
+        test_report, inputs = self.test_report(command), self.inputs | digests_of(shown)
         more = self.compared.more_json() | {"test_report": test_report}
         made = write_page(
             Path(folder),
