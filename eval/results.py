@@ -19,6 +19,7 @@ from likeness.eval.types import counted
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
 Terms = Literal["likeness", "iso"]
+Conventions = dict[str, str | float | int]
 _COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
 
 

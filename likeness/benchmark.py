@@ -29,11 +29,12 @@ from likeness.eval.intervals.comparison import Difference, Outcome, holm, summar
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
-from likeness.eval.metrics.system import Conventions, VerificationSettings
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import (
+    Conventions,
     Result,
     aligned,
     complement,

@@ -32,6 +32,7 @@ from likeness.eval.metrics.differentials import MEASURES, Differential, differen
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import verification_metrics
 from likeness.eval.results import (
+    Conventions,
     aligned,
     bracketed,
     complement,
@@ -174,8 +175,8 @@ def evaluate_groups(
     return replace(grouped, differentials=apart)
 
 
-def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]:
-    conventions: dict[str, str | float | int] = {
+def _conventions(settings: VerificationSettings) -> Conventions:
+    conventions: Conventions = {
         "trials": "of a group: both sides in it; across groups: sides in two of them",
         "global_threshold": "set on all trials, strict, and held fixed while subjects are "
         "resampled",

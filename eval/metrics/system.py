@@ -12,10 +12,9 @@ from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import with_exact_bounds
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
-from likeness.eval.results import Result, Terms, with_bounds, with_iso_terms
+from likeness.eval.results import Conventions, Result, Terms, with_bounds, with_iso_terms
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
-Conventions = dict[str, str | float | int]
 _EER_RULES = {
     "interpolated": "interpolated between the two ROC points around FAR = FRR",
     "convex_hull": "on the convex hull of the ROC (ROCCH)",

@@ -31,7 +31,7 @@ from likeness.eval.protocols.identification import (
 )
 from likeness.eval.protocols.ijb_files import Faces, Side
 from likeness.eval.protocols.searching import Labelled, SearchEvaluation
-from likeness.eval.results import Result
+from likeness.eval.results import Conventions, Result
 from likeness.eval.scoring.templates import Method, pool
 from likeness.eval.types import Floats, Floats32, Ints, Scores, Trials, check_choice
 
@@ -278,7 +278,7 @@ def identification_1_n(
     )
 
 
-def _record(switches: Switches) -> dict[str, str | float | int]:
+def _record(switches: Switches) -> Conventions:
     """Every switch, and insightface's short form (of ijb_11.py) of the first three."""
     letters = (
         f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F"

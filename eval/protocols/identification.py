@@ -39,7 +39,7 @@ from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import Labelled, SearchEvaluation
-from likeness.eval.results import Result, with_bounds
+from likeness.eval.results import Conventions, Result, with_bounds
 from likeness.eval.types import (
     Bools,
     Floats,
@@ -49,7 +49,6 @@ from likeness.eval.types import (
     name_first,
 )
 
-Conventions = dict[str, str | float | int]
 _ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
 
 

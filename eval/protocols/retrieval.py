@@ -20,14 +20,13 @@ from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import Answers, Labelled, SearchEvaluation
-from likeness.eval.results import Result, with_bounds
+from likeness.eval.results import Conventions, Result, with_bounds
 from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
 
 Quality = Literal["norm"] | Mapping[str, float]
-Conventions = dict[str, str | float | int]
-Row = tuple[
-    str, float, Conventions, bootstrap.Bounds | None
-]  # metric, value, conventions, interval
+Row = tuple[str, float, Conventions, bootstrap.Bounds | None]
+"""A metric, its value, its conventions and its interval."""
+
 _RULES: dict[str, Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},

@@ -26,7 +26,7 @@ _BESIDE = (".onnx", ".safetensors")  # models that are one file
 
 
 def thresholds_path(model: str) -> Path | None:
-    """Where the thresholds of a model lie; None for a model that has no place for them.
+    """Where the thresholds of a model lie; None for a model that has none.
 
     Args:
         model: A MODEL, as `likeness.load` takes it.
@@ -148,8 +148,8 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
     """
     if file is not None:
         return read_thresholds(Path(file))
-    place = thresholds_path(model)
-    return read_thresholds(place) if place is not None and place.is_file() else ()
+    path = thresholds_path(model)
+    return read_thresholds(path) if path is not None and path.is_file() else ()
 
 
 def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thresholds | None, str]:
@@ -241,7 +241,7 @@ class Rule:
 
 
 def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Origin]:
-    """Where the thresholds of scores go, after checking that it is the place of their model.
+    """Where the thresholds of scores go, after checking that it belongs to their model.
 
     Args:
         to: The folder of a run, an .onnx or .safetensors file, or a .json file of any name.
@@ -261,20 +261,20 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
         )
     path = Path(to)
     if path.suffix.lower() == ".json":
-        place: Path | None = path
+        file: Path | None = path
         stored = read_thresholds(path) if path.exists() else ()
         known = [entry.origin.model for entry in stored] or [origin.model]
     else:
-        place = thresholds_path(str(to))
-        known = _digests(path, origin.model) if place is not None and path.exists() else []
-    if place is None or origin.model not in known:
+        file = thresholds_path(str(to))
+        known = _digests(path, origin.model) if file is not None and path.exists() else []
+    if file is None or origin.model not in known:
         raise LikenessError(
             f"{to} is no place for the thresholds of model {origin.model[:16]}"
             + (f", but of model {known[0][:16]}" if known else "")
             + "; name the run or .onnx file that gave the scores, or a .json file for its "
             "thresholds, which verify, gallery and serve take as --thresholds"
         )
-    return place, origin
+    return file, origin
 
 
 def _digests(path: Path, asked: str) -> list[str]:
