@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.likeness.test_ijb_pack import Small
 
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker import voxceleb
@@ -23,6 +22,7 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
 from likeness.training.recipe_files import located
 from tests import test_recipes_face, test_recipes_image, test_recipes_image_tables
+from tests.eval.protocols.test_ijb_packs import Small
 from tests.scripts import run_command
 from tests.test_recipes import vox as vox
 from tests.tiny import QUICK
