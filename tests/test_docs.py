@@ -333,7 +333,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
     else:
         routes = re.findall(
             r'(?:@app\.\w+\(|"(?:GET|POST|PUT|DELETE)",)\s*"(/\w*)',
-            (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"),
+            (ROOT / "likeness" / "service" / "_app.py").read_text(encoding="utf-8"),
         )
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
 
