@@ -154,10 +154,10 @@ def cluster(
             f"{len(items):,} items cannot be grouped, because each is compared with every other; "
             f"give 2 to {MAX_ITEMS:,}"
         )
-    given = (threshold is not None) + (num_clusters is not None)
-    if given != (method == "agglomerative"):
+    num_limits = (threshold is not None) + (num_clusters is not None)
+    if num_limits != (method == "agglomerative"):
         raise LikenessError(
-            f"{given} of threshold and num_clusters are given; agglomerative clustering needs one "
+            f"{num_limits} of threshold and num_clusters are given; agglomerative clustering needs one "
             "of them, and hdbscan finds both"
         )
     if num_clusters is not None:

@@ -155,7 +155,7 @@ def identify(
     settings = settings or IdentificationSettings()
     similarity = _similarity(settings, [queries, *apart])
     in_gallery = {id for rows in apart for id in rows.ids}
-    path_or_mapping = "first path component of the ids" if of_probes is None else "given mapping"
+    subjects_from = "first path component of the ids" if of_probes is None else "given mapping"
     evaluation = identify_labelled(
         [Labelled(rows, labels_of("gallery", rows.ids, of_gallery)) for rows in apart],
         Labelled(queries, labels_of("probe", queries.ids, of_probes)),
@@ -163,7 +163,7 @@ def identify(
         system="probes",
         conventions={
             "similarity": similarity,
-            "subjects_from": path_or_mapping,
+            "subjects_from": subjects_from,
             "probes_enrolled_themselves": len(in_gallery & {*queries.ids}),
         },
     )
