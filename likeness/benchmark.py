@@ -20,8 +20,9 @@ from likeness.conditions import Condition, damaged, parse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import File
+from likeness.eval.formats.groupings import groupings_of
 from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
-from likeness.eval.formats.subjects import Names, groupings_of, names_of, subjects_of
+from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of

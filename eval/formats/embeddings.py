@@ -17,13 +17,13 @@ formats:
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,18 @@ class Embeddings:
         if (rows < 0).any():
             raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows
+
+
+class Labelled(NamedTuple):
+    """Embeddings whose subjects or classes are known.
+
+    Attributes:
+        embeddings: Of N items or templates.
+        labels: (N,) text or integers.
+    """
+
+    embeddings: Embeddings
+    labels: Sequence[Any] | NDArray[Any]
 
 
 @step("reading embeddings")

@@ -1,11 +1,10 @@
-"""What belongs to ids: subjects, groups, seconds and qualities of lists; the subjects of trials.
+"""What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials.
 
-`names_of`, `groupings_of`, `quality_by_id` and `models_of` take a file or what it holds.
+`names_of`, `quality_by_id` and `models_of` take a file or what it holds.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +12,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
-from likeness.eval.formats.column_names import COLUMN_OF_LIST, role_of
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.types import UNKNOWN, Bools, Ints, Trials, name_first, nfc
+from likeness.eval.types import Bools, Ints, Trials, name_first, nfc
 
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
@@ -269,59 +267,6 @@ def names_of(names: Names | None) -> Mapping[str, str] | None:
     if names is None or isinstance(names, Mapping):
         return names
     return read_mapping(Path(names))
-
-
-def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[str, str]]:
-    """What the groups are -> the group of each id or subject, of one grouping or several.
-
-    Args:
-        groups: Of each a mapping, a list `id group`, or the column of a list of items, as in
-            "items.csv:sex" or "items.csv:age<18".
-
-    Raises:
-        LikenessError: There is no such file or column, or two are called the same.
-    """
-    listed = [groups] if isinstance(groups, str | PathLike | Mapping) else list(groups or ())
-    by_name: dict[str, Mapping[str, str]] = {}
-    for grouping in listed:
-        column = None if isinstance(grouping, Mapping) else COLUMN_OF_LIST.fullmatch(str(grouping))
-        if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
-            by, group_of = "", names_of(grouping) or {}
-        else:
-            by = "".join(part.strip() for part in column.groups("")[1:])
-            group_of = _groups_in(Path(column["file"]), column)
-        if by in by_name:
-            raise LikenessError(f"several groupings are called {by!r}; evaluate them one by one")
-        by_name[by] = group_of
-    return by_name
-
-
-def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
-    """The groups of items by a column of their list."""
-    from likeness.eval.items.listing import AV_SOUNDS, IMAGES, SOUNDS, list_items
-
-    items = list_items(path, suffixes=(*SOUNDS, *AV_SOUNDS, *IMAGES), missing="leave")
-    name = column["column"].strip()
-    name = name if items.has(name) else role_of(name) or name  # Gender is read as sex
-    values = [UNKNOWN if value is None else str(value) for value in items.column(name)]
-    if column["limit"]:
-        values = [_side(value, column) for value in values]
-    return dict(zip(items.ids, values, strict=True))
-
-
-def _side(value: str, column: re.Match[str]) -> str:
-    """On which side of a limit a number is."""
-    if value == UNKNOWN:
-        return value
-    limit = column["limit"][1:].strip()
-    try:
-        sign = "<" if float(value) < float(limit) else ">="
-    except ValueError:
-        raise LikenessError(
-            f"groups {column[0]}: {value!r} and {limit!r} are to be compared, and both must be "
-            "numbers"
-        ) from None
-    return f"{column['column'].strip()}{sign}{limit}"
 
 
 def quality_by_id(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.embeddings import Embeddings, Labelled
 from likeness.eval.metrics.identification import Protocol
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.similarity import pairs as score_pairs
@@ -30,7 +30,7 @@ from likeness.eval.protocols.identification import (
     identify_labelled,
 )
 from likeness.eval.protocols.ijb_files import Faces, Side
-from likeness.eval.protocols.searching import Labelled, SearchEvaluation
+from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result
 from likeness.eval.scoring.templates import Method, pool
 from likeness.eval.types import Floats, Floats32, Ints, Scores, Trials, check_choice

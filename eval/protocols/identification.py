@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of
@@ -38,7 +38,7 @@ from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.progress import step
-from likeness.eval.protocols.searching import Labelled, SearchEvaluation
+from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, with_bounds
 from likeness.eval.types import (
     Bools,

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of
@@ -19,7 +19,7 @@ from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
-from likeness.eval.protocols.searching import Answers, Labelled, SearchEvaluation
+from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, with_bounds
 from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
 
@@ -216,7 +216,7 @@ def _quality(queries: Embeddings, settings: RetrievalSettings) -> Floats | None:
 
 def _rated(
     quality: Floats, per_query: Mapping[str, Floats], codes: Counts, settings: RetrievalSettings
-) -> tuple[Answers, list[Row]]:
+) -> tuple[uncertainty.Answers, list[Row]]:
     """How well a quality (Q,) says which queries are answered wrongly: its R-AUROC.
 
     It is left out where all queries are right, or all are wrong.
@@ -230,7 +230,9 @@ def _rated(
             "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
         )
     is_norm = settings.quality == "norm"
-    answers = Answers(quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality")
+    answers = uncertainty.Answers(
+        quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality"
+    )
     auroc = uncertainty.drawn_auroc(answers.quality, answers.risk)
     value = auroc(np.ones(quality.size))
     if np.isnan(value):

@@ -4,42 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.embeddings import Labelled
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import digests_of
+from likeness.eval.intervals.uncertainty import Answers
 from likeness.eval.metrics.identification import Searched
 from likeness.eval.results import Result, table, write_results
-from likeness.eval.types import Floats
-
-
-class Labelled(NamedTuple):
-    """Embeddings whose subjects or classes are known.
-
-    Attributes:
-        embeddings: Of N items or templates.
-        labels: (N,) text or integers.
-    """
-
-    embeddings: Embeddings
-    labels: Sequence[Any] | NDArray[Any]
-
-
-class Answers(NamedTuple):
-    """Answers with what a page shows of their quality.
-
-    Attributes:
-        quality: (N,) higher for answers to be trusted more.
-        risk: (N,) 0 for right, 1 for wrong.
-        name: What the quality is.
-    """
-
-    quality: Floats
-    risk: Floats
-    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +72,21 @@ class SearchEvaluation:
             The path of the page.
         """
         from likeness.eval.reports.media import media_of
+        from likeness.eval.reports.page import recompute
         from likeness.eval.reports.search import write_page
 
         if not command:
             function = "identify" if self.searched else "retrieve"
             command = f"likeness.{function}(...) in Python"
         page = Path(folder) / "index.html"
-        write_page(page, self, media_of(media), command=command)
+        write_page(
+            page,
+            self.results,
+            self.queries,
+            self.galleries[0] if self.galleries else self.queries,
+            searched=self.searched,
+            answers=self.answers,
+            media=media_of(media),
+            again=recompute(command, self.inputs),
+        )
         return page

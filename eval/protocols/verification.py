@@ -15,9 +15,10 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
+from likeness.eval.formats.groupings import groupings_of
 from likeness.eval.formats.provenance import digests_of, files_in, likeness_version, names_of_files
 from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
-from likeness.eval.formats.subjects import Names, groupings_of, names_of, quality_by_id
+from likeness.eval.formats.subjects import Names, names_of, quality_by_id
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of

@@ -13,13 +13,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.intervals.uncertainty import risk_coverage
+from likeness.eval.formats.embeddings import Labelled
+from likeness.eval.intervals.uncertainty import Answers, risk_coverage
 from likeness.eval.metrics.cleaning import Fit
 from likeness.eval.metrics.identification import Searched, rank_hits, tpir
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import against
 from likeness.eval.progress import step
-from likeness.eval.protocols.searching import Answers, Labelled, SearchEvaluation
 from likeness.eval.reports._map import embedding_map
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from likeness.eval.reports.media import SECONDS, Media
@@ -32,10 +32,9 @@ from likeness.eval.reports.page import (
     metric_table,
     number,
     prose,
-    recompute,
     write,
 )
-from likeness.eval.results import footnotes
+from likeness.eval.results import Result, footnotes
 from likeness.eval.types import Floats
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
@@ -117,19 +116,30 @@ def nearest(
 
 @step("drawing the page")
 def write_page(
-    path: str | Path, evaluation: SearchEvaluation, media: Media, *, command: str
+    path: str | Path,
+    results: Sequence[Result],
+    queries: Labelled,
+    gallery: Labelled,
+    *,
+    searched: Sequence[Searched] = (),
+    answers: Answers | None = None,
+    media: Media,
+    again: Markup,
 ) -> None:
     """Write the page of a retrieval or an identification.
 
     Args:
         path: of the page; its folder is made.
-        evaluation: what is shown; of several galleries the nearest items are of the first.
+        results: of the whole search.
+        queries: what was searched for.
+        gallery: what was searched in, the first of several; the queries where they search each
+            other.
+        searched: of an identification, the search in each gallery.
+        answers: the quality and the risk of the queries, where a quality was measured.
         media: shows items by their ids.
-        command: makes the page again.
+        again: how to make the page again, see `likeness.eval.reports.page.recompute`.
     """
-    results, queries, searched = evaluation.results, evaluation.queries, evaluation.searched
-    gallery = evaluation.galleries[0] if evaluation.galleries else queries
-    answers = nearest(queries, gallery, str(results[0].conventions["similarity"]))
+    neighbours = nearest(queries, gallery, str(results[0].conventions["similarity"]))
     counts = ", ".join(
         f"{count:,} {_COUNTED.get(name, name.replace('_', ' '))}"
         for name, count in results[0].counts.items()
@@ -142,12 +152,12 @@ def write_page(
     sections = {
         "Results": metric_table(results) + block("lines", texts=footnotes(results)),
         "Curves": _curves(searched) if searched else EMPTY,
-        f"{name} and their nearest items": _examples(queries, gallery, answers, media),
-        "Quality": EMPTY if evaluation.answers is None else _quality(evaluation.answers),
+        f"{name} and their nearest items": _examples(queries, gallery, neighbours, media),
+        "Quality": EMPTY if answers is None else _quality(answers),
         "Embedding map": EMPTY if searched else embedding_map(queries.embeddings, labels),
         "Images and sound": prose(media.note()),
         "Conventions": prose(f"{results[0].protocol}; {listed(results[0].conventions)}", soft=True),
-        "Recompute": recompute(command, evaluation.inputs),
+        "Recompute": again,
     }
     write(Path(path), title, counts, sections)
 

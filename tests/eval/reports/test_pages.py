@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.embeddings import Embeddings, Labelled
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.bootstrap import bounds
 from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.protocols.identification import IdentificationSettings, identify
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
-from likeness.eval.protocols.searching import Labelled, SearchEvaluation
+from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.reports import search
 from likeness.eval.reports.items import html
 from likeness.eval.reports.media import Media
+from likeness.eval.reports.page import recompute
 from likeness.eval.reports.search import nearest
 
 METRICS = {
@@ -89,8 +90,15 @@ def labelled(rows: Embeddings) -> Labelled:
 
 
 def page_of(evaluation: SearchEvaluation, path: Path) -> str:
-    pictures = Media(lambda id: np.zeros((8, 8), np.uint8))
-    search.write_page(path, evaluation, pictures, command="likeness <command>")
+    search.write_page(
+        path,
+        evaluation.results,
+        evaluation.queries,
+        evaluation.galleries[0] if evaluation.galleries else evaluation.queries,
+        searched=evaluation.searched,
+        media=Media(lambda id: np.zeros((8, 8), np.uint8)),
+        again=recompute("likeness <command>", {}),
+    )
     return path.read_text(encoding="utf-8")
 
 
