@@ -5,7 +5,7 @@
         trains what is missing, then prints the tables
 
 Measures: EER with 95 % intervals over speakers, of all pairs within five folds of speakers, whose
-    second recording is damaged by likeness/benchmark.py. Then the shares of true pairs and of
+    second recording is damaged by likeness/conditions.py. Then the shares of true pairs and of
     false pairs that are accepted at the threshold that had a FAR of 1 % on the undamaged trials of
     the four other folds. Trials with a recording that a
     model refuses are left out, and counted. What is in OUT is not run again.
@@ -36,7 +36,7 @@ from peers import PEERS
 from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
 
-from likeness.benchmark import damaged, parse
+from likeness.conditions import damaged, parse
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials

@@ -6,7 +6,7 @@ Measures: the false-accept rate (FAR) and the false-reject rate at a threshold f
     was measured on half of the people of a first place, or estimated by
     likeness.eval.metrics.unlabelled from half of the items of the second one; the other half is
     tested. Two models of voices and two of faces go to other people and to five conditions each.
-    Items are damaged by likeness/benchmark.py. What is in OUT is not embedded again. What it does
+    Items are damaged by likeness/conditions.py. What is in OUT is not embedded again. What it does
     not show: places with more than 80 people, and other kinds of networks.
 Peers: the threshold of the first place as it is.
 Limit: the false-reject rate at the threshold that has a FAR of 1 % on the tested items themselves.
@@ -29,7 +29,7 @@ from corpora import items_of
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from likeness.benchmark import damaged, parse
+from likeness.conditions import damaged, parse
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item

@@ -47,7 +47,7 @@ from likeness.eval.metrics.verification import (
     min_cllr,
     sort_scores,
 )
-from likeness.eval.scoring import thresholds
+from likeness.eval.scoring import threshold_files, thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Scores, Trials
@@ -229,7 +229,7 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
         subjects=len(subjects),
     )
     (folder / "thresholds.json").unlink(missing_ok=True)
-    thresholds.save(folder / "thresholds.json", measured)
+    threshold_files.write_thresholds(folder / "thresholds.json", measured)
     calibrated(parts, system).save(folder / "calibration.json")
 
 

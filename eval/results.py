@@ -19,6 +19,7 @@ from likeness.eval.types import counted
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
 Terms = Literal["likeness", "iso"]
+Conventions = dict[str, str | float | int]
 _COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
 
 
@@ -96,7 +97,7 @@ def metric_beside(
     return with_bounds(replace(made, conventions=shared | own), bounds)
 
 
-def write_json(
+def write_results(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
     """Writes the results as JSON of schema "likeness.results/1" (docs/reference/formats.md), whole

@@ -7,215 +7,137 @@ refuse from a user, and the numbers are those of `embed`, `score` and `evaluate`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
-import soundfile
 
+from likeness.conditions import Condition, damaged, parse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.groupings import groupings_of
+from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
+from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
-from likeness.eval.formats.values import (
-    File,
-    Names,
-    files_in,
-    groupings_of,
-    names_of,
-    names_of_files,
-)
+from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Difference, Outcome, holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
-from likeness.eval.metrics.groups import Part, Rate, own_rates, rates_at, sides_of
+from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
+from likeness.eval.metrics.system import VerificationSettings
+from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
-from likeness.eval.protocols.verification import Conventions, VerificationSettings
-from likeness.eval.reports.conditions import METRICS, Bench
-from likeness.eval.results import Result, complement, with_bounds
+from likeness.eval.reports.page import block, recompute, table, write
+from likeness.eval.results import (
+    Conventions,
+    Result,
+    aligned,
+    complement,
+    interval_text,
+    metric_label,
+    metric_text,
+    with_bounds,
+    write_results,
+)
 from likeness.eval.scoring.score import score
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
-from likeness.modalities.speaker.audio import read, resample
-from likeness.modalities.speaker.augment import add_noise
-from likeness.modalities.speaker.codec import round_trip
-from likeness.modalities.speaker.decoding import Wave
-from likeness.modalities.speaker.noise import reverberate
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
-from likeness.toolkit.data.images import decode_bytes, encode, file_bytes
 from likeness.toolkit.models.embed import embed_where_readable
 
-# Of each condition the number N where none is named, the largest one, and what is done. 0: no N.
-_RECORDINGS = {
-    "mp3": (0.0, 0.0, "mp3 at about 64 kbit/s"),
-    "ogg": (0.0, 0.0, "Ogg Vorbis at about 45 kbit/s"),
-    "opus": (0.0, 0.0, "Opus at about 16 kbit/s"),
-    "8khz": (0.0, 0.0, "a rate of 8 kHz"),
-    "noise": (20.0, 100.0, "white noise, N dB below the recording"),
-    "reverb": (0.5, 10.0, "a synthetic room, whose echo falls by 60 dB in N s"),
-    "quiet": (20.0, 100.0, "N dB less level, at 16 bits"),
-}
-_PICTURES = {
-    "jpeg": (30.0, 100.0, "JPEG of quality N"),
-    "blur": (2.0, 100.0, "a Gaussian blur of N pixels"),
-    "small": (32.0, 10_000.0, "a shorter edge of N pixels, enlarged again"),
-    "dark": (30.0, 100.0, "N % of the light"),
-    "mirror": (0.0, 0.0, "left and right changed"),
-}
-_RATE_HZ = 16_000
 CLEAN, PROTOCOL = "clean", "verification 1:1"
+METRICS = ("eer", "far", "frr")
 _MARK = "\0"  # between the name of a condition and an id
 
 
-class Condition(NamedTuple):
-    """What is done to an item.
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What `bench` measured.
 
     Attributes:
-        name: As it was written, such as "noise20".
-        kind: Such as "noise".
-        value: The number, such as 20.0; 0 where the kind has none.
-        text: What is done, in words.
+        results: Of each condition and model: "eer", "far" and "frr" where they can be, and
+            "refused", the share of the recordings or pictures that the model refused. Their
+            conventions say the condition and the groups, as in "mp3, room flat / studio".
+        paired: The differences to the first model, on the trials that all models scored. Its
+            systems are called "model, condition".
+        notes: What was done and at which thresholds, a sentence each.
+        files: What was read.
     """
 
-    name: str
-    kind: str
-    value: float
-    text: str
+    results: Sequence[Result]
+    paired: Paired
+    notes: Sequence[str]
+    files: Sequence[Path]
 
+    def __str__(self) -> str:
+        tables = [aligned(rows) for rows in (self.rows(), paired.rows(self.paired)) if rows]
+        return "\n\n".join(map("\n".join, [*tables, self.sentences()]))
 
-def room(seconds: float, rate_hz: int, rng: np.random.Generator) -> Any:
-    """Draw the impulse response of a room: noise that dies away behind a direct sound.
+    def rows(self) -> list[list[str]]:
+        """The head and a row of text for each condition and model."""
+        cells: dict[tuple[str, str], dict[str, Result]] = {}
+        for each in self.results:
+            key = str(each.conventions["condition"]), each.system
+            cells.setdefault(key, {})[each.metric] = each
+        head = ["condition", "model", *map(metric_label, METRICS), "trials", "refused"]
+        rows = [head]
+        for key, cell in cells.items():
+            counts = cell["refused"].counts
+            num = (counts["targets"] or 0) + (counts["nontargets"] or 0)
+            texts = {
+                metric: f"{metric_text(metric, of.value)} {interval_text(of)}".rstrip()
+                for metric, of in cell.items()
+            }
+            rates = (texts.get(metric, "-") for metric in METRICS)
+            refused = f"{counts['refused']:,} of {counts['items']:,}"
+            rows.append([*key, *rates, f"{num:,}", refused])
+        return rows
 
-    Both have the same energy, as at a distance of one or two metres. Source: J.-D. Polack, La
-    transmission de l'énergie sonore dans les salles, 1988.
+    def sentences(self) -> list[str]:
+        """What the numbers are, a sentence or two each."""
+        return [
+            *self.notes,
+            "A trial of which a model refused a side is not scored. Intervals: 95 % bootstrap over "
+            "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, "
+            "and exact bounds where no error was seen.",
+            *paired.notes(self.paired)[:1],
+        ]
 
-    Args:
-        seconds: The time in which the echo falls by 60 dB.
-        rate_hz: The rate in Hz.
-        rng: The generator of the noise.
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read, by its path."""
+        return digests_of(self.files)
 
-    Returns:
-        (samples,) float32. The first one is the direct sound, 1.
+    def save(self, path: File) -> None:
+        """Write all results and differences to a JSON file, in the schema of results."""
+        write_results(Path(path), self.results, self.inputs, **paired.to_json(self.paired))
 
-    Example:
-        >>> response = room(0.5, 16_000, np.random.default_rng(0))
-        >>> response.shape, float(response[0]), round(float(np.sum(response**2)), 3)
-        ((8000,), 1.0, 2.0)
-    """
-    samples = np.arange(int(seconds * rate_hz))
-    tail = rng.standard_normal(samples.size) * 10 ** (-3 * samples / (seconds * rate_hz))
-    tail[0] = 0.0
-    response = (tail / np.sqrt(np.sum(tail**2))).astype(np.float32)
-    response[0] = 1.0
-    return response
+    @step("drawing the page")
+    def report(self, folder: File, *, command: str = "likeness.bench(...) in Python") -> Path:
+        """Write a self-contained page, folder/index.html, and return its path.
 
-
-def parse(names: Sequence[str], modality: str) -> list[Condition]:
-    """Read the names of conditions.
-
-    Args:
-        names: Such as "mp3" and "noise20".
-        modality: "speaker", "face" or "image".
-
-    Raises:
-        LikenessError: A name is not known, or its number is out of range.
-
-    Example:
-        >>> [(one.name, one.value) for one in parse(["mp3", "noise15", "reverb"], "speaker")]
-        [('mp3', 0.0), ('noise15', 15.0), ('reverb', 0.5)]
-    """
-    known = _RECORDINGS if modality == "speaker" else _PICTURES
-    found = []
-    for name in dict.fromkeys(names):
-        split = re.fullmatch(r"(.*?)(\d+(?:\.\d+)?)?", name, re.DOTALL)
-        kind, number = (name, None) if name in known or not split else split.groups()
-        usual, most, text = known.get(kind, (0.0, -1.0, ""))
-        value = float(number or usual)
-        if not (0 < value <= most or value == most):
-            listed = [f"{each}N (up to {of[1]:g})" if of[1] else each for each, of in known.items()]
-            raise LikenessError(
-                f"condition {name!r} is not known for {modality} models; there is "
-                f"{', '.join(listed)}"
-            )
-        found.append(Condition(name, kind, value, re.sub(r"\bN\b", f"{value:g}", text)))
-    return found
-
-
-def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Path:
-    """Write an item as it is in a condition. The same id gets the same noise and the same room.
-
-    A recording is brought to 16 kHz first and becomes a FLAC file of 16 bits. A picture becomes a
-    PNG file.
-
-    Args:
-        item: The item.
-        condition: What is done to it.
-        modality: "speaker", "face" or "image".
-        folder: Where the file is written.
-
-    Returns:
-        The file.
-
-    Raises:
-        LikenessError: The item cannot be read.
-    """
-    if modality != "speaker":
-        pixels = decode_bytes(file_bytes(item), item.name)
-        path = folder / "damaged.png"
-        path.write_bytes(encode(_picture(pixels, *condition[1:3])))
-        return path
-    wave = _sound(read(item, rate_hz=_RATE_HZ), condition, crc32(item.id.encode()))
-    path = folder / "damaged.flac"
-    full = max(1.0, float(np.abs(wave).max()))  # nothing is clipped
-    soundfile.write(path, wave / full, _RATE_HZ, subtype="PCM_16")
-    return path
-
-
-def _sound(wave: Wave, condition: Condition, seed: int) -> Wave:
-    """A wave in a condition."""
-    kind, value, rng = condition.kind, condition.value, np.random.default_rng(seed)
-    match kind:  # the compressions give these rates at 16 kHz
-        case "mp3":
-            return round_trip(wave, "mp3", compression=0.0)
-        case "ogg":
-            return round_trip(wave, "vorbis", compression=0.6)
-        case "opus":
-            return round_trip(wave, "opus", compression=0.96)
-        case "8khz":
-            return resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ)
-        case "noise":
-            return add_noise(wave, rng, snr_db=(value, value), color=(0.0, 0.0))
-        case "reverb":
-            return reverberate(wave, room(value, _RATE_HZ, rng))
-    return wave * np.float32(10 ** (-value / 20))
-
-
-def _picture(pixels: Any, kind: str, value: float) -> Any:
-    """Pixels in a condition."""
-    match kind:
-        case "jpeg":
-            return decode_bytes(encode(pixels, ".jpg", quality=round(value)), kind)
-        case "blur":
-            import cv2
-
-            return cv2.GaussianBlur(pixels, (0, 0), value)
-        case "small":
-            import cv2
-
-            share = min(1.0, max(1.0, value) / min(pixels.shape[:2]))
-            shrunk = cv2.resize(pixels, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
-            return cv2.resize(shrunk, pixels.shape[1::-1], interpolation=cv2.INTER_CUBIC)
-        case "dark":
-            return np.rint(pixels * (value / 100)).astype(np.uint8)
-    return np.ascontiguousarray(pixels[:, ::-1])
+        Args:
+            folder: Made if it does not exist.
+            command: Makes the page again.
+        """
+        head, *rows = self.rows()
+        sections = {"Results": table(head, rows, kind="t", sortable=True)}
+        if differences := paired.rows(self.paired):
+            heading = f"Differences to {self.paired.reference}"
+            sections[heading] = table(differences[0], differences[1:], kind="t", sortable=True)
+        sections["What the numbers are"] = block("lines", texts=self.sentences())
+        sections["How to make this page again"] = recompute(command, self.inputs)
+        models = dict.fromkeys(of.system for of in self.results)
+        about = f"{', '.join(models)}: {len(rows) // len(models)} conditions"
+        return write(Path(folder) / "index.html", "Models under conditions", about, sections)
 
 
 class _Scored(NamedTuple):
@@ -360,7 +282,7 @@ def _parts(
     parts = {"": np.ones(len(trials), dtype=np.bool_)}
     named = named or {id: id.partition("/")[0] for id in trials.enrol_ids + trials.probe_ids}
     for by, group_of in groupings.items():
-        sides, groups = sides_of(trials, group_of, named)
+        sides, groups = group_sides(trials, group_of, named)
         for pair in np.unique(sides, axis=0).tolist():
             name = " / ".join(groups[side] for side in pair)
             parts[f", {by} {name}".replace("  ", " ")] = (sides == pair).all(axis=1)

@@ -231,7 +231,6 @@ def test_only_checkpoints_import_by_name() -> None:
         if "importlib.import_module(" in path.read_text(encoding="utf-8")
     }
     optional = {
-        "likeness/__init__.py",  # its public names, when they are first used
         "likeness/models/_speechbrain.py",
         "toolkit/backbones/ecapa.py",
     }

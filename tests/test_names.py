@@ -20,7 +20,7 @@ from likeness.eval.formats.trials import read_scores, read_trials, write_scores,
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.listing import read_rttm
-from likeness.eval.metrics.groups import sides_of
+from likeness.eval.metrics.groups import group_sides
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
@@ -56,7 +56,7 @@ def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
     mapping = read_mapping(tmp_path / "subjects.txt")
     subjects, _ = subjects_of(trials, mapping)
     assert subjects[0].tolist() == [0, 1]
-    sides, _ = sides_of(trials, read_mapping(tmp_path / "groups.txt"), mapping)
+    sides, _ = group_sides(trials, read_mapping(tmp_path / "groups.txt"), mapping)
     assert sides.tolist() == [[0, 0], [1, 0]]
 
 

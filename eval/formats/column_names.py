@@ -8,6 +8,11 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.lists import is_number
 
 Words = Mapping[str, tuple[str, ...]]
+ColumnNames = str | Mapping[str, str]
+"""Such as "enrol=a,probe=b,label=c"; or the same as a mapping."""
+
+COLUMN_OF_LIST = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
+"""Such as "items.csv:sex" and "items.csv:age<18"."""
 
 # What a column is, and the names that it has: in small letters, without blanks, _, - and dots.
 # Trial lists, scores and pairs of files.

@@ -17,20 +17,20 @@ formats:
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import _kaldi, npz, parquet
-from likeness.eval.formats.files import atomic_path, refuse_device, size_limit
+from likeness.eval.formats.files import File, atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
 from likeness.eval.types import Floats, Floats32, name_first, nfc, norms_of, quoted, unit_rows
 
@@ -158,6 +158,18 @@ class Embeddings:
         return rows
 
 
+class Labelled(NamedTuple):
+    """Embeddings whose subjects or classes are known.
+
+    Attributes:
+        embeddings: Of N items or templates.
+        labels: (N,) text or integers.
+    """
+
+    embeddings: Embeddings
+    labels: Sequence[Any] | NDArray[Any]
+
+
 @step("reading embeddings")
 def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     """Reads the embeddings of a file in one of the formats above.
@@ -197,6 +209,13 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     except (ValueError, RecursionError) as error:
         text = str(error)
         raise LikenessError(text if str(path) in text else f"{path}: {text}") from None
+
+
+def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
+    """The embeddings, read if they are in a file."""
+    if isinstance(embeddings, Embeddings):
+        return embeddings
+    return read_embeddings(embeddings)
 
 
 @step("writing embeddings")

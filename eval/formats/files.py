@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 from unicodedata import normalize
@@ -32,6 +33,7 @@ _BLOCK = 1 << 24  # bytes
 _MAX_JSON = 1 << 27  # bytes
 
 T = TypeVar("T")
+File = str | PathLike[str]
 
 
 def bounded(path: Path, limit: int) -> bytes:

@@ -1,17 +1,24 @@
-"""What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials."""
+"""What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials.
+
+`names_of`, `quality_by_id` and `models_of` take a file or what it holds.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
-from likeness.eval.formats.files import text_lines
+from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
 from likeness.eval.types import Bools, Ints, Trials, name_first, nfc
+
+Names = File | Mapping[str, str]
+Models = File | Mapping[str, Sequence[str]]
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -253,3 +260,30 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     if not models:
         raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")
     return {model: tuple(items) for model, items in models.items()}
+
+
+def names_of(names: Names | None) -> Mapping[str, str] | None:
+    """The subject, class or group of each id, read if they are in a file."""
+    if names is None or isinstance(names, Mapping):
+        return names
+    return read_mapping(Path(names))
+
+
+def quality_by_id(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:
+    """The quality of each id, read if it is in a file.
+
+    Args:
+        quality: "norm", which stays as it is; a mapping; or a list `id quality`.
+    """
+    if isinstance(quality, Mapping):
+        return quality
+    if isinstance(quality, str) and quality == "norm":
+        return "norm"
+    return read_numbers(Path(quality), "quality")
+
+
+def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:
+    """The items that enrol each model, read if they are in a file."""
+    if models is None or isinstance(models, Mapping):
+        return models
+    return read_enrolment(Path(models))

@@ -70,7 +70,7 @@ def check_confidence(confidence: float) -> None:
         raise LikenessError(f"confidence {confidence}: give a number between 0 and 1, such as 0.95")
 
 
-def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
+def num_pairs_allowed(far: float, confidence: float, num_pairs: int) -> int:
     """In how many of n independent nontarget trials a false accept may be allowed.
 
     Args:
@@ -82,8 +82,8 @@ def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
         The largest number below n; -1 if n is too small for any.
 
     Example:
-        >>> num_allowed(0.01, 0.95, 298), num_allowed(0.01, 0.95, 299), num_allowed(0.01, 0.95, 473)
-        (-1, 0, 1)
+        >>> [num_pairs_allowed(0.01, 0.95, num_pairs) for num_pairs in (298, 299, 473)]
+        [-1, 0, 1]
     """
     from scipy.special import bdtr  # slow to import, needed here only
 
@@ -205,7 +205,7 @@ def guaranteed_threshold(
         raise LikenessError(f"far {far}: a guaranteed false-accept rate lies between 0 and 1")
     pairs = np.asarray(subjects)[~scores.target]
     drawn = np.sort(independent_scores(scores.nontargets, pairs))
-    allowed = num_allowed(far, confidence, drawn.size)
+    allowed = num_pairs_allowed(far, confidence, drawn.size)
     if allowed < 0:
         needed = pairs_needed(far, confidence)
         raise LikenessError(

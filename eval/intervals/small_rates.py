@@ -60,7 +60,7 @@ def bound_of(metric: str, drawn: tuple[Drawn, Drawn], settings: Any) -> Bounds:
             both errors at once, so that each has half of what is left. Their costs are of a DCF.
 
     Example:
-        >>> from likeness.eval.protocols.verification import VerificationSettings
+        >>> from likeness.eval.metrics.system import VerificationSettings
         >>> people, pairs = Drawn(100, "subjects"), Drawn(9, "pairs")
         >>> ends, _ = bound_of("global_tar(eer)", (people, pairs), VerificationSettings())
         >>> round(ends[0], 4), ends[1]

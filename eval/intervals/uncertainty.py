@@ -44,6 +44,20 @@ class RiskCoverage(NamedTuple):
     quality: Floats
 
 
+class Answers(NamedTuple):
+    """Answers with what a page shows of their quality.
+
+    Attributes:
+        quality: (N,) higher for answers to be trusted more.
+        risk: (N,) 0 for right, 1 for wrong.
+        name: What the quality is.
+    """
+
+    quality: Floats
+    risk: Floats
+    name: str
+
+
 def risk_coverage(quality: ArrayLike, risk: ArrayLike) -> RiskCoverage:
     """The mean risk of the answers that are kept, as those of low quality are left out.
 

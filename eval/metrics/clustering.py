@@ -1,84 +1,198 @@
 """Grouping unknown items by their embeddings: how many subjects are there, and which is whose?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.subjects import Names, labels_of, names_of
+from likeness.eval.formats.writing import write_rows
+from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import nmi_of
-from likeness.eval.metrics.similarity import matrix
+from likeness.eval.metrics.similarity import matrix as score_matrix
 from likeness.eval.progress import step
-from likeness.eval.types import check_choice, check_counts
+from likeness.eval.types import Floats32, check_choice, check_counts
 
 Method = Literal["agglomerative", "hdbscan"]
 MAX_ITEMS = 10_000  # whose scores and distances take 3 GB at most
 
 
-@step("clustering")
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """The clusters of N items.
+
+    Attributes:
+        embeddings: What was grouped.
+        numbers: The cluster of each item (N,), from 1 by size; 0 stands for none.
+        similarity: How embeddings were compared.
+        how: How the clusters were found, as a sentence.
+    """
+
+    embeddings: Embeddings
+    numbers: Counts
+    similarity: str
+    how: str
+
+    def __len__(self) -> int:
+        """How many clusters there are."""
+        return int(self.numbers.max(initial=0))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} clusters of {len(self.embeddings)} items>"
+
+    def agreement(self, labels: Names | None = None) -> dict[str, float]:
+        """Say how well the clusters agree with labels that are known: purity, NMI and BCubed.
+
+        Args:
+            labels: The label of each id, as an `id label` list or a mapping. By default the first
+                folder of the ids.
+
+        Raises:
+            LikenessError: Ids have no label.
+
+        Example:
+            >>> import likeness
+            >>> embeddings = likeness.load("runs/voices").embed("voices")
+            >>> grouped = likeness.cluster(embeddings, num_clusters=4)
+            >>> sorted(grouped.agreement())
+            ['bcubed_f1', 'bcubed_precision', 'bcubed_recall', 'nmi', 'purity']
+        """
+        known = labels_of("clusters", self.embeddings.ids, names_of(labels), "label")
+        return agreement(known, self.numbers)
+
+    def save(self, path: File) -> None:
+        """Write a table of text with the columns id and cluster, whole or not at all.
+
+        Args:
+            path: The file; it ends in .csv or .tsv.
+        """
+        rows = list(zip(self.embeddings.ids, self.numbers.tolist(), strict=True))
+        write_rows(Path(path), ["id", "cluster"], rows)
+
+    def report(
+        self,
+        folder: File,
+        *,
+        media: File | Mapping[str, Path] | None = None,
+        command: str = "likeness.cluster(...) in Python",
+    ) -> Path:
+        """Write a self-contained page that shows every cluster.
+
+        Args:
+            folder: Where `index.html` is written; it is made if it does not exist.
+            media: Folder of the recordings or images that the ids name, a list `id path`, or a
+                mapping from ids to files. The page then shows them.
+            command: Makes the page again.
+
+        Returns:
+            The path of the page.
+        """
+        from likeness.eval.reports.media import media_of
+        from likeness.eval.reports.search import clustering
+
+        inside = self.numbers > 0
+        fit = fit_of(self.embeddings.unit()[inside], self.numbers[inside] - 1)
+        return clustering(
+            Path(folder),
+            self.embeddings.ids,
+            self.numbers,
+            fit,
+            how=self.how,
+            command=command,
+            media=media_of(media),
+        )
+
+
 def cluster(
-    rows: ArrayLike,
+    embeddings: File | Embeddings,
     *,
-    similarity: str = "cosine",
     threshold: float | None = None,
     num_clusters: int | None = None,
     method: Method = "agglomerative",
-) -> Counts:
-    """Group embeddings that are alike.
+    source: str = "",
+) -> Clusters:
+    """Group items that are alike: how many subjects are there, and which item is whose?
 
-    "agglomerative" joins the two clusters with the highest mean similarity of their members
-    (average linkage) until no mean reaches the threshold, or so many clusters are left. "hdbscan"
-    (Campello et al. 2013) finds dense groups by itself, and leaves out what belongs to none.
+    "agglomerative" joins the two clusters with the highest mean score of their members (average
+    linkage) until no mean reaches the threshold, or so many clusters are left. "hdbscan" (Campello
+    et al. 2013) finds dense groups by itself, and leaves out what belongs to none.
 
     Args:
-        rows: Raw embeddings (N, D).
-        similarity: A name of `likeness.eval.metrics.similarity` that is symmetric.
-        threshold: The least mean score of the members of two clusters that are joined.
+        embeddings: N items, at most 10,000, or a file of them. Their meta names the similarity,
+            which is symmetric; cosine where it names none.
+        threshold: Two clusters are joined if the mean score of their members is at least this,
+            such as `model.thresholds.at(0.01).value`.
         num_clusters: How many clusters there are, in place of a threshold.
-        method: How the clusters are found.
+        method: How the clusters are found; "hdbscan" needs neither of both.
+        source: Where the threshold comes from, as the page will say it.
 
     Returns:
-        (N,) the cluster of each item: 1 for the largest one, then by size and first item; 0 stands
-        for none.
+        The clusters, the largest first, then by their first item.
 
     Raises:
-        LikenessError: Not one of threshold and number is given, or one beside "hdbscan"; there are
-            fewer than 2 or more than 10,000 rows, or a number is outside its range.
+        LikenessError: The file does not exist. Not one of threshold and number is given, or one
+            beside "hdbscan"; there are fewer than 2 or more than 10,000 items, or a number is
+            outside its range.
 
     Example:
-        >>> cluster([[1, 0], [0, 1], [2, 0.1], [3, 0]], threshold=0.9).tolist()
+        >>> items = Embeddings(("a", "b", "c", "d"), [[1, 0], [0, 1], [2, 0.1], [3, 0]])
+        >>> cluster(items, threshold=0.9).numbers.tolist()
         [1, 2, 1, 1]
     """
-    values = np.asarray(rows, dtype=np.float32)
+    items = embeddings_of(embeddings)
     check_choice("method", method, get_args(Method))
-    if not 2 <= len(values) <= MAX_ITEMS:
+    if not 2 <= len(items) <= MAX_ITEMS:
         raise LikenessError(
-            f"{len(values):,} items cannot be grouped, because each is compared with every other; "
+            f"{len(items):,} items cannot be grouped, because each is compared with every other; "
             f"give 2 to {MAX_ITEMS:,}"
         )
-    given = (threshold is not None) + (num_clusters is not None)
-    if given != (method == "agglomerative"):
+    num_limits = (threshold is not None) + (num_clusters is not None)
+    if num_limits != (method == "agglomerative"):
         raise LikenessError(
-            f"{given} of threshold and num_clusters are given; agglomerative clustering needs one "
-            "of them, and hdbscan finds both"
+            f"{num_limits} of threshold and num_clusters are given; agglomerative clustering needs "
+            "one of them, and hdbscan finds both"
         )
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])
-        if num_clusters > len(values):
-            raise LikenessError(f"num_clusters {num_clusters}: there are {len(values)} items only")
+        if num_clusters > len(items):
+            raise LikenessError(f"num_clusters {num_clusters}: there are {len(items)} items only")
+    similarity = items.meta.get("similarity") or "cosine"
     if method == "hdbscan":
-        return _by_size(_hdbscan(_distances(values, similarity)[0]))
+        how = f"They were found by HDBSCAN with at least 2 items in each, by {similarity}."
+    elif threshold is not None:
+        how = (
+            f"They were found by average linkage, cut at a mean score ({similarity}) of "
+            f"{threshold:.4g}" + (f": {source}." if source else ".")
+        )
+    else:
+        how = f"They were found by average linkage ({similarity}), cut into {num_clusters}."
+    labels = _labels(items.matrix, similarity, threshold, num_clusters)
+    return Clusters(items, _by_size(labels), similarity, how)
+
+
+@step("clustering")
+def _labels(
+    matrix: Floats32, similarity: str, threshold: float | None, num_clusters: int | None
+) -> Counts:
+    """The cluster of each row of a matrix (N, D), by HDBSCAN without threshold and number."""
+    distances, nearest = _distances(matrix, similarity)
+    if threshold is None and num_clusters is None:
+        return _hdbscan(distances)
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, needed here only
 
-    distances, nearest = _distances(values, similarity)
     tree = linkage(distances, method="average")
-    if threshold is not None:
-        cut = fcluster(tree, nearest - threshold, criterion="distance")
-        return _by_size(np.asarray(cut, dtype=np.int64))
-    return _by_size(_cut_into(tree, num_clusters or 1))
+    if threshold is None:
+        return _cut_into(tree, num_clusters or 1)
+    cut = fcluster(tree, nearest - threshold, criterion="distance")
+    return np.asarray(cut, dtype=np.int64)
 
 
 def agreement(labels: Sequence[str], clusters: Counts) -> dict[str, float]:
@@ -118,7 +232,7 @@ def _distances(values: NDArray[np.float32], similarity: str) -> tuple[NDArray[np
     """The distances of all pairs, as scipy.cluster.hierarchy takes them, and the score of
     distance 0: a distance is this minus the mean score of both directions.
     """
-    scores = matrix(values, values, similarity)
+    scores = score_matrix(values, values, similarity)
     num = len(scores)
     distances = np.empty(num * (num - 1) // 2)
     place = 0

@@ -29,9 +29,10 @@ from likeness.eval.intervals.bootstrap import (
 from likeness.eval.intervals.resampling import Cells, ranked
 from likeness.eval.intervals.small_rates import NO_ERROR, exact_bounds, with_exact_bounds
 from likeness.eval.metrics.differentials import MEASURES, Differential, differentials
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import verification_metrics
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import (
+    Conventions,
     aligned,
     bracketed,
     complement,
@@ -93,7 +94,7 @@ class Grouped:
     fte: Mapping[str, Rate] = field(default_factory=dict)
 
 
-def sides_of(
+def group_sides(
     trials: Trials, group_of: Mapping[str, str], subject_of: Mapping[str, str]
 ) -> tuple[Ints, tuple[str, ...]]:
     """Group numbers (P, 2) of the enrol and probe side of each trial, and the groups' names in
@@ -135,7 +136,7 @@ def evaluate_groups(
     """Rates of every group of one system at the global thresholds and at its own.
 
     subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names:
-    of the groups. settings: FARs, rules and resamples as for `evaluate`; the
+    of the groups. settings: FARs, rules and resamples as for `measure_system`; the
     thresholds are strict. LikenessError: an empty class over all trials, labels that contradict the
     subjects.
     """
@@ -174,8 +175,8 @@ def evaluate_groups(
     return replace(grouped, differentials=apart)
 
 
-def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]:
-    conventions: dict[str, str | float | int] = {
+def _conventions(settings: VerificationSettings) -> Conventions:
+    conventions: Conventions = {
         "trials": "of a group: both sides in it; across groups: sides in two of them",
         "global_threshold": "set on all trials, strict, and held fixed while subjects are "
         "resampled",
@@ -207,15 +208,15 @@ def own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rat
     if not (part.scores.targets.size and part.scores.nontargets.size):
         return dict.fromkeys(metrics, Rate(None)), {}
     only_rates = replace(settings, p_targets=(), llr=False)
-    measured = evaluate(part.scores, only_rates, subjects=part.subjects)
+    results, resamples = measure_system(part.scores, only_rates, subjects=part.subjects)
     rates = {
         result.metric: Rate(
             result.value, result.interval, str(result.conventions.get("interval_note", ""))
         )
-        for result in measured.results
+        for result in results
         if result.metric in metrics
     }
-    return rates, dict(measured.resamples or {})
+    return rates, dict(resamples or {})
 
 
 def rates_at(

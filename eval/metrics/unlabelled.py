@@ -58,7 +58,7 @@ def check_far(far: float) -> None:
         )
 
 
-def thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> list[float]:
+def estimated_thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> list[float]:
     """Estimate the cosines that given shares of the pairs of different people reach.
 
     Args:
@@ -73,8 +73,8 @@ def thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> list[float]
 
     Example:
         >>> people = np.random.default_rng(0).normal(size=(200, 64))
-        >>> (found,) = thresholds(people / np.linalg.norm(people, axis=1, keepdims=True), [0.01])
-        >>> round(found, 1)
+        >>> people /= np.linalg.norm(people, axis=1, keepdims=True)
+        >>> round(estimated_thresholds(people, [0.01])[0], 1)
         0.3
     """
     if len(unit) < LEAST_ITEMS:

@@ -18,21 +18,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.embeddings import Embeddings, Labelled
 from likeness.eval.metrics.identification import Protocol
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.similarity import pairs as score_pairs
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import TarRule
 from likeness.eval.progress import step
 from likeness.eval.protocols.identification import (
     IdentificationSettings,
-    Identified,
-    Labelled,
     identify_labelled,
 )
 from likeness.eval.protocols.ijb_files import Faces, Side
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.results import Result
+from likeness.eval.protocols.searching import SearchEvaluation
+from likeness.eval.results import Conventions, Result
 from likeness.eval.scoring.templates import Method, pool
 from likeness.eval.types import Floats, Floats32, Ints, Scores, Trials, check_choice
 
@@ -223,7 +222,7 @@ def verification_1_1(
     x, rows = _those_of(pooled, pairs.enrol_ids)
     y, columns = _those_of(pooled, pairs.probe_ids)
     values = score_pairs(x, y, rows[pairs.enrol], columns[pairs.probe], switches.similarity)
-    measured = evaluate(
+    results, _ = measure_system(
         Scores(values, pairs.target),
         settings,
         subjects=subjects,
@@ -233,7 +232,7 @@ def verification_1_1(
     )
     return [
         replace(result, conventions={**result.conventions, **_record(switches)})
-        for result in measured.results
+        for result in results
     ]
 
 
@@ -256,7 +255,7 @@ def identification_1_n(
     probes: Side,
     switches: Switches,
     settings: IdentificationSettings,
-) -> Identified:
+) -> SearchEvaluation:
     """Rank-k and TPIR@FPIR of the probe templates in the galleries (G1 and G2), by the protocol of
     the switches: open ones keep the galleries apart, closed merges.
 
@@ -279,7 +278,7 @@ def identification_1_n(
     )
 
 
-def _record(switches: Switches) -> dict[str, str | float | int]:
+def _record(switches: Switches) -> Conventions:
     """Every switch, and insightface's short form (of ijb_11.py) of the first three."""
     letters = (
         f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F"

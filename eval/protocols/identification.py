@@ -2,18 +2,21 @@
 results and as a table.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.subjects import labels_of
+from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import files_in
+from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.intervals.bootstrap import (
     Drawn,
     bounds,
@@ -35,7 +38,8 @@ from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.progress import step
-from likeness.eval.results import Result, with_bounds
+from likeness.eval.protocols.searching import SearchEvaluation
+from likeness.eval.results import Conventions, Result, with_bounds
 from likeness.eval.types import (
     Bools,
     Floats,
@@ -45,7 +49,6 @@ from likeness.eval.types import (
     name_first,
 )
 
-Conventions = dict[str, str | float | int]
 _ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
 
 
@@ -111,97 +114,60 @@ class _Measure(NamedTuple):
     behind: Drawn
 
 
-class Labelled(NamedTuple):
-    """Embeddings whose subjects are known.
-
-    Attributes:
-        embeddings: Of N items or templates, in memory or in their file.
-        subjects: (N,) text or integers. Several items of one subject count by the best score.
-    """
-
-    embeddings: Embeddings
-    subjects: ArrayLike
-
-
-class Identified(NamedTuple):
-    """What was measured of a search.
-
-    Attributes:
-        results: In the order of the table.
-        notes: What was left out and why, one sentence each.
-        searched: The search in each gallery, for curves.
-    """
-
-    results: list[Result]
-    notes: list[str]
-    searched: Sequence[Searched] = ()
-
-    def __repr__(self) -> str:
-        return self.table().rstrip("\n")
-
-    def table(self) -> str:
-        """Aligned text: a row per metric with its interval, the counts, the notes."""
-        rules = dict.fromkeys(
-            f"TPIR: {result.conventions['rule']}."
-            for result in self.results
-            if "rule" in result.conventions
-        )
-        return report.table(self.results, [*rules, *self.notes])
-
-
-@step("measuring")
 def identify(
-    galleries: Embeddings | Sequence[Embeddings],
-    probes: Embeddings,
-    settings: IdentificationSettings = IdentificationSettings(),
+    gallery: File | Embeddings | Sequence[File | Embeddings],
+    probes: File | Embeddings,
+    settings: IdentificationSettings | None = None,
     *,
-    gallery_subjects: Mapping[str, str] | None = None,
-    probe_subjects: Mapping[str, str] | None = None,
-    system: str = "probes",
-) -> Identified:
-    """Searches every probe in a gallery: rank-k and TPIR@FPIR.
+    gallery_subjects: Names | None = None,
+    probe_subjects: Names | None = None,
+) -> SearchEvaluation:
+    """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
     Args:
-        galleries: The gallery, or galleries apart (such as G1 and G2 of IJB): rank-k pools them,
-            open-set TPIR is the mean over them, the closed protocol merges them.
-        probes: What is searched for.
-        settings: How it is searched and what is measured.
-        gallery_subjects: Id -> subject of the galleries, else the first path component of the ids.
-        probe_subjects: The same of the probes.
-        system: Its name, as shown in tables.
+        gallery: embeddings to search in, or a file of them; or several galleries apart, such as G1
+            and G2 of IJB: rank-K pools them, open-set TPIR is the mean over them, and the closed
+            protocol merges them.
+        probes: embeddings to search for.
+        settings: what is measured and by which rule.
+        gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
+            the first folder of the ids.
+        probe_subjects: the same of the probes.
 
     Returns:
-        The results. TPIR that needs non-mated probes where there are none, and ranks beyond the
-        subjects of the gallery, are left out with a note.
+        The results; print them to see the table. `.report(folder)` writes a page. TPIR that needs
+        non-mated probes where there are none, and ranks beyond the subjects of the gallery, are
+        left out with a note.
 
     Raises:
-        LikenessError: Ids have no subject, no probe has a mate, the embeddings ask for different
-            similarities; and as in `likeness.eval.metrics.identification`.
+        LikenessError: a file does not exist. Ids have no subject, no probe has a mate, or the
+            embeddings ask for different similarities.
 
-    >>> gallery = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
-    >>> probes = Embeddings(("ann/2", "bob/2"), [[2, 1], [3, 1]])
-    >>> settings = IdentificationSettings(fpirs=(), ranks=(1,), num_resamples=0)
-    >>> identify(gallery, probes, settings).results[0].value
-    0.5
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> likeness.identify(embeddings, embeddings).results[0].metric
+        'rank_k(1)'
     """
-    apart = [galleries] if isinstance(galleries, Embeddings) else list(galleries)
-    similarity = _similarity(settings, [probes, *apart])
-    conventions: Conventions = {
-        "similarity": similarity,
-        "subjects_from": "first path component of the ids"
-        if probe_subjects is None
-        else "given mapping",
-        "probes_enrolled_themselves": len(
-            {id for rows in apart for id in rows.ids} & {*probes.ids}
-        ),
-    }
-    return identify_labelled(
-        [Labelled(rows, labels_of("gallery", rows.ids, gallery_subjects)) for rows in apart],
-        Labelled(probes, labels_of("probe", probes.ids, probe_subjects)),
+    listed = [gallery] if isinstance(gallery, str | PathLike | Embeddings) else gallery
+    apart, queries = [embeddings_of(rows) for rows in listed], embeddings_of(probes)
+    of_gallery, of_probes = names_of(gallery_subjects), names_of(probe_subjects)
+    settings = settings or IdentificationSettings()
+    similarity = _similarity(settings, [queries, *apart])
+    in_gallery = {id for rows in apart for id in rows.ids}
+    subjects_from = "first path component of the ids" if of_probes is None else "given mapping"
+    evaluation = identify_labelled(
+        [Labelled(rows, labels_of("gallery", rows.ids, of_gallery)) for rows in apart],
+        Labelled(queries, labels_of("probe", queries.ids, of_probes)),
         replace(settings, similarity=similarity),
-        system=system,
-        conventions=conventions,
+        system="probes",
+        conventions={
+            "similarity": similarity,
+            "subjects_from": subjects_from,
+            "probes_enrolled_themselves": len(in_gallery & {*queries.ids}),
+        },
     )
+    return replace(evaluation, files=files_in(gallery, probes, gallery_subjects, probe_subjects))
 
 
 @step("measuring")
@@ -212,7 +178,7 @@ def identify_labelled(
     *,
     system: str,
     conventions: Conventions,
-) -> Identified:
+) -> SearchEvaluation:
     """`identify` of embeddings whose subjects are known; conventions: more for the record."""
     searched, names = _searched(galleries, probes, settings)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
@@ -230,7 +196,7 @@ def identify_labelled(
             f"{themselves} probes are in the gallery themselves (same id) and find themselves: "
             "their hits mean nothing."
         )
-    subject = np.unique(np.asarray(probes.subjects), return_inverse=True)[1]
+    subject = np.unique(np.asarray(probes.labels), return_inverse=True)[1]
     counts: dict[str, int | None] = {
         "probes": mated.size,
         "mated_probes": num_mated,
@@ -260,7 +226,10 @@ def identify_labelled(
         results.append(result)
     if settings.terms == "iso":
         results = report.with_iso_terms(results)
-    return Identified(results, notes, searched)
+    rules = dict.fromkeys(
+        f"TPIR: {result.conventions['rule']}." for result in results if "rule" in result.conventions
+    )
+    return SearchEvaluation(results, [*rules, *notes], probes, galleries, searched)
 
 
 def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -> str:
@@ -279,7 +248,7 @@ def _searched(
 ) -> tuple[list[Searched], list[NDArray[np.generic]]]:
     """The search in each gallery, and the subjects of each; the closed protocol merges them."""
     rows = [gallery.embeddings.matrix for gallery in galleries]
-    names = [np.asarray(gallery.subjects) for gallery in galleries]
+    names = [np.asarray(gallery.labels) for gallery in galleries]
     keep = 0
     if settings.protocol == "closed":
         if len(rows) > 1:
@@ -292,7 +261,7 @@ def _searched(
             probes.embeddings.matrix,
             matrix,
             of_rows,
-            probes.subjects,
+            probes.labels,
             similarity=settings.similarity or "cosine",
             keep=keep,
         )

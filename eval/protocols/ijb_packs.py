@@ -13,7 +13,7 @@ from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.values import digests_of, names_of_files
+from likeness.eval.formats.provenance import digests_of, names_of_files
 from likeness.eval.protocols import _ijb as protocol
 from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
@@ -77,7 +77,7 @@ def evaluate_files(
     if json_file:
         lists = [*files.galleries, files.probes] if num_resamples else []
         inputs = [*scores, *_lists(files, presets), files.pairs, *lists]
-        report.write_json(json_file, results, digests_of(inputs))
+        report.write_results(json_file, results, digests_of(inputs))
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
 
@@ -118,7 +118,7 @@ def identify_files(
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
     if json_file:
         inputs = [probes, *_lists(files, presets), *files.galleries, files.probes]
-        report.write_json(json_file, results, digests_of(inputs))
+        report.write_results(json_file, results, digests_of(inputs))
     return "\n".join(tables) + _notes(presets)
 
 

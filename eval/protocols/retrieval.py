@@ -3,27 +3,30 @@ with intervals over classes, as results and as a table.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.subjects import labels_of
+from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import files_in
+from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.intervals import bootstrap, uncertainty
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
-from likeness.eval.results import Result, table, with_bounds
+from likeness.eval.protocols.searching import SearchEvaluation
+from likeness.eval.results import Conventions, Result, with_bounds
 from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
 
 Quality = Literal["norm"] | Mapping[str, float]
-Conventions = dict[str, str | float | int]
-Row = tuple[
-    str, float, Conventions, bootstrap.Bounds | None
-]  # metric, value, conventions, interval
+Row = tuple[str, float, Conventions, bootstrap.Bounds | None]
+"""A metric, its value, its conventions and its interval."""
+
 _RULES: dict[str, Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
@@ -72,120 +75,120 @@ class RetrievalSettings:
             check_choice("quality", self.quality, ("norm",))
 
 
-class Answers(NamedTuple):
-    """Answers with what a page shows of their quality.
+def retrieve(
+    embeddings: File | Embeddings,
+    labels: Names | None = None,
+    settings: RetrievalSettings | None = None,
+    *,
+    gallery: File | Embeddings | None = None,
+    gallery_labels: Names | None = None,
+) -> SearchEvaluation:
+    """Search every item among all others: recall@K, R-precision and MAP@R.
 
-    Attributes:
-        quality: (N,) higher for answers to be trusted more.
-        risk: (N,) 0 for right, 1 for wrong.
-        name: What the quality is.
+    Args:
+        embeddings: the queries, or a file of them.
+        labels: the class of each id, as an `id label` list or a mapping. By default the first
+            folder of the ids.
+        settings: what is measured and by which rule.
+        gallery: embeddings that are searched instead of the queries themselves.
+        gallery_labels: the class of each id of the gallery; by default `labels`.
+
+    Returns:
+        The results; print them to see the table. `.report(folder)` writes a page.
+
+    Raises:
+        LikenessError: a file does not exist. Ids have no class, the gallery is of another model, or
+            no query has a relevant item.
+
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> likeness.retrieve(embeddings).results[0].metric
+        'recall@1'
     """
-
-    quality: Floats
-    risk: Floats
-    name: str
-
-
-class Retrieved(NamedTuple):
-    """What was measured of a retrieval.
-
-    Attributes:
-        results: In the order of the table.
-        answers: The quality and the risk of each query; None where no quality was asked for.
-    """
-
-    results: list[Result]
-    answers: Answers | None = None
-
-    def __repr__(self) -> str:
-        return self.table().rstrip("\n")
-
-    def table(self) -> str:
-        """A row per metric, then the counts and what the brackets are."""
-        how = self.results[0].conventions
-        note = f"Similarity {how['similarity']}; lone queries {how['lone']}."
-        return table(self.results, [note])
+    if gallery is None and gallery_labels is not None:
+        raise LikenessError("gallery labels without a gallery; give its embeddings too")
+    rows, class_of = embeddings_of(embeddings), names_of(labels)
+    queries = Labelled(rows, labels_of("queries", rows.ids, class_of, "label"))
+    searched = None
+    if gallery is not None:
+        searched = _gallery(rows, embeddings_of(gallery), names_of(gallery_labels) or class_of)
+    labels_from = "first path component of the ids"
+    if labels is not None:
+        labels_from = "given mapping" if isinstance(labels, Mapping) else Path(labels).name
+    evaluation = _measured(
+        queries,
+        searched,
+        settings or RetrievalSettings(),
+        system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
+        labels_from=labels_from,
+    )
+    return replace(evaluation, files=files_in(embeddings, labels, gallery, gallery_labels))
 
 
 @step("measuring")
-def retrieve(
-    queries: Embeddings,
-    labels: Mapping[str, str] | None = None,
-    settings: RetrievalSettings = RetrievalSettings(),
+def _measured(
+    queries: Labelled,
+    gallery: Labelled | None,
+    settings: RetrievalSettings,
     *,
-    gallery: Embeddings | None = None,
-    gallery_labels: Mapping[str, str] | None = None,
-    system: str = "queries",
-    labels_from: str = "given mapping",
-) -> Retrieved:
-    """Retrieval metrics with bootstrap intervals over classes.
+    system: str,
+    labels_from: str,
+) -> SearchEvaluation:
+    """`retrieve` of embeddings whose classes are known.
 
     Args:
-        queries: Each searches all others, or the gallery.
-        labels: Id -> class, else the first path component of the ids.
+        queries: What is searched for.
+        gallery: What is searched in; None where the queries search each other.
         settings: How queries search and what is measured.
-        gallery: What is searched instead of the queries themselves.
-        gallery_labels: Id -> class of the gallery, by default `labels`.
-        system: Its name, as shown in tables.
-        labels_from: A phrase on where `labels` come from.
-
-    Raises:
-        LikenessError: Ids have no class, the gallery is of another model, no query has a relevant
-            item; and as in `likeness.eval.metrics.retrieval`.
-
-    >>> items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
-    >>> retrieved = retrieve(items, settings=RetrievalSettings(ks=(1,), num_resamples=0))
-    >>> {result.metric: result.value for result in retrieved.results}["recall@1"]
-    1.0
+        system: The name of the queries in tables.
+        labels_from: A phrase on where the classes come from.
     """
-    classes = labels_of("queries", queries.ids, labels, "label")
-    similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
-    of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
-    per_query, used = _of_queries(queries, classes, gallery, of_gallery, settings.ks, similarity)
-    codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
-    among, num_classes = gallery is None, int(codes.max()) + 1
+    similarity = settings.similarity or queries.embeddings.meta.get("similarity") or "cosine"
+    per_query, used = _of_queries(queries, gallery, settings.ks, similarity)
+    codes = np.unique(np.asarray(queries.labels)[used], return_inverse=True)[1].astype(np.int64)
+    num_classes, size = int(codes.max()) + 1, len((gallery or queries).embeddings)
     counts: dict[str, int | None] = {"queries": codes.size, "lone": int(np.count_nonzero(~used))}
-    counts |= {"gallery": len(gallery or queries), "classes": num_classes, "subjects": num_classes}
-    common: Conventions = {"similarity": similarity, **_conventions(settings, among)}
-    common["labels_from"] = "first path component of the ids" if labels is None else labels_from
+    counts |= {"gallery": size, "classes": num_classes, "subjects": num_classes}
+    common: Conventions = {"similarity": similarity, **_conventions(settings, gallery is None)}
+    common["labels_from"] = labels_from
     intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
     answers = None
-    if (quality := _quality(queries, settings)) is not None:
+    if (quality := _quality(queries.embeddings, settings)) is not None:
         answers, rated = _rated(quality[used], per_query, codes, settings)
         rows += rated
-    protocol = "retrieval among the items" if among else "retrieval from a gallery"
+    protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
     results = [
         with_bounds(Result(system, name, value, None, None, counts, own | common, protocol), ends)
         for name, value, own, ends in rows
     ]
-    return Retrieved(results, answers)
+    note = f"Similarity {similarity}; lone queries {common['lone']}."
+    return SearchEvaluation(
+        results, [note], queries, () if gallery is None else (gallery,), answers=answers
+    )
 
 
 def _of_queries(
-    queries: Embeddings,
-    classes: Sequence[str],
-    gallery: Embeddings | None,
-    gallery_classes: Sequence[str] | None,
-    ks: Sequence[int],
-    similarity: str,
+    queries: Labelled, gallery: Labelled | None, ks: Sequence[int], similarity: str
 ) -> tuple[dict[str, Floats], Bools]:
     """The metrics (Q,) of the queries with a relevant item, and (N,) which these are."""
+    rows = queries.embeddings
     values = query_metrics(
-        queries.matrix,
-        classes,
-        gallery=None if gallery is None else gallery.matrix,
-        gallery_labels=gallery_classes,
+        rows.matrix,
+        queries.labels,
+        gallery=None if gallery is None else gallery.embeddings.matrix,
+        gallery_labels=None if gallery is None else gallery.labels,
         ks=ks,
         similarity=similarity,
     )
     used: Bools = values.pop("relevant") > 0
     if not used.any():
         raise LikenessError(
-            f"none of {used.size} queries has a relevant item (first: {queries.ids[0]!r}); classes "
+            f"none of {used.size} queries has a relevant item (first: {rows.ids[0]!r}); classes "
             "need two items, or a gallery that holds them"
         )
     return {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}, used
@@ -213,7 +216,7 @@ def _quality(queries: Embeddings, settings: RetrievalSettings) -> Floats | None:
 
 def _rated(
     quality: Floats, per_query: Mapping[str, Floats], codes: Counts, settings: RetrievalSettings
-) -> tuple[Answers, list[Row]]:
+) -> tuple[uncertainty.Answers, list[Row]]:
     """How well a quality (Q,) says which queries are answered wrongly: its R-AUROC.
 
     It is left out where all queries are right, or all are wrong.
@@ -227,7 +230,9 @@ def _rated(
             "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
         )
     is_norm = settings.quality == "norm"
-    answers = Answers(quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality")
+    answers = uncertainty.Answers(
+        quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality"
+    )
     auroc = uncertainty.drawn_auroc(answers.quality, answers.risk)
     value = auroc(np.ones(quality.size))
     if np.isnan(value):
@@ -246,22 +251,17 @@ def _rated(
     return answers, [("r_auroc", value, stated, ends)]
 
 
-def _gallery_classes(
-    queries: Embeddings,
-    gallery: Embeddings | None,
-    gallery_labels: Mapping[str, str] | None,
-    labels: Mapping[str, str] | None,
-) -> list[str] | None:
-    """The class of each item of the gallery, None where there is no gallery."""
-    if gallery is None:
-        return None
+def _gallery(
+    queries: Embeddings, gallery: Embeddings, class_of: Mapping[str, str] | None
+) -> Labelled:
+    """The gallery with the class of each item, which the model of the queries embedded."""
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
         raise LikenessError(
             f"the queries and the gallery were made by different models ({models[0][:12]} and "
             f"{models[1][:12]}); embed both with one model"
         )
-    return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
+    return Labelled(gallery, labels_of("gallery", gallery.ids, class_of, "label"))
 
 
 def class_bounds(

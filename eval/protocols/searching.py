@@ -1,27 +1,16 @@
-"""Identify, retrieve, cluster: embeddings are searched or grouped, of files or in memory."""
+"""What `identify` and `retrieve` measured: results, a table, a file and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
+from functools import cached_property
 from pathlib import Path
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.subjects import labels_of
-from likeness.eval.formats.values import File, Names, digests_of, embeddings_of, files_in, names_of
-from likeness.eval.formats.writing import write_rows
-from likeness.eval.metrics.cleaning import fit_of
-from likeness.eval.metrics.clustering import Method, agreement
-from likeness.eval.metrics.clustering import cluster as cluster_rows
-from likeness.eval.metrics.ranks import Counts
-from likeness.eval.protocols.identification import IdentificationSettings, Identified
-from likeness.eval.protocols.identification import identify as identify_values
-from likeness.eval.protocols.retrieval import RetrievalSettings, Retrieved
-from likeness.eval.protocols.retrieval import retrieve as retrieve_values
-from likeness.eval.results import Result, write_json
-
-Side = tuple[Embeddings, Mapping[str, str] | None]
-"""Embeddings, and the label of each id; None for the first folder of the ids."""
+from likeness.eval.formats.embeddings import Labelled
+from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import digests_of
+from likeness.eval.intervals.uncertainty import Answers
+from likeness.eval.metrics.identification import Searched
+from likeness.eval.results import Result, table, write_results
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +18,13 @@ class SearchEvaluation:
     """What `identify` or `retrieve` measured. Print it to see the table.
 
     Attributes:
-        measured: the results.
+        results: every metric with its interval, threshold, counts and conventions.
+        notes: what stands below the table, one sentence each.
         queries: what was searched for.
-        gallery: what was searched in; None where the queries search each other.
+        galleries: what was searched in; none where the queries search each other.
+        searched: of an identification, the search in each gallery, for curves.
+        answers: of a retrieval, the quality and the risk of each query; None where no quality was
+            asked for.
         files: what was read, for the record.
 
     Example:
@@ -42,29 +35,29 @@ class SearchEvaluation:
         ('index.html', True)
     """
 
-    measured: Identified | Retrieved
-    queries: Side
-    gallery: Side | None
+    results: list[Result]
+    notes: Sequence[str]
+    queries: Labelled
+    galleries: Sequence[Labelled] = ()
+    searched: Sequence[Searched] = ()
+    answers: Answers | None = None
     files: Sequence[Path] = ()
 
-    def __str__(self) -> str:
-        return str(self.measured)
-
     def __repr__(self) -> str:
-        return repr(self.measured)
-
-    @property
-    def results(self) -> list[Result]:
-        """Every metric with its interval, threshold, counts and conventions."""
-        return self.measured.results
+        return self.table().rstrip("\n")
 
     def table(self) -> str:
-        """The results as aligned text."""
-        return self.measured.table()
+        """Aligned text: a row per metric with its interval, the counts, the notes."""
+        return table(self.results, self.notes)
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read, by its path."""
+        return digests_of(self.files)
 
     def save(self, path: File) -> None:
         """Write the results as JSON, as docs/reference/formats.md describes it."""
-        write_json(Path(path), self.results, digests_of(self.files))
+        write_results(Path(path), self.results, self.inputs)
 
     def report(self, folder: File, *, media: File | None = None, command: str = "") -> Path:
         """Write a self-contained page: results, curves, and queries with their nearest items.
@@ -78,259 +71,22 @@ class SearchEvaluation:
         Returns:
             The path of the page.
         """
-        from likeness.eval.reports import search
         from likeness.eval.reports.media import media_of
+        from likeness.eval.reports.page import recompute
+        from likeness.eval.reports.search import write_page
 
-        kind = "subject" if isinstance(self.measured, Identified) else "label"
-        labels = labels_of("queries", self.queries[0].ids, self.queries[1], kind)
-        gallery, of_gallery = None, labels
-        if self.gallery is not None:
-            gallery = self.gallery[0]
-            of_gallery = labels_of("gallery", gallery.ids, self.gallery[1], kind)
-        sides = search.Sides(
-            self.queries[0],
-            labels,
-            gallery,
-            of_gallery,
-            str(self.results[0].conventions["similarity"]),
-            media_of(media),
-            command or f"likeness.{'identify' if kind == 'subject' else 'retrieve'}(...) in Python",
-            digests_of(self.files),
-        )
+        if not command:
+            function = "identify" if self.searched else "retrieve"
+            command = f"likeness.{function}(...) in Python"
         page = Path(folder) / "index.html"
-        if isinstance(self.measured, Identified):
-            search.write_page(page, self.results, sides, searched=self.measured.searched)
-        else:
-            search.write_page(page, self.results, sides, rated=self.measured.answers)
-        return page
-
-
-def identify(
-    gallery: File | Embeddings,
-    probes: File | Embeddings,
-    settings: IdentificationSettings | None = None,
-    *,
-    gallery_subjects: Names | None = None,
-    probe_subjects: Names | None = None,
-) -> SearchEvaluation:
-    """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
-
-    Args:
-        gallery: embeddings to search in, or a file of them.
-        probes: embeddings to search for.
-        settings: what is measured and by which rule.
-        gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
-            the first folder of the ids.
-        probe_subjects: the same of the probes.
-
-    Returns:
-        The results; print them to see the table. `.report(folder)` writes a page.
-
-    Raises:
-        LikenessError: a file does not exist. Ids have no subject, or no probe has a mate.
-
-    Example:
-        >>> import likeness
-        >>> embeddings = likeness.load("runs/voices").embed("voices")
-        >>> likeness.identify(embeddings, embeddings).results[0].metric
-        'rank_k(1)'
-    """
-    searched, queries = embeddings_of(gallery), embeddings_of(probes)
-    of_gallery = names_of(gallery_subjects)
-    of_probes = names_of(probe_subjects)
-    measured = identify_values(
-        [searched],
-        queries,
-        settings or IdentificationSettings(),
-        gallery_subjects=of_gallery,
-        probe_subjects=of_probes,
-    )
-    files = files_in(gallery, probes, gallery_subjects, probe_subjects)
-    return SearchEvaluation(measured, (queries, of_probes), (searched, of_gallery), files)
-
-
-def retrieve(
-    embeddings: File | Embeddings,
-    labels: Names | None = None,
-    settings: RetrievalSettings | None = None,
-    *,
-    gallery: File | Embeddings | None = None,
-    gallery_labels: Names | None = None,
-) -> SearchEvaluation:
-    """Search every item among all others: recall@K, R-precision and MAP@R.
-
-    Args:
-        embeddings: the queries, or a file of them.
-        labels: the class of each id, as an `id label` list or a mapping. By default the first
-            folder of the ids.
-        settings: what is measured and by which rule.
-        gallery: embeddings that are searched instead of the queries themselves.
-        gallery_labels: the class of each id of the gallery; by default `labels`.
-
-    Returns:
-        The results; print them to see the table. `.report(folder)` writes a page.
-
-    Raises:
-        LikenessError: a file does not exist. Ids have no class, or no query has a relevant item.
-
-    Example:
-        >>> import likeness
-        >>> embeddings = likeness.load("runs/voices").embed("voices")
-        >>> likeness.retrieve(embeddings).results[0].metric
-        'recall@1'
-    """
-    if gallery is None and gallery_labels is not None:
-        raise LikenessError("gallery labels without a gallery; give its embeddings too")
-    queries, of_queries = embeddings_of(embeddings), names_of(labels)
-    searched = None if gallery is None else embeddings_of(gallery)
-    of_gallery = names_of(gallery_labels)
-    measured = retrieve_values(
-        queries,
-        of_queries,
-        settings or RetrievalSettings(),
-        gallery=searched,
-        gallery_labels=of_gallery,
-        system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
-        labels_from=Path(labels).name if isinstance(labels, str | PathLike) else "",
-    )
-    labelled = None if searched is None else (searched, of_gallery or of_queries)
-    files = files_in(embeddings, labels, gallery, gallery_labels)
-    return SearchEvaluation(measured, (queries, of_queries), labelled, files)
-
-
-@dataclass(frozen=True, eq=False)
-class Clusters:
-    """The clusters of N items.
-
-    Attributes:
-        embeddings: What was grouped.
-        numbers: The cluster of each item (N,), from 1 by size; 0 stands for none.
-        similarity: How embeddings were compared.
-        how: How the clusters were found, as a sentence.
-    """
-
-    embeddings: Embeddings
-    numbers: Counts
-    similarity: str
-    how: str
-
-    def __len__(self) -> int:
-        """How many clusters there are."""
-        return int(self.numbers.max(initial=0))
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} clusters of {len(self.embeddings)} items>"
-
-    def agreement(self, labels: Names | None = None) -> dict[str, float]:
-        """Say how well the clusters agree with labels that are known: purity, NMI and BCubed.
-
-        Args:
-            labels: The label of each id, as an `id label` list or a mapping. By default the first
-                folder of the ids.
-
-        Raises:
-            LikenessError: Ids have no label.
-
-        Example:
-            >>> import likeness
-            >>> embeddings = likeness.load("runs/voices").embed("voices")
-            >>> grouped = likeness.cluster(embeddings, num_clusters=4)
-            >>> sorted(grouped.agreement())
-            ['bcubed_f1', 'bcubed_precision', 'bcubed_recall', 'nmi', 'purity']
-        """
-        known = labels_of("clusters", self.embeddings.ids, names_of(labels), "label")
-        return agreement(known, self.numbers)
-
-    def save(self, path: File) -> None:
-        """Write a table of text with the columns id and cluster, whole or not at all.
-
-        Args:
-            path: The file; it ends in .csv or .tsv.
-        """
-        rows = list(zip(self.embeddings.ids, self.numbers.tolist(), strict=True))
-        write_rows(Path(path), ["id", "cluster"], rows)
-
-    def report(
-        self,
-        folder: File,
-        *,
-        media: File | Mapping[str, Path] | None = None,
-        command: str = "likeness.cluster(...) in Python",
-    ) -> Path:
-        """Write a self-contained page that shows every cluster.
-
-        Args:
-            folder: Where `index.html` is written; it is made if it does not exist.
-            media: Folder of the recordings or images that the ids name, a list `id path`, or a
-                mapping from ids to files. The page then shows them.
-            command: Makes the page again.
-
-        Returns:
-            The path of the page.
-        """
-        from likeness.eval.reports.media import media_of
-        from likeness.eval.reports.search import clustering
-
-        inside = self.numbers > 0
-        fit = fit_of(self.embeddings.unit()[inside], self.numbers[inside] - 1)
-        return clustering(
-            Path(folder),
-            self.embeddings.ids,
-            self.numbers,
-            fit,
-            how=self.how,
-            command=command,
+        write_page(
+            page,
+            self.results,
+            self.queries,
+            self.galleries[0] if self.galleries else self.queries,
+            searched=self.searched,
+            answers=self.answers,
             media=media_of(media),
+            again=recompute(command, self.inputs),
         )
-
-
-def cluster(
-    embeddings: File | Embeddings,
-    *,
-    threshold: float | None = None,
-    num_clusters: int | None = None,
-    method: Method = "agglomerative",
-    source: str = "",
-) -> Clusters:
-    """Group items that are alike: how many subjects are there, and which item is whose?
-
-    Args:
-        embeddings: N items, at most 10,000, or a file of them.
-        threshold: Two clusters are joined if the mean score of their members is at least this,
-            such as `model.thresholds.at(0.01).value`.
-        num_clusters: How many clusters there are, in place of a threshold.
-        method: "agglomerative", by average linkage; or "hdbscan", which needs neither of both and
-            leaves out what belongs to no dense group.
-        source: Where the threshold comes from, as the page will say it.
-
-    Returns:
-        The clusters, the largest first.
-
-    Raises:
-        LikenessError: The file does not exist. As `likeness.eval.metrics.clustering.cluster`.
-
-    Example:
-        >>> import likeness
-        >>> embeddings = likeness.load("runs/voices").embed("voices")
-        >>> len(likeness.cluster(embeddings, num_clusters=4))
-        4
-    """
-    stored = embeddings_of(embeddings)
-    similarity = stored.meta.get("similarity") or "cosine"
-    numbers = cluster_rows(
-        stored.matrix,
-        similarity=similarity,
-        threshold=threshold,
-        num_clusters=num_clusters,
-        method=method,
-    )
-    if method == "hdbscan":
-        how = f"They were found by HDBSCAN with at least 2 items in each, by {similarity}."
-    elif threshold is not None:
-        how = (
-            f"They were found by average linkage, cut at a mean score ({similarity}) of "
-            f"{threshold:.4g}" + (f": {source}." if source else ".")
-        )
-    else:
-        how = f"They were found by average linkage ({similarity}), cut into {num_clusters}."
-    return Clusters(stored, numbers, similarity, how)
+        return page

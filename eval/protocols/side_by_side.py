@@ -17,13 +17,13 @@ from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
+from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
 from likeness.eval.metrics.verification import (
     measured_eer,
     num_allowed,
     sort_scores,
 )
 from likeness.eval.progress import step
-from likeness.eval.protocols.verification import Evaluated, VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
 
@@ -49,6 +49,21 @@ class Compared:
     paired: Paired | None = None
     subject_of: dict[str, str] = field(default_factory=dict)
     subjects: dict[str, Ints] = field(default_factory=dict)
+
+    def alone(self, system: str) -> "Compared":
+        """What was measured of one system.
+
+        Raises:
+            KeyError: There is no system of that name.
+        """
+        return Compared(
+            [result for result in self.results if result.system == system],
+            {system: self.scores[system]},
+            {name: trials for name, trials in self.trials.items() if name == system},
+            [of for of in self.grouped if of.system == system],
+            subject_of=self.subject_of,
+            subjects={name: pairs for name, pairs in self.subjects.items() if name == system},
+        )
 
     def table(self) -> str:
         """Everything as tables of text: the results, the differences, the groups."""
@@ -120,7 +135,7 @@ def evaluate_together(
 
     Raises:
         LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
-            `evaluate` and `likeness.eval.metrics.groups.sides_of`.
+            `measure_system` and `likeness.eval.metrics.groups.group_sides`.
 
     >>> trials = Trials(("a/1", "b/1"), ("a/2", "b/2"), [0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1])
     >>> good, bad = (Scores(values, trials.target) for values in ([3, 1, 1, 3], [3, 4, 1, 2]))
@@ -136,8 +151,8 @@ def evaluate_together(
     compared = Compared([], scores, trials, subject_of=given)
     outcomes: dict[str, Outcome] = {}
     for name, own in scores.items():
-        evaluated = _evaluate_one(compared, name, settings, subject_of)
-        subjects, first = compared.subjects.get(name), evaluated.results[0]
+        results, draws = _measure_one(compared, name, settings, subject_of)
+        subjects, first = compared.subjects.get(name), results[0]
         if groupings:
             _compare_groups(compared, name, settings, groupings, failures)
         if quality is not None:
@@ -146,8 +161,8 @@ def evaluate_together(
             )
         if failures is not None:
             compared.results += generalised_rates(failures, own, settings, first, subject_of)
-        if (draws := evaluated.resamples) is not None:
-            values = {metric: evaluated.result(metric).value for metric in draws}
+        if draws is not None:
+            values = {of.metric: of.value for of in results if of.metric in draws}
             trial_list, drawn = name if name in unpaired else "", drawn_from(own.target, subjects)
             outcomes[name] = Outcome(values, draws, trial_list, drawn)
     if len(systems) > 1 and (outcomes or unpaired):
@@ -156,12 +171,12 @@ def evaluate_together(
     return compared
 
 
-def _evaluate_one(
+def _measure_one(
     compared: Compared,
     name: str,
     settings: VerificationSettings,
     subject_of: Mapping[str, str] | None,
-) -> Evaluated:
+) -> tuple[list[Result], Resamples | None]:
     """Measures a system and adds its results and subjects."""
     listed = compared.trials[name]
     numbers, source = subjects_of(listed, subject_of)
@@ -169,15 +184,15 @@ def _evaluate_one(
         sides = numbers[0][listed.enrol], numbers[1][listed.probe]
         compared.subjects[name] = np.stack(sides, axis=1)
         compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
-    evaluated = evaluate(
+    results, resamples = measure_system(
         compared.scores[name],
         settings,
         subjects=compared.subjects.get(name),
         subjects_from=source,
         system=name,
     )
-    compared.results += evaluated.results
-    return evaluated
+    compared.results += results
+    return results, resamples
 
 
 def _compare_groups(
@@ -194,7 +209,7 @@ def _compare_groups(
             "give an `id subject` list with --subjects"
         )
     for by, group_of in groupings.items():
-        sides = groups.sides_of(compared.trials[name], group_of, compared.subject_of)
+        sides = groups.group_sides(compared.trials[name], group_of, compared.subject_of)
         scores, subjects = compared.scores[name], compared.subjects[name]
         system = groups.evaluate_groups(name, scores, subjects, *sides, settings=settings)
         fte: dict[str, Any] = {}

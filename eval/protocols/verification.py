@@ -1,303 +1,568 @@
-"""1:1 verification: the metrics of a system with their thresholds, intervals and conventions.
+"""1:1 verification: evaluate the scores of systems, of files or of values in memory."""
 
-`VerificationSettings` says what is measured and by which rule. `evaluate` measures one system.
-`evaluate_together` in `likeness.eval.protocols.side_by_side` measures several, sets those on the
-same trials against a reference, and splits the error rates by groups of subjects.
-"""
+from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import NamedTuple, get_args
-
-import numpy as np
-from numpy.typing import ArrayLike
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from platform import python_version
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals import bootstrap
-from likeness.eval.intervals.small_rates import with_exact_bounds
-from likeness.eval.metrics import verification
-from likeness.eval.metrics.evidence import dev_pav, elub
-from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
-from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
+from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.groupings import groupings_of
+from likeness.eval.formats.provenance import digests_of, files_in, likeness_version, names_of_files
+from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
+from likeness.eval.formats.subjects import Names, names_of, quality_by_id
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.intervals.bootstrap import Ends
+from likeness.eval.intervals.small_rates import Plan, correlation_of
+from likeness.eval.intervals.uncertainty import sides_with
+from likeness.eval.metrics.failures import compared_trials, read_failures
+from likeness.eval.metrics.spoofing import spoof_results
+from likeness.eval.metrics.system import VerificationSettings, measure_system
+from likeness.eval.metrics.verification import (
+    measured_eer,
+    measured_min_dcf,
+    measured_tar,
+    sort_scores,
+)
+from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
+from likeness.eval.results import Result, write_results
+from likeness.eval.scoring.origin import Origin, read_origin
+from likeness.eval.scoring.score import Scored
+from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
+from likeness.eval.scoring.thresholds import Thresholds, left_out_text, measure, over_subjects
+from likeness.eval.types import Scores, Trials
 
-Conventions = dict[str, str | float | int]
-_EER_RULES = {
-    "interpolated": "interpolated between the two ROC points around FAR = FRR",
-    "convex_hull": "on the convex hull of the ROC (ROCCH)",
-    "nearest": "mean of FAR and FRR at the ROC point where they are nearest",
-}
-_TAR_RULES = {
-    "strict": "strict: score > the (floor(far N) + 1)-th largest nontarget score",
-    "nearest": "nearest: the ROC point of the nearest FAR, which may exceed it",
-    "interpolated": "interpolated: linear between adjacent ROC points",
-}
-_ACCURACY = "the mean of TAR and 1 - FAR at the best threshold of these trials: optimistic"
+if TYPE_CHECKING:
+    from likeness.eval.reports.media import Media
+
+System = File | Scored | Scores
 
 
-@dataclass(frozen=True)
-class VerificationSettings:
-    """What `evaluate` measures and by which rule. Every result names them.
+class Deciding(Protocol):
+    """A loaded model, which says where its thresholds lie."""
 
-    Attributes:
-        p_targets: Priors of a target trial, one minDCF for each.
-        c_miss: Cost of a miss in the DCF.
-        c_fa: Cost of a false accept in the DCF.
-        fars: False-accept rates, one TAR for each.
-        eer_method: How the EER is read off the ROC, see `likeness.eval.metrics.verification.eer`.
-        tar_rule: Which threshold belongs to a FAR, see
-        `likeness.eval.metrics.verification.tar_at_far`.
-        llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
-        terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
-        level: Share of the resamples that an interval spans.
-        num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
-        seed: Of the draws.
+    source: str
+    thresholds_file: File | None
 
-    Raises:
-        LikenessError: A rule is unknown, or a number is outside its range.
 
-    >>> VerificationSettings(tar_rule="loose")
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: unknown tar_rule 'loose'; choose one of strict, nearest, interpolated
-    """
-
-    p_targets: Sequence[float] = (0.01, 0.05)
-    c_miss: float = 1.0
-    c_fa: float = 1.0
-    fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
-    eer_method: verification.EerMethod = "interpolated"
-    tar_rule: verification.TarRule = "strict"
-    llr: bool = False
-    terms: Terms = "likeness"
-    level: float = 0.95
-    num_resamples: int = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        freeze_numbers(self, "p_targets", "fars")
-        check_choice("eer_method", self.eer_method, get_args(verification.EerMethod))
-        check_choice("tar_rule", self.tar_rule, get_args(verification.TarRule))
-        check_choice("terms", self.terms, get_args(Terms))
-        for p_target in self.p_targets or (0.5,):
-            verification.check_costs(p_target, self.c_miss, self.c_fa)
-        for far in self.fars:
-            verification.check_rate("far", far)
-        bootstrap.check_draws(self.level, self.num_resamples, self.seed)
-
-    @property
-    def costs(self) -> dict[str, float]:
-        """The costs of the two errors, as keywords of the DCF."""
-        return {"c_miss": self.c_miss, "c_fa": self.c_fa}
+Embedded = File | Embeddings | Sequence[File | Embeddings]
+"""What was scored: of all systems, or of each in their order."""
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
-    """What was measured of one system.
+class Evaluation:
+    """What `evaluate` measured: of one system, or of several side by side.
+
+    Print it to see the table. `evaluation["name"]` gives one of several systems.
 
     Attributes:
-        results: In the order of the table.
-        resamples: The values behind the intervals; None where none were asked for.
-        scores: What was measured.
-        settings: By which rules and costs.
+        compared: all results, with the scores and trials behind them.
+        settings: what was measured and by which rule.
+        origins: system -> the model and the scoring behind its scores, where they say it.
+        files: what was read; what is written names them with their SHA-256.
+        embeddings: system -> what it scored, which a page shows.
+        run: the files of a run whose held-out trials these are; None for other scores.
+
+    Example:
+        >>> import likeness
+        >>> good = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+        >>> better = likeness.Scores([3, 2, 1, 0], [True, True, False, False])
+        >>> settings = likeness.VerificationSettings(num_resamples=0)
+        >>> result = likeness.evaluate({"good": good, "better": better}, settings)
+        >>> result["good"].eer, result["better"].eer
+        (0.5, 0.0)
+        >>> likeness.evaluate(better, settings).threshold(far=0.1)
+        2.0
     """
 
-    results: Sequence[Result]
-    resamples: Mapping[str, Floats] | None
-    scores: Scores
-    settings: VerificationSettings = VerificationSettings()
+    compared: Compared
+    settings: VerificationSettings
+    origins: Mapping[str, Origin | None] = field(default_factory=dict)
+    files: Sequence[Path] = ()
+    embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
+    run: HeldOutFiles | None = None
 
-    @cached_property
-    def _by_metric(self) -> dict[str, Result]:
-        return {result.metric: result for result in self.results}
+    def __str__(self) -> str:
+        return self.compared.table().rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Evaluation of {', '.join(self.compared.scores)}>\n{self}"
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """Every metric of every system, with its interval, threshold, counts and conventions."""
+        return self.compared.results
+
+    def __getitem__(self, system: str) -> Evaluation:
+        """What was measured of one system.
+
+        Raises:
+            KeyError: there is no system of that name.
+        """
+        return replace(self, compared=self.compared.alone(system))
+
+    @property
+    def _system(self) -> str:
+        """The name of the one system that was evaluated."""
+        systems = list(self.compared.scores)
+        if len(systems) > 1:
+            raise LikenessError(
+                f"{len(systems)} systems were evaluated; name one of them in brackets: "
+                f"{', '.join(map(repr, systems))}"
+            )
+        return systems[0]
 
     def result(self, metric: str) -> Result:
         """The result of a metric, by its name such as "eer" or "tar_at_far(0.01)".
 
         Raises:
-            LikenessError: It was not measured.
+            LikenessError: it was not measured, or several systems were evaluated.
         """
-        if metric not in self._by_metric:
-            raise LikenessError(
-                f"{metric!r} was not measured; there is {', '.join(self._by_metric)}"
-            )
-        return self._by_metric[metric]
+        by_metric = {of.metric: of for of in self.results if of.system == self._system}
+        if metric not in by_metric:
+            raise LikenessError(f"{metric!r} was not measured; there is {', '.join(by_metric)}")
+        return by_metric[metric]
 
     @property
     def eer(self) -> float:
-        """The equal error rate, a fraction. A lower EER is better."""
+        """The equal error rate of the system, a fraction. A lower EER is better."""
         return self.result("eer").value
 
     @property
-    def interval(self) -> bootstrap.Ends | None:
-        """The interval of the EER, None where there is none."""
+    def interval(self) -> Ends | None:
+        """The interval of the EER; None where there is none."""
         return self.result("eer").interval
 
     def threshold(self, *, far: float | None = None, p_target: float | None = None) -> float:
-        """The threshold of an operating point: a trial is accepted if its score is at least this.
+        """The threshold of an operating point; a trial is accepted if its score is at least this.
 
         Args:
-            far: The largest share of the nontarget trials that may be accepted.
-            p_target: A prior of a target trial, for the threshold of the minDCF at the costs of the
+            far: the largest share of the nontarget trials that may be accepted.
+            p_target: a prior of a target trial, for the threshold of the minDCF at the costs of the
                 settings. Without either, the threshold of the EER.
 
         Returns:
             The threshold; infinity where every trial has to be rejected.
 
         Raises:
-            LikenessError: Both are given, or one is outside 0 to 1.
+            LikenessError: both are given, one is outside 0 to 1, or several systems were evaluated.
         """
         if far is not None and p_target is not None:
             raise LikenessError(
                 f"far {far} and p_target {p_target} each set a threshold; give one of them"
             )
-        ordered = verification.sort_scores(self.scores.targets, self.scores.nontargets)
+        scores, costs = self.compared.scores[self._system], self.settings.costs
+        ordered = sort_scores(scores.targets, scores.nontargets)
         if far is not None:
-            return verification.measured_tar(ordered, far).threshold
+            return measured_tar(ordered, far).threshold
         if p_target is not None:
-            costs = self.settings.costs
-            return verification.measured_min_dcf(ordered, p_target, **costs).threshold
-        return verification.measured_eer(ordered).threshold
+            return measured_min_dcf(ordered, p_target, **costs).threshold
+        return measured_eer(ordered).threshold
 
-    def __repr__(self) -> str:
-        return self.table().rstrip("\n")
+    def save_thresholds(self, to: File | Deciding, *, guarantee: float | None = None) -> Thresholds:
+        """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
-    def table(self) -> str:
-        """The results as an aligned table of text."""
-        return table(self.results)
+        `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
+        `likeness serve` then use them.
+
+        Args:
+            to: the model: what `likeness.load` gave, or the folder of a run, an .onnx or a
+                .safetensors file. For all other models a file of any name that ends in .json.
+            guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
+                (docs/how-to/guarantee_rate.md); None for the FARs that were measured.
+
+        Returns:
+            What was stored. Without a guarantee a FAR below 10 / (number of nontarget trials) is
+            left out, with a warning.
+
+        Raises:
+            LikenessError: the scores do not say their model, several systems were evaluated, or
+                there are too few subjects for a guarantee. `to` is no place for thresholds.
+
+        Example:
+            >>> import likeness
+            >>> model = likeness.load("runs/voices")
+            >>> scores = likeness.score("trials.txt", model.embed("voices"))
+            >>> settings = likeness.VerificationSettings(fars=[0.5], num_resamples=0)
+            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model)
+            >>> model.thresholds == stored
+            True
+            >>> model.verify("a.wav", "a.wav", far=0.5).same
+            True
+        """
+        if guarantee is not None and self.run is not None:
+            warnings.warn(
+                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
+                "over them promises too much; score trials of other subjects",
+                stacklevel=2,
+            )
+        name, compared, fars = self._system, self.compared, self.settings.fars
+        result = self.results[0]
+        model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
+        path, origin = path_for_scores(model, self.origins.get(name))
+        thresholds, too_low = measure(
+            compared.scores[name],
+            origin,
+            data=origin.trials or "unnamed trials",
+            fars=fars,
+            subjects=result.counts.get("subjects"),
+            guarantee=over_subjects(
+                guarantee,
+                compared.trials.get(name),
+                compared.subject_of,
+                source=result.conventions.get("subjects_from"),
+            ),
+        )
+        if too_low:
+            warnings.warn(left_out_text(too_low, thresholds), stacklevel=2)
+        return write_thresholds(path, thresholds)
+
+    def plan(self, far: float, width: float) -> str:
+        """How many people a further test needs, by what these scores show.
+
+        Args:
+            far: the false-accept rate that is to be measured.
+            width: how far the ends of its interval may be from it, as a share of it.
+
+        Returns:
+            The numbers, in words. Scores whose subjects are not known tell nothing of the errors of
+            one person.
+
+        Example:
+            >>> import likeness
+            >>> scores = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+            >>> settings = likeness.VerificationSettings(num_resamples=0)
+            >>> "56 people" in likeness.evaluate(scores, settings).plan(far=0.01, width=0.5)
+            True
+        """
+        scores = self.compared.scores[self._system]
+        pairs = self.compared.subjects.get(self._system)
+        measured = None if pairs is None else correlation_of(scores, pairs, far)
+        return Plan(far, width).text(self.settings.level, measured)
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The SHA-256 of each file that was read, by its path."""
+        return digests_of(self.files)
+
+    def save(self, path: File) -> None:
+        """Write all results, with counts and conventions, to a JSON file."""
+        write_results(Path(path), self.results, self.inputs, **self.compared.more_json())
+
+    def test_report(self, command: str) -> dict[str, str]:
+        """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
+
+        Args:
+            command: what made the results.
+        """
+        first, unknown = self.results[0], "not stated"
+        counts = "; ".join(f"{count} {what}" for what, count in first.counts.items())
+        known = [f"{name}: {of.system} {dict(of.meta)}" for name, of in self.origins.items() if of]
+        groups = [
+            f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
+            for of in self.compared.grouped
+        ]
+        counted = any(of.metric == "fte" for of in self.results)
+        is_single = len(self.compared.scores) == 1 and self.settings.fars
+        return {
+            "What this is": "evidence of what was measured on these data; no certificate",
+            "Test": first.protocol,
+            "Data": f"{counts}; subjects: {first.conventions['subjects_from']}",
+            "Sessions, devices, groups (people)": "; ".join(groups) or f"{unknown} (--groups)",
+            "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
+            "Failures, rates and thresholds": "in the table of results"
+            + ("" if counted else f"; failures are {unknown} (--failures)"),
+            "Next test": self.plan(min(self.settings.fars), 0.5) if is_single else unknown,
+            "Versions": f"Likeness {likeness_version()}, Python {python_version()}",
+            "Command": command,
+        }
+
+    def report(
+        self,
+        folder: File,
+        *,
+        media: File | Media | None = None,
+        command: str = "likeness.evaluate(...) in Python",
+        training: Any = "",
+    ) -> Path:
+        """Write a self-contained page with the results, plots and the hardest trials.
+
+        Beside it, `report.json` has all results and what a test report has to say of the data.
+
+        Args:
+            folder: where `index.html` is written; it is made if it does not exist.
+            media: folder of the recordings or images that the ids name, a list `id path`, or a
+                table, Kaldi folder or .rttm file, or what `likeness.eval.reports.media.media_of`
+                read of these. The page then shows those of the hardest trials.
+            command: makes the page again.
+            training: the curves of the training, which the page then shows as well.
+
+        Returns:
+            The path of the page.
+
+        Raises:
+            LikenessError: the scores have no ids, so that media tell nothing of them. The list of
+                the media cannot be read.
+        """
+        from likeness.eval.reports.media import Media, media_of
+        from likeness.eval.reports.verification import write_page
+
+        if media is None and self.run is not None and self.run.items.is_file():
+            media = self.run.items
+        if media and not self.compared.trials:
+            raise LikenessError("Scores have no ids, so media tell nothing of them")
+        shown = files_in(None if isinstance(media, Media) else media)
+        test_report, inputs = self.test_report(command), self.inputs | digests_of(shown)
+        more = self.compared.more_json() | {"test_report": test_report}
+        made = write_page(
+            Path(folder),
+            self.compared,
+            command=command,
+            inputs=inputs,
+            test_report=test_report,
+            embeddings=self.embeddings,
+            media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
+            training=training,
+        )
+        write_results(made.with_name("report.json"), self.results, inputs, **more)
+        return made
 
 
 def evaluate(
-    scores: Scores,
-    settings: VerificationSettings = VerificationSettings(),
+    scores: System | Mapping[str, System] | Sequence[File | Scored],
+    settings: VerificationSettings | None = None,
     *,
-    subjects: ArrayLike | None = None,
-    subjects_from: str = "",
-    system: str = "scores",
-    protocol: str = "verification 1:1",
-) -> Evaluated:
-    """EER, minDCF and TAR@FAR of one system, with thresholds and intervals; Cllr has none.
+    trials: File | Trials | None = None,
+    columns: ColumnNames = "",
+    subjects: Names | None = None,
+    groups: Names | Sequence[Names] | None = None,
+    quality: Literal["norm"] | File | Mapping[str, float] | None = None,
+    embeddings: Embedded | None = None,
+    failures: File | Iterable[str] | None = None,
+    countermeasure: File | None = None,
+) -> Evaluation:
+    """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
     Args:
-        scores: P trials with labels.
-        settings: What is measured and by which rule.
-        subjects: (P, 2) integers, those of both sides. None resamples trials, which is optimistic.
-        subjects_from: A phrase on where the subjects come from, or why there are none.
-        system: Its name in tables; so is `protocol`.
+        scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
+            `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
+            names to these, or a sequence. Differences are to the first. In a sequence a file is
+            called by its name, and what `score` gives by its `system`. `Scores` know no subjects,
+            so their intervals are over trials and say so.
+        settings: what is measured and by which rule.
+        trials: labels for score files that hold none, as a trial list or Trials.
+        columns: which column of the trial list is which, or without one of the score files, where
+            it does not say so itself: "enrol=a,probe=b,score=c,label=d", or by their numbers.
+        subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
+            folder of the ids, else what target trials link.
+        groups: the group of each id or subject, as an `id group` list or a mapping, or a column of
+            a list of items: "items.csv:sex", "items.csv:age<18"; or several of these. Error rates
+            are then measured within and across groups as well.
+        quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
+            each id, as an `id quality` list or a mapping. How well it says which trials are decided
+            wrongly is then measured as well.
+        embeddings: what was scored, or its file, for all systems or for each in their order. A
+            report then has quality by norm and a map.
+        failures: what could not be embedded: the file that `embed` writes beside its embeddings, or
+            ids. FTE, FTA, GFAR and GFRR of the whole list `trials` are then measured as well.
+        countermeasure: a score file of the same trials, of a system that tells spoofs from bona
+            fide trials. Trials may have the label spoof: they are left out of all rates but those
+            of `likeness.eval.metrics.spoofing`, which are then measured as well.
+
+    Returns:
+        The results; print them to see the table.
 
     Raises:
-        LikenessError: As in `likeness.eval.metrics.verification` and
-        `likeness.eval.intervals.bootstrap`.
+        LikenessError: there are no labels, a file is of another kind, or the scores are of a type
+            that is not known. Items of the trials have no embedding.
+        FileNotFoundError: a file does not exist.
 
-    >>> scores = Scores([3, 2, 1, 0, -1, -2], [True, True, False, True, False, False])
-    >>> evaluated = evaluate(scores, VerificationSettings(num_resamples=0))
-    >>> round(evaluated.eer, 3), evaluated.threshold(far=0.01)
-    (0.333, 2.0)
+    Example:
+        >>> import likeness
+        >>> embeddings = likeness.load("runs/voices").embed("voices")
+        >>> result = likeness.evaluate(likeness.score("trials.txt", embeddings))
+        >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
+        (True, True)
     """
-    target, nontarget = scores.targets, scores.nontargets
-    measures = _measures(target, nontarget, settings)
-    sizes = target.size, nontarget.size
-    del target, nontarget  # millions of scores, which the intervals sort again
-    intervals: dict[str, bootstrap.Bounds] = {}
-    resamples = None
-    if settings.num_resamples:
-        resampled = {name: each.metric for name, each in measures.items() if each.metric}
-        intervals, resamples = bootstrap.bounds_of(
-            resampled, scores, subjects, **bootstrap.draws_of(settings)
-        )
-        values = {name: each.measured.value for name, each in measures.items()}
-        intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
-        resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
-    known = subjects is not None
-    common: Conventions = {
-        "ties": "one operating point per distinct score",
-        "accept": "score >= threshold",
-        "subjects_from": subjects_from or ("given" if known else "unknown: none were given"),
-    }
-    if resamples is not None:
-        over = "subjects" if known else "trials: optimistic, trials share subjects"
-        common |= {"interval": f"bootstrap over {over}", **bootstrap.draws_of(settings)}
-    num_subjects = None if subjects is None else bootstrap.num_subjects(subjects)
-    counts = {"targets": sizes[0], "nontargets": sizes[1], "subjects": num_subjects}
-    results = []
-    for name, (_, (value, limit), own) in measures.items():
-        threshold = limit if np.isfinite(limit) else None
-        result = Result(system, name, value, None, threshold, counts, own | common, protocol)
-        results.append(with_bounds(result, intervals.get(name)))
-    if settings.terms == "iso":
-        results = with_iso_terms(results)
-    return Evaluated(results, resamples, scores, settings)
-
-
-class _Measure(NamedTuple):
-    """One metric of a system.
-
-    Attributes:
-        metric: The function to resample; None where the metric has no interval.
-        measured: The value and its threshold, NaN where there is none.
-        conventions: Those of this metric alone.
-    """
-
-    metric: bootstrap.Metric | None
-    measured: verification.Measured
-    conventions: Conventions
-
-
-def _measures(
-    target: Floats, nontarget: Floats, settings: VerificationSettings
-) -> dict[str, _Measure]:
-    """Every metric by its name, in the order of the table, on one sort."""
-    ordered = verification.sort_scores(target, nontarget)
-    metric: bootstrap.Metric = partial(verification.eer, method=settings.eer_method)
-    measured = verification.measured_eer(ordered, settings.eer_method)
-    measures = {"eer": _Measure(metric, measured, {"method": _EER_RULES[settings.eer_method]})}
-    normalised = {"normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
-    for p_target in settings.p_targets:
-        costs = {"p_target": p_target, **settings.costs}
-        metric = partial(verification.min_dcf, **costs)
-        measured = verification.measured_min_dcf(ordered, **costs)
-        measures[f"min_dcf({p_target:g})"] = _Measure(metric, measured, costs | normalised)
-    for far in settings.fars:
-        conventions: Conventions = {"far": far, "rule": _TAR_RULES[settings.tar_rule]}
-        measured = verification.measured_tar(ordered, far, settings.tar_rule)
-        if settings.tar_rule == "strict":
-            conventions["nontargets_allowed"] = verification.num_allowed(far, nontarget.size)
-        else:  # the other rules keep to no number of trials, and belong to no threshold
-            measured = measured._replace(threshold=np.nan)
-        metric = partial(verification.tar_at_far, far=far, rule=settings.tar_rule)
-        measures[f"tar_at_far({far:g})"] = _Measure(metric, measured, conventions)
-    best = verification.measured_min_dcf(ordered, 0.5)
-    measures["balanced_accuracy"] = _Measure(
-        verification.balanced_accuracy,
-        best._replace(value=1 - best.value / 2),
-        {"rule": _ACCURACY},
+    settings = settings or VerificationSettings()
+    run = run_of_scores(scores)
+    if run is not None:
+        scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
+        subjects = subjects or (run.labels if run.labels.is_file() else None)
+    named = _named(scores)
+    about = (trials, subjects, groups, quality, embeddings, failures)
+    bare = {name: of for name, of in named.items() if isinstance(of, Scores)}
+    with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
+    if bare:
+        if with_ids or any(each is not None for each in (*about, countermeasure)):
+            raise LikenessError(
+                "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
+                "nothing of them, and they cannot be set beside scores with ids; give a score file "
+                "with ids, or what likeness.score gives"
+            )
+        compared = _measured_alone(bare, settings)
+        _warn_of_distances(compared)
+        return Evaluation(compared, settings)
+    embedded = _by_system(embeddings, list(named))
+    listed = trials
+    if listed is not None and not isinstance(listed, Trials):
+        listed = read_trials(listed, columns=columns)
+    lost = None
+    if failures is not None:
+        if listed is None or listed.target is None or listed.spoof is not None:
+            raise LikenessError(
+                "failures need the whole list of trials with labels (--trials), without spoofs"
+            )
+        listed, lost = compared_trials(listed, read_failures(failures))
+    systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
+    attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
+    for name, (whole, scored, origin) in attacked.items():
+        systems[name] = *_bona_fide(whole, scored), origin
+    for name, of_system in embedded.items():
+        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
+    compared = evaluate_together(
+        {name: of[:2] for name, of in systems.items()},
+        settings,
+        subject_of=names_of(subjects),
+        groupings=groupings_of(groups),
+        quality=None if quality is None else _qualities(quality, list(systems), embedded),
+        failures=lost,
     )
-    if settings.llr:
-        measures |= _llr_measures(target, nontarget, settings)
-    return measures
+    _measure_spoofs(compared, attacked, countermeasure, settings)
+    _warn_of_distances(compared)
+    origins = {name: of[2] for name, of in systems.items()}
+    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
 
 
-def _llr_measures(
-    target: Floats, nontarget: Floats, settings: VerificationSettings
-) -> dict[str, _Measure]:
-    """What log-likelihood ratios are measured by in addition."""
-    bits, least = verification.cllr(target, nontarget), verification.min_cllr(target, nontarget)
-    of_bits: Conventions = {"unit": "bits", "scores": "log-likelihood ratios"}
-    of_least: Conventions = {"unit": "bits", "pooling": "adjacent violators over tied groups"}
-    measures = {
-        "cllr": _Measure(None, verification.Measured(bits, np.nan), of_bits),
-        "min_cllr": _Measure(None, verification.Measured(least, np.nan), of_least),
+def _warn_of_distances(compared: Compared) -> None:
+    for result in compared.results:
+        if result.metric == "eer" and result.value is not None and result.value > 0.5:
+            warnings.warn(
+                f"{result.system}: more pairs are decided wrongly than by chance; are these "
+                "distances? A higher score has to mean more similar",
+                stacklevel=3,
+            )
+
+
+def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
+    """Name -> scores of each system.
+
+    Raises:
+        LikenessError: There are none, or two have one name.
+    """
+    if isinstance(scores, Scored | Scores):
+        return {"scores": scores}
+    if isinstance(scores, Mapping):
+        names, listed = list(scores), list(scores.values())
+    else:
+        listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
+        files = [Path(of) for of in listed if isinstance(of, str | PathLike)]
+        of_files = iter(names_of_files(files, "score"))
+        names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
+    if len(set(names)) < len(names) or not names:
+        raise LikenessError(
+            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
+            "more, or a mapping from names of your own to scores"
+        )
+    return dict(zip(names, listed, strict=True))
+
+
+def _read(
+    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames
+) -> tuple[Trials, Scores, Origin | None]:
+    """The trials of a system, its scores, and what gave them.
+
+    Args:
+        name: What the system is called.
+        system: Its scores.
+        labels: The trials with labels, for scores that have none.
+        columns: Which column of a score file is which, where `labels` are not a file.
+
+    Raises:
+        LikenessError: The trials have no labels, or labels of one kind only.
+    """
+    if isinstance(system, Scored):
+        trials, values, origin = system.trials, system.values, system.origin
+    else:
+        name, origin = str(system), read_origin(Path(system))
+        trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
+    check_labels(name, trials.target)
+    assert trials.target is not None
+    return trials, Scores(values, trials.target), origin
+
+
+def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
+    """The trials that are no spoofs, and their scores."""
+    assert trials.spoof is not None
+    left = trials.rows(~trials.spoof)
+    check_labels("trials without spoofs", left.target)
+    assert left.target is not None
+    return left, Scores(scores.values[~trials.spoof], left.target)
+
+
+def _measure_spoofs(
+    compared: Compared,
+    attacked: Mapping[str, tuple[Trials, Scores, Origin | None]],
+    countermeasure: File | None,
+    settings: VerificationSettings,
+) -> None:
+    """Add what spoofs do to the systems that have some among their trials."""
+    if countermeasure is not None and not attacked:
+        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
+    for name, (whole, scored, _) in attacked.items():
+        passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
+        first = next(result for result in compared.results if result.system == name)
+        more = whole, scored.values, passed, compared.subject_of, settings, first
+        compared.results.extend(spoof_results(*more))
+
+
+def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+    """Measure each system whose scores have no ids: neither subjects nor differences are known."""
+    results: list[Result] = []
+    for name, scores in systems.items():
+        check_labels(name, scores.target)
+        results += measure_system(
+            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
+        )[0]
+    return Compared(results, dict(systems), {})
+
+
+def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
+    """System -> its embeddings. Each is read once; one for all systems may be a single one."""
+    if embeddings is None:
+        return {}
+    if isinstance(embeddings, Embeddings | str | PathLike):
+        embeddings = [embeddings]
+    read = [embeddings_of(of) for of in embeddings]
+    if len(read) not in (1, len(systems)):
+        raise LikenessError(
+            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
+            "for each, in their order"
+        )
+    return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
+
+
+def _qualities(
+    quality: Literal["norm"] | File | Mapping[str, float],
+    systems: Sequence[str],
+    embedded: Mapping[str, Embeddings],
+) -> dict[str, Mapping[str, float]]:
+    """System -> id -> its quality."""
+    listed = quality_by_id(quality)
+    if listed != "norm":
+        return dict.fromkeys(systems, listed)
+    if not embedded:
+        raise LikenessError(
+            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
+        )
+    return {
+        name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }
-    tens: Conventions = {"unit": "powers of ten", "scores": "log-likelihood ratios"}
-    evidence = dev_pav(target, nontarget), *elub(target, nontarget)
-    for name, value in zip(("dev_pav", "elub_lower", "elub_upper"), evidence, strict=True):
-        if np.isfinite(value):
-            measures[name] = _Measure(None, verification.Measured(value, np.nan), tens)
-    for p_target in settings.p_targets:
-        costs = {"p_target": p_target, **settings.costs}
-        cost = verification.actual_dcf(target, nontarget, **costs)
-        threshold = float(np.log(settings.c_fa * (1 - p_target) / (settings.c_miss * p_target)))
-        rule = {"threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))"}
-        name = f"actual_dcf({p_target:g})"
-        measures[name] = _Measure(None, verification.Measured(cost, threshold), costs | rule)
-    return measures

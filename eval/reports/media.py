@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, install_line
-from likeness.eval.formats.files import as_stored
-from likeness.eval.formats.values import File
+from likeness.eval.formats.files import File, as_stored
 from likeness.eval.items.listing import IMAGES, SOUNDS
 from likeness.eval.types import Floats, name_first
 

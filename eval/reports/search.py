@@ -4,8 +4,8 @@ its pictures or sounds, and the doubtful items.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.intervals.uncertainty import risk_coverage
+from likeness.eval.formats.embeddings import Labelled
+from likeness.eval.intervals.uncertainty import Answers, risk_coverage
 from likeness.eval.metrics.cleaning import Fit
 from likeness.eval.metrics.identification import Searched, rank_hits, tpir
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import against
 from likeness.eval.progress import step
-from likeness.eval.protocols.retrieval import Answers
 from likeness.eval.reports._map import embedding_map
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from likeness.eval.reports.media import SECONDS, Media
@@ -33,7 +32,6 @@ from likeness.eval.reports.page import (
     metric_table,
     number,
     prose,
-    recompute,
     write,
 )
 from likeness.eval.results import Result, footnotes
@@ -46,31 +44,6 @@ _CELLS = 1 << 24  # scores in memory at once
 _NUM_RANKS = 50
 _NUM_RATES = 60
 _COUNTED = {"lone": "of them without any of their class", "gallery": "items in the gallery"}
-
-
-@dataclass(frozen=True, eq=False)
-class Sides:
-    """What was searched, and in what.
-
-    Attributes:
-        queries: N embeddings.
-        labels: (N,) their classes or subjects.
-        gallery: M embeddings; None where the queries search each other.
-        gallery_labels: (M,) their classes or subjects.
-        similarity: a name of likeness.eval.metrics.similarity.
-        media: shows items by their ids.
-        command: makes the page again.
-        inputs: file -> its SHA-256.
-    """
-
-    queries: Embeddings
-    labels: Sequence[str]
-    gallery: Embeddings | None
-    gallery_labels: Sequence[str]
-    similarity: str
-    media: Media
-    command: str
-    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,34 +65,44 @@ class Nearest:
     mated: NDArray[np.bool_]
 
 
-def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SEARCHED) -> Nearest:
+def nearest(
+    queries: Labelled,
+    gallery: Labelled,
+    similarity: str,
+    num: int = _NUM_NEAREST,
+    *,
+    num_queries: int = _NUM_SEARCHED,
+) -> Nearest:
     """Search some queries, evenly chosen, in the gallery; an item never finds itself.
 
     Args:
-        sides: what is searched.
+        queries: what is searched for.
+        gallery: what is searched in; the queries where they search each other.
+        similarity: a name of likeness.eval.metrics.similarity.
         num: items of each query, at most as many as there are.
         num_queries: at most.
 
-    >>> items = Embeddings(("a/1", "a/2", "b/1"), [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
-    >>> sides = Sides(items, list("aab"), None, list("aab"), "cosine", Media(lambda _: None), "")
-    >>> nearest(sides, 1).items.tolist(), nearest(sides, 1).mated.tolist()
+    >>> from likeness.eval.formats.embeddings import Embeddings
+    >>> rows = Embeddings(("a/1", "a/2", "b/1"), [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> items = Labelled(rows, ["a", "a", "b"])
+    >>> answers = nearest(items, items, "cosine", 1)
+    >>> answers.items.tolist(), answers.mated.tolist()
     ([[1], [0], [1]], [True, True, False])
     """
-    size = len(sides.queries)
+    searched, size = gallery.embeddings, len(queries.embeddings)
     rows = np.unique(np.linspace(0, size - 1, min(size, num_queries)).astype(np.int64))
-    gallery = sides.gallery or sides.queries
-    own, of_gallery = np.asarray(sides.labels)[rows], np.asarray(sides.gallery_labels)
+    own, of_gallery = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)
     # An item of the gallery with the query's id is the query.
-    row_of = {id: i for i, id in enumerate(gallery.ids)}
-    itself = np.array([row_of.get(sides.queries.ids[i], -1) for i in rows.tolist()])
+    row_of = {id: i for i, id in enumerate(searched.ids)}
+    itself = np.array([row_of.get(queries.embeddings.ids[i], -1) for i in rows.tolist()])
     in_gallery = itself >= 0
-    num = min(num, len(gallery) - bool(in_gallery.any()))
-    score = against(gallery.matrix, sides.similarity)
-    step = max(1, _CELLS // len(gallery))
+    num = min(num, len(searched) - bool(in_gallery.any()))
+    score = against(searched.matrix, similarity)
+    step = max(1, _CELLS // len(searched))
     items, scores = np.empty((rows.size, num), np.int64), np.empty((rows.size, num))
     for begin in range(0, rows.size, step):
         part = slice(begin, begin + step)
-        values = np.array(score(sides.queries.matrix[rows[part]]))
+        values = np.array(score(queries.embeddings.matrix[rows[part]]))
         values[np.flatnonzero(in_gallery[part]), itself[part][in_gallery[part]]] = -np.inf
         best = np.argpartition(-values, num - 1, axis=1)[:, :num]
         order = np.argsort(-np.take_along_axis(values, best, axis=1), axis=1, kind="stable")
@@ -135,39 +118,46 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
 def write_page(
     path: str | Path,
     results: Sequence[Result],
-    sides: Sides,
+    queries: Labelled,
+    gallery: Labelled,
     *,
     searched: Sequence[Searched] = (),
-    rated: Answers | None = None,
+    answers: Answers | None = None,
+    media: Media,
+    again: Markup,
 ) -> None:
     """Write the page of a retrieval or an identification.
 
     Args:
         path: of the page; its folder is made.
         results: of the whole search.
-        sides: what was searched; the first gallery, where there are two.
+        queries: what was searched for.
+        gallery: what was searched in, the first of several; the queries where they search each
+            other.
         searched: of an identification, the search in each gallery.
-        rated: the quality and the risk of the queries, where a quality was measured.
+        answers: the quality and the risk of the queries, where a quality was measured.
+        media: shows items by their ids.
+        again: how to make the page again, see `likeness.eval.reports.page.recompute`.
     """
-    answers = nearest(sides)
+    neighbours = nearest(queries, gallery, str(results[0].conventions["similarity"]))
     counts = ", ".join(
         f"{count:,} {_COUNTED.get(name, name.replace('_', ' '))}"
         for name, count in results[0].counts.items()
         if count and name != "subjects"
     )
-    title, queries = "Retrieval report", "Queries"
+    title, name = "Retrieval report", "Queries"
     if searched:
-        title, queries = "Identification report", "Probes"
-    labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
+        title, name = "Identification report", "Probes"
+    labels = dict(zip(queries.embeddings.ids, queries.labels, strict=True))
     sections = {
         "Results": metric_table(results) + block("lines", texts=footnotes(results)),
         "Curves": _curves(searched) if searched else EMPTY,
-        f"{queries} and their nearest items": _examples(sides, answers),
-        "Quality": EMPTY if rated is None else _quality(rated),
-        "Embedding map": EMPTY if searched else embedding_map(sides.queries, labels),
-        "Images and sound": prose(sides.media.note()),
+        f"{name} and their nearest items": _examples(queries, gallery, neighbours, media),
+        "Quality": EMPTY if answers is None else _quality(answers),
+        "Embedding map": EMPTY if searched else embedding_map(queries.embeddings, labels),
+        "Images and sound": prose(media.note()),
         "Conventions": prose(f"{results[0].protocol}; {listed(results[0].conventions)}", soft=True),
-        "Recompute": recompute(sides.command, sides.inputs),
+        "Recompute": again,
     }
     write(Path(path), title, counts, sections)
 
@@ -223,15 +213,15 @@ def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:
     return figure
 
 
-def _examples(sides: Sides, answers: Nearest) -> Markup:
+def _examples(queries: Labelled, gallery: Labelled, answers: Nearest, media: Media) -> Markup:
     """The surest wrong answers, and the right answers that were nearest to being wrong."""
     first = answers.right[:, 0]
     margin = answers.scores[:, 0] - np.where(answers.right, -np.inf, answers.scores).max(axis=1)
     correct, missed = answers.mated & first, answers.mated & ~first
     text = (
-        f"Of {answers.queries.size:,} of {len(sides.queries):,} queries, each with its "
+        f"Of {answers.queries.size:,} of {len(queries.embeddings):,} queries, each with its "
         f"{answers.items.shape[1]} nearest items: {np.count_nonzero(correct):,} find "
-        f"their own {'' if sides.gallery is None else 'in the gallery '}first, "
+        f"their own {'' if gallery is queries else 'in the gallery '}first, "
         f"and {np.count_nonzero(missed):,} do not."
     )
     if not answers.mated.all():
@@ -241,22 +231,24 @@ def _examples(sides: Sides, answers: Nearest) -> Markup:
         ("Wrong, the surest first", missed, -answers.scores[:, 0]),
         ("Right, the closest calls first", correct, margin),
     ):
-        queries = np.flatnonzero(chosen)
-        queries = queries[np.argsort(sure[queries], kind="stable")][:_NUM_EXAMPLES]
-        if queries.size:
-            rows = [_example(sides, answers, q) for q in queries.tolist()]
-            parts.append(block("neighbours", caption=heading, rows=rows))
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.argsort(sure[rows], kind="stable")][:_NUM_EXAMPLES]
+        if rows.size:
+            shown = [_example(queries, gallery, answers, media, row) for row in rows.tolist()]
+            parts.append(block("neighbours", caption=heading, rows=shown))
     return EMPTY.join(parts)
 
 
-def _example(sides: Sides, answers: Nearest, q: int) -> dict[str, Any]:
+def _example(
+    queries: Labelled, gallery: Labelled, answers: Nearest, media: Media, q: int
+) -> dict[str, Any]:
     """A query with its nearest items, as the table shows them."""
-    gallery, row = sides.gallery or sides.queries, int(answers.queries[q])
+    ids, row = gallery.embeddings.ids, int(answers.queries[q])
     items = [
         {
-            "shown": sides.media.show(gallery.ids[item]),
-            "id": gallery.ids[item],
-            "label": sides.gallery_labels[item],
+            "shown": media.show(ids[item]),
+            "id": ids[item],
+            "label": gallery.labels[item],
             "right": right,
             "score": number(score),
         }
@@ -265,9 +257,9 @@ def _example(sides: Sides, answers: Nearest, q: int) -> dict[str, Any]:
             strict=True,
         )
     ]
-    query = sides.queries.ids[row]
-    shown = sides.media.show(query)
-    return {"shown": shown, "id": query, "label": sides.labels[row], "items": items}
+    query = queries.embeddings.ids[row]
+    shown = media.show(query)
+    return {"shown": shown, "id": query, "label": queries.labels[row], "items": items}
 
 
 _NUM_CLUSTERS = 100  # shown with their items; the others are counted

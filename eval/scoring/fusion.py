@@ -1,4 +1,4 @@
-"""TODO."""
+"""Fit a fusion of several systems on the scores of labelled trials, or apply one."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
-from likeness.eval.formats.values import File, embeddings_of
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.scoring.origin import read_origin
 from likeness.eval.scoring.score import quality_of, sides_of

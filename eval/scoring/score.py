@@ -21,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.subjects import Models, models_of
 from likeness.eval.formats.trials import read_trials, write_scores
-from likeness.eval.formats.values import ColumnNames, File, Models, embeddings_of, models_of
 from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.scoring import normalization, templates

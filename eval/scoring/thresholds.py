@@ -1,8 +1,8 @@
 """Thresholds that were measured, with everything that they hold for: model, scoring and data.
 
 A threshold is a number on the scale of one model's scores, of one way of scoring, and its error
-rates are those of one kind of data. `measure` takes thresholds from scores with labels, `save`
-keeps them in a JSON file, and `load` reads and checks that file.
+rates are those of one kind of data. `measure` takes thresholds from scores with labels, and
+`likeness.eval.scoring.threshold_files` keeps them with their model.
 
 The rate of a threshold is the one that was measured, or one that is guaranteed with a confidence
 over subjects (`likeness.eval.intervals.guarantee`).
@@ -13,17 +13,15 @@ at each. It says what any other threshold would mean, as far as the data support
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import date as Date
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import read_json
-from likeness.eval.formats.writing import write_json
+from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.metrics.verification import (
     AnyFloats,
@@ -32,13 +30,9 @@ from likeness.eval.metrics.verification import (
     sort_scores,
 )
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.types import Scores, check_counts
+from likeness.eval.types import Scores, Trials, check_counts
 
-FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
-_OTHERWISE = (
-    "not a file of thresholds ({error}); make one with `likeness evaluate SCORES --save-to MODEL`"
-)
 _BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
 
 Far = float | Literal["eer"]
@@ -102,7 +96,7 @@ class OverSubjects:
     pairs: NDArray[np.integer[Any]]
 
 
-class Place(NamedTuple):
+class CurvePoint(NamedTuple):
     """One threshold of a curve.
 
     A rate that fewer than ten trials stand behind is not stated: ten trials' share stands in its
@@ -143,7 +137,7 @@ class Thresholds:
         >>> found.at(0.5).value, left_out
         (1.0, (0.01,))
         >>> found.curve[0]
-        Place(value=1.0, far=0.5, frr=0.5)
+        CurvePoint(value=1.0, far=0.5, frr=0.5)
     """
 
     origin: Origin
@@ -153,7 +147,7 @@ class Thresholds:
     nontargets: int
     date: str
     points: tuple[Threshold, ...]
-    curve: tuple[Place, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
     unlabelled: int = 0
     centre: tuple[float, ...] = ()
 
@@ -175,7 +169,7 @@ class Thresholds:
             LikenessError: It was not measured; the message lists those that were.
         """
         for point in self.points:
-            if point.at == "eer" if far == "eer" else _is_rate(point, far):
+            if point.at == "eer" if far == "eer" else is_rate(point, far):
                 return point
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"measure that one by --far, on {LEAST_ERRORS} / FAR nontarget trials or more"
@@ -218,7 +212,8 @@ class Thresholds:
         return f"{point.name}, measured on {self.data}: {', '.join(sizes)}"
 
 
-def _is_rate(point: Threshold, far: float | str) -> bool:
+def is_rate(point: Threshold, far: float | str) -> bool:
+    """Whether a threshold is that of a false-accept rate."""
     return point.at == "far" and math.isclose(point.far, float(far), rel_tol=1e-9)
 
 
@@ -285,7 +280,7 @@ def measure(
     return thresholds, tuple(far for far in fars if far not in kept)
 
 
-def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
+def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[CurvePoint, ...]:
     """Thresholds from a FAR of one half down to the strictest that the data support, and beyond as
     far as the FRR goes: scores of trials at ranks in equal ratios.
     """
@@ -304,94 +299,57 @@ def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
     refused = np.searchsorted(targets, values)
     fars = np.maximum(accepted, LEAST_ERRORS) / nontargets.size
     frrs = np.maximum(refused, LEAST_ERRORS) / targets.size
-    return tuple(map(Place, values.tolist(), fars.tolist(), frrs.tolist()))
+    return tuple(map(CurvePoint, values.tolist(), fars.tolist(), frrs.tolist()))
 
 
-def load(path: str | Path) -> tuple[Thresholds, ...]:
-    """Read what `save` wrote.
-
-    Returns:
-        The thresholds, one entry for each way of scoring.
-
-    Raises:
-        LikenessError: It is no such file, or it was damaged or edited so that it says nothing
-            whole.
-        FileNotFoundError: There is none.
-    """
-    return read_json(Path(path), FORMAT, _entries_from, _OTHERWISE)
-
-
-def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
-    """Keep thresholds in a file, whole or not at all.
-
-    Those of other models and other ways of scoring stay in the file. Those of the same scoring
-    are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
-    these a guaranteed one stays only if the number of subjects is the same.
+def over_subjects(
+    confidence: float | None,
+    trials: Trials | None,
+    subject_of: Mapping[str, str],
+    *,
+    source: object = "",
+) -> OverSubjects | None:
+    """What `measure` needs for rates that are kept with a confidence.
 
     Args:
-        path: The file, which is made if it does not exist.
-        thresholds: What was measured.
-
-    Returns:
-        What the file now has of this scoring.
+        confidence: Between 0 and 1; None for no guarantee.
+        trials: P trials; None where they are not known.
+        subject_of: Id -> name of its subject.
+        source: Where the subjects come from, as `subjects_of` and results say it.
 
     Raises:
-        LikenessError: The file holds something else. It stays as it was.
+        LikenessError: The subjects are not known. They are only supposed where they are the ids
+            that target trials connect: one subject may be several such groups, and the trials of
+            different groups are then not independent.
+
+    Example:
+        >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
+        >>> over_subjects(0.95, trials, {"b/1": "b", "a/1": "a", "b/2": "b"}).pairs.tolist()
+        [[1, 0], [1, 1]]
     """
-    path = Path(path)
-    others = []
-    # Those of a place are alone in their file.
-    for entry in load(path) if path.exists() and not thresholds.unlabelled else ():
-        if _scoring(entry.origin) != _scoring(thresholds.origin):
-            others.append(entry)
-        elif _measured(entry) == _measured(thresholds):
-            new = thresholds.points
-            for point in entry.points:
-                known = point.at == "eer" or any(_is_rate(other, point.far) for other in new)
-                # A guarantee is over the subjects that it was measured on.
-                holds = point.guarantee is None or entry.subjects == thresholds.subjects
-                if holds and not known:
-                    new = (*new, point)
-            thresholds = replace(thresholds, points=new)
-    measured = [_to_json(entry) for entry in (thresholds, *others)]
-    write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
-    return thresholds
+    if confidence is None:
+        return None
+    ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
+    if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
+        raise LikenessError(
+            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
+            "`id subject` list"
+        )
+    # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
+    # rows, and whatever the subjects are called.
+    number: dict[str, int] = {}
+    of_id = {id: number.setdefault(subject_of[id], len(number)) for id in ids}
+    enrol, probe = (
+        np.array([of_id[id] for id in side], dtype=np.int32)
+        for side in (trials.enrol_ids, trials.probe_ids)
+    )
+    return OverSubjects(confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1))
 
 
-def _measured(entry: Thresholds) -> tuple[object, ...]:
-    """What is equal if thresholds were measured on the same scores, under the same name."""
-    eer = [point for point in entry.points if point.at == "eer"]
-    return entry.data, entry.targets, entry.nontargets, entry.curve, eer
-
-
-def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
-    """What has to be equal for thresholds to hold: all but the name of the trial list."""
-    return origin.system, dict(origin.meta), origin.calibration
-
-
-def _to_json(entry: Thresholds) -> dict[str, Any]:
-    left_out = () if entry.unlabelled else ("unlabelled", "centre")
-    return {name: value for name, value in vars(entry).items() if name not in left_out} | {
-        "origin": entry.origin.to_json(),
-        "points": [
-            {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
-            | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
-            for p in entry.points
-        ],
-    }
-
-
-def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
-    entries = []
-    for entry in document["measured"]:
-        made = {"origin": Origin(**entry["origin"]), "centre": tuple(entry.get("centre", ()))}
-        curve = tuple(Place(*map(float, row)) for row in entry["curve"])
-        points = tuple(map(_point_from, entry["points"]))
-        entries.append(Thresholds(**entry | made | {"points": points, "curve": curve}))
-    return tuple(entries)
-
-
-def _point_from(value: Mapping[str, Any]) -> Threshold:
-    stated = value.get("guarantee")
-    guarantee = None if stated is None else Guarantee(**stated)
-    return Threshold(value["at"], value["far"], value["frr"], value["threshold"], guarantee)
+def left_out_text(fars: Sequence[float], thresholds: Thresholds) -> str:
+    """A sentence on rates that too few trials stand behind."""
+    rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
+    return (
+        f"not stored: the threshold at FAR {rates}; a FAR of {thresholds.nontargets:,} nontarget "
+        f"trials has to be {LEAST_ERRORS} / their number or more"
+    )

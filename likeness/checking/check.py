@@ -17,8 +17,8 @@ from likeness.checking import _confounds
 from likeness.checking._files import Modality, Seen, inspection_of, look_at, read_headers
 from likeness.checking.lists import modality_of
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.values import File, embeddings_of
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import alike, suggest_labels
 from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of

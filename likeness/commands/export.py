@@ -98,7 +98,7 @@ def export(
     from likeness.models import exporting as writing
     from likeness.models import load
 
-    loaded = load.load(resolved(model), frontend=frontend, trust=trust or ())
+    loaded = load.load_named(resolved(model), frontend=frontend, trust=trust or ())
     if runtime == "sherpa-onnx":
         writing.for_sherpa(loaded, out)
     elif precision == "float32":

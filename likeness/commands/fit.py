@@ -36,8 +36,8 @@ def plda(
     ] = 0,
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
-    from likeness.eval.formats.subjects import labels_of
-    from likeness.eval.formats.values import embeddings_of, names_of
+    from likeness.eval.formats.embeddings import embeddings_of
+    from likeness.eval.formats.subjects import labels_of, names_of
     from likeness.eval.scoring.plda import fit_plda
 
     rows = embeddings_of(embeddings)

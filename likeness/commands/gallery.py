@@ -274,11 +274,11 @@ def cluster(
             else "clusters need a threshold (--far or --threshold) or their number "
             "(--num-clusters), one of them"
         )
-    from likeness.eval.protocols import searching
+    import likeness
 
     embeddings, files = _embeddings(context)
     limit, source = rule.decide(resolved(model or ""), embeddings.meta)
-    grouped = searching.cluster(
+    grouped = likeness.cluster(
         embeddings,
         threshold=limit,
         num_clusters=num_clusters,
@@ -304,7 +304,7 @@ def cluster(
 def _embeddings(context: typer.Context) -> tuple[Embeddings, dict[str, Path]]:
     """The embeddings that DATA is a file of, or those of its files, with the files by their ids."""
     from likeness.embedding import galleries
-    from likeness.eval.formats.values import embeddings_of
+    from likeness.eval.formats.embeddings import embeddings_of
 
     data, model = context.params["data"], context.params["model"]
     suffix = data.suffix.lower()

@@ -18,10 +18,10 @@ from likeness.toolkit.console import Interrupted, say
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from likeness.eval.protocols.evaluation import Evaluation
+    from likeness.benchmark import Bench
     from likeness.eval.protocols.searching import SearchEvaluation
-    from likeness.eval.reports.conditions import Bench
-    from likeness.eval.threshold_files import Rule
+    from likeness.eval.protocols.verification import Evaluation
+    from likeness.eval.scoring.threshold_files import Rule
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -390,7 +390,7 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     Raises:
         LikenessError: They contradict each other, or --far is no rate.
     """
-    from likeness.eval.threshold_files import Rule
+    from likeness.eval.scoring.threshold_files import Rule
 
     if file is not None and far is None:
         raise LikenessError(

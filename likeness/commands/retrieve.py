@@ -37,9 +37,9 @@ def retrieve(
     The search takes about 250 MB beside the embeddings and their ids, whatever their number.
     """
     import likeness
-    from likeness.eval.formats.values import quality_of
+    from likeness.eval.formats.subjects import quality_by_id
 
-    measured = None if quality is None else quality_of(quality)
+    measured = None if quality is None else quality_by_id(quality)
     settings = options.settings_of(context, likeness.RetrievalSettings, quality=measured)
     evaluation = likeness.retrieve(embeddings, labels, settings, gallery=gallery)
     options.write_evaluation(context, evaluation)

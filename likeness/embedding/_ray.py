@@ -40,8 +40,8 @@ def embed(
     Each GPU of the cluster runs one process with the model; without GPUs, each core does.
 
     Args:
-        load: Loads the model on a machine of the cluster, as `likeness.models.reading.load`. It can
-            be pickled.
+        load: Loads the model on a machine of the cluster, as
+            `likeness.models.reading.load_reading`. It can be pickled.
         items: N items with distinct ids, whose paths mean the same on all machines.
         address: The address of the cluster's head, or "auto" on one of its machines.
         batch_size: The largest number of inputs in a batch.

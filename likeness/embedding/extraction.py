@@ -24,7 +24,7 @@ from likeness.eval.progress import as_part
 from likeness.models.load import (
     every_face,
 )
-from likeness.models.reading import Reading, load
+from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
@@ -68,7 +68,7 @@ def embed_files(
         LikenessError: Items are refused; and as in reading, loading and `extract`. No embeddings
             are written then.
     """
-    loaded, listed = load(model, reading)
+    loaded, listed = load_reading(model, reading)
     if items is not None:
         suffixes = suffixes_of(loaded.modality)
         listed = list_items(items, suffixes=suffixes, columns=columns, root=root, missing="leave")
@@ -87,7 +87,7 @@ def embed_files(
     if ray is not None:
         from likeness.embedding import _ray as ray_embedding
 
-        pieces = ray_embedding.embed(partial(load, model, reading), listed, ray, **sizes)
+        pieces = ray_embedding.embed(partial(load_reading, model, reading), listed, ray, **sizes)
         write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
         return
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
 """Networks of the Hugging Face hub as models, and as parts of a recipe.
 
-    load("FOLDER")
+    load_hub("FOLDER")
         a folder as `save_pretrained` of transformers writes it
-    load("facebook/dinov2-small@REVISION")
+    load_hub("facebook/dinov2-small@REVISION")
         the same from the hub; it is asked only for the id that is named
 
 Files come by huggingface_hub into its cache: JSON and .safetensors alone, so no code of a
@@ -147,7 +147,7 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
         ) from None
 
 
-def load(source: str) -> Loaded:
+def load_hub(source: str) -> Loaded:
     """Load a network of the hub as it is, to embed at once.
 
     The pooling is one that has no parameters of its own: what `HubImage` calls usual for images,
@@ -193,7 +193,7 @@ def backbone(source: str, **arguments: Any) -> Part:
     configuration inside, so that it needs neither hub nor folder, and the commit that it is of.
 
     Args:
-        source: As for `load`; weights are not fetched.
+        source: As for `load_hub`; weights are not fetched.
         arguments: What `HubImage` or `HubSpeech` takes beside `config`, such as pooling="MHFA" and
             dim=256.
 
@@ -201,7 +201,7 @@ def backbone(source: str, **arguments: Any) -> Part:
         functools.partial of one of the two.
 
     Raises:
-        LikenessError: As `load`.
+        LikenessError: As `load_hub`.
     """
     files = find_files(source, weights=False)
     return partial(_parts(files)[0], **_revision(files), **arguments)

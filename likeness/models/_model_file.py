@@ -36,7 +36,7 @@ _REMEDY = "take the weights of this network, or set prefix or leave_out of the N
 _NO_OTHERS = {"", "torch", "likeness", *HOMES, *sys.stdlib_module_names}
 
 
-def load(path: Path, name: str = DEFAULT) -> Loaded:
+def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     """Run a Python file and load the network that it defines.
 
     The digest is of the file's text, the name, what is stated of the network and the weights, and

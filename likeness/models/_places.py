@@ -8,15 +8,11 @@ from pathlib import Path
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digest
-from likeness.eval.metrics.unlabelled import centre_of, thresholds
+from likeness.eval.metrics.unlabelled import centre_of, estimated_thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.scoring.thresholds import (
-    Threshold,
-    Thresholds,
-    save,
-)
-from likeness.eval.threshold_files import find, place_of
+from likeness.eval.scoring.threshold_files import find, thresholds_path, write_thresholds
+from likeness.eval.scoring.thresholds import Threshold, Thresholds
 from likeness.models.included import resolved
 from likeness.toolkit.models.loaded import Loaded, without_centre
 
@@ -62,7 +58,7 @@ def estimate(
         LikenessError: There are too few items, or a rate is out of range.
     """
     unit = embeddings.unit()
-    values, centre = thresholds(unit, fars), tuple(centre_of(unit).tolist())
+    values, centre = estimated_thresholds(unit, fars), tuple(centre_of(unit).tolist())
     meta = _without(model, centre).meta
     return Thresholds(
         Origin(Scoring().system(meta), meta),
@@ -91,9 +87,9 @@ def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
         Whether there were any.
     """
     entries = [entry for entry in find(resolved(model)) if entry.origin.model == meta["model"]]
-    place = place_of(str(exported))
+    place = thresholds_path(str(exported))
     if place is None:
         return False
     for entry in reversed(entries):
-        save(place, entry)
+        write_thresholds(place, entry)
     return bool(entries)

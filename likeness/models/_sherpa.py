@@ -47,7 +47,7 @@ class Normalised(nn.Module):
         return features, lengths
 
 
-def check(model: Loaded) -> KaldiFbank:
+def check_sherpa(model: Loaded) -> KaldiFbank:
     """Return the filterbank of a model, if sherpa-onnx has it.
 
     Raises:
@@ -101,7 +101,7 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
             exported, or its embeddings differ by more than MAX_DISTANCE. A package is missing.
     """
     export.check_exportable(model, path)
-    fbank = check(model)
+    fbank = check_sherpa(model)
     ours = in_torch(model).cpu().eval()
     embedder = TorchEmbedder(Normalised(fbank), ours.backbone, features=ours.features).eval()
     waves = export.waves(fbank.rate_hz)

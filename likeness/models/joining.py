@@ -64,17 +64,17 @@ def join(
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
 
-    from likeness.models.load import load as load_model
+    from likeness.models.load import load_named
     from likeness.models.model import load
     from likeness.models.trust import entries_of, packages_of
     from likeness.toolkit.models import checkpoint
     from likeness.toolkit.models.embedder import in_torch
 
     trusted = entries_of(trust)
-    base = load_model(resolved(str(model)), frontend=frontend, trust=trusted)
+    base = load_named(resolved(str(model)), frontend=frontend, trust=trusted)
     path = find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
-    load_model(str(path), trust=trusted)  # its weights are those of its description
+    load_named(str(path), trust=trusted)  # its weights are those of its description
     part = _fitting_head(description, path, base, str(model))
     tensors = {_renamed(name): value for name, value in in_torch(base).state_dict().items()}
     tensors |= {

@@ -1,27 +1,27 @@
 """Models from elsewhere behind the one way of embedding: what MODEL means on the command line.
 
-    load("runs/an4")
+    load_named("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness
-    load("likeness:voice")
+    load_named("likeness:voice")
         a model that comes with Likeness (likeness/models/included.py)
-    load("speechbrain:FOLDER")
+    load_named("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
-    load("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
+    load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
         the same from the Hugging Face hub; it is asked only where it is named so
-    load("wespeaker:FOLDER_OR_FILE.pt")
+    load_named("wespeaker:FOLDER_OR_FILE.pt")
         a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
-    load("insightface:FILE_OR_FOLDER")
+    load_named("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
         insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (insightface.py)
-    load("insightface:FILE.pth")
+    load_named("insightface:FILE.pth")
         weights of arcface_torch (backbone.pth), of an IResNet from r18 to r200
-    load("hub:FOLDER_OR_ID")
+    load_named("hub:FOLDER_OR_ID")
         a network of Hugging Face's transformers: a folder with config.json and safetensors, or an
         id such as hub:facebook/dinov2-small, perhaps with @REVISION, which the hub is asked for
-    load("own.py"), load("own.py:NAME")
+    load_named("own.py"), load_named("own.py:NAME")
         a network that a Python file of the user defines (model_file.py); the file is run
-    load("model.onnx")
+    load_named("model.onnx")
         a file of `likeness export`, of any modality; otherwise a speaker network that takes
         filterbanks (B, T, F) or waves (B, S) and gives (B, dim)
 
@@ -69,7 +69,9 @@ _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
 
 @step("loading the model")
-def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] = ()) -> Loaded:
+def load_named(
+    model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] = ()
+) -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
     A face model reads aligned crops; `load_to_embed` and `with_detector` make it read photographs.
@@ -113,9 +115,9 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     )
 
     if named:
-        return _model_file.load(Path(named["file"]), named["name"] or _model_file.DEFAULT)
+        return _model_file.load_file(Path(named["file"]), named["name"] or _model_file.DEFAULT)
     if kind == "hub":
-        return _hub.load(source)
+        return _hub.load_hub(source)
     if kind == "speechbrain":
         return _other_projects.load_speechbrain(source)
     if kind == "wespeaker":
@@ -183,7 +185,7 @@ def read_initial(init: str) -> Initial:
     """Read the network that a recipe's `init` names.
 
     Args:
-        init: A MODEL as on the command line (likeness.models.load.load) whose network torch can
+        init: A MODEL as on the command line, see `load_named`, whose network torch can
             train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
             wespeaker:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID, own.py[:NAME], or another of
             its forms.
@@ -199,7 +201,7 @@ def read_initial(init: str) -> Initial:
 
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
         return start.read_initial(init)  # its weights alone: no part that it names is imported
-    loaded = load(resolved(init))
+    loaded = load_named(resolved(init))
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
@@ -230,13 +232,13 @@ def load_to_embed(
         model: One of the forms at the top of this file.
         detector: An SCRFD or YuNet .onnx file. None takes that of the pack; False takes none.
         min_score: The lowest score of a face; None is the default of the detector.
-        frontend: As for `load`.
-        trust: As for `load`.
+        frontend: As for `load_named`.
+        trust: As for `load_named`.
 
     Raises:
-        LikenessError: As `load` and `with_detector`.
+        LikenessError: As `load_named` and `with_detector`.
     """
-    loaded = load(model, frontend=frontend, trust=trust)
+    loaded = load_named(model, frontend=frontend, trust=trust)
     if detector is False:
         return loaded
     file = find_detector(model) if detector is None else detector

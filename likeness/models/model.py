@@ -115,7 +115,7 @@ class Model:
             >>> import likeness
             >>> likeness.load("voices.onnx").thresholds.at(0.01)  # doctest: +SKIP
         """
-        from likeness.eval.threshold_files import choose, find
+        from likeness.eval.scoring.threshold_files import choose, find
 
         return choose(find(resolved(self.source), self.thresholds_file), self.meta)[0]
 
@@ -352,7 +352,7 @@ class Model:
         Raises:
             LikenessError: the threshold is no number, or none is stored at this false-accept rate.
         """
-        from likeness.eval.threshold_files import Rule
+        from likeness.eval.scoring.threshold_files import Rule
         from likeness.models.verdicts import Comparer
 
         rule = Rule(threshold, far, self.thresholds_file)
@@ -385,7 +385,7 @@ class Model:
             LikenessError: there are too few items, or a rate is out of range.
         """
         from likeness.eval.metrics.unlabelled import check_far
-        from likeness.eval.scoring.thresholds import save
+        from likeness.eval.scoring.threshold_files import write_thresholds
         from likeness.models._places import estimate
 
         for far in fars:
@@ -393,7 +393,7 @@ class Model:
         embeddings = self.embed(unlabelled, root=root, workers=workers)
         is_named = isinstance(unlabelled, str | Path)
         name = Path(unlabelled).resolve().name if is_named else "unlabelled items"
-        return save(out, estimate(self.loaded, embeddings, fars, data=name))
+        return write_thresholds(out, estimate(self.loaded, embeddings, fars, data=name))
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.
@@ -416,9 +416,9 @@ class Model:
 
         loaded = self.loaded
         if is_included(self.source):  # it runs in ONNX Runtime; its network lies beside it
-            from likeness.models.load import load as load_model
+            from likeness.models.load import load_named
 
-            loaded = load_model(resolved(self.source))
+            loaded = load_named(resolved(self.source))
         parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity
@@ -473,7 +473,7 @@ def load(
     named = (detector, calibration, thresholds)
     refuse_missing_files([Path(file) for file in named if isinstance(file, str | PathLike)])
 
-    from likeness.eval.threshold_files import find
+    from likeness.eval.scoring.threshold_files import find
     from likeness.models import load as loading
     from likeness.models._places import at_place
     from likeness.models.trust import entries_of

@@ -39,7 +39,7 @@ class Reading:
     trust: Sequence[str] = ()
 
 
-def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
+def load_reading(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """Load a model that reads items as `reading` says.
 
     Returns:

@@ -299,8 +299,8 @@ class VerifiedPairs:
         Returns:
             The results and their table; None where no pair, or every one, is of one subject.
         """
+        from likeness.eval.metrics.system import VerificationSettings
         from likeness.eval.protocols.side_by_side import evaluate_together
-        from likeness.eval.protocols.verification import VerificationSettings
         from likeness.eval.types import Scores
 
         known = [row for row in self.rows if row.score is not None and row.label is not None]

@@ -26,7 +26,7 @@ from typing import Any
 
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
-from likeness.eval.threshold_files import Rule
+from likeness.eval.scoring.threshold_files import Rule
 from likeness.models.included import about, resolved
 from likeness.models.load import Frontend
 from likeness.toolkit.console import say, warn
@@ -212,7 +212,7 @@ def _load(setup: Setup, loaded: SimpleQueue[Any]) -> Any:
 def _application(setup: Setup) -> tuple[Any, list[str]]:
     """The ASGI application, and lines about it."""
     from likeness import load, open_gallery
-    from likeness.eval.threshold_files import choose, find
+    from likeness.eval.scoring.threshold_files import choose, find
     from likeness.models.load import refuse_head
     from likeness.models.verdicts import NO_DECISION
     from likeness.service import _pages

@@ -21,8 +21,8 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item
 from likeness.eval.metrics import similarity
-from likeness.eval.protocols.evaluation import evaluate
-from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.metrics.system import VerificationSettings
+from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports.page import block
 from likeness.eval.reports.page import write as write_report
 from likeness.eval.reports.verification import glance

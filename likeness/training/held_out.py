@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from likeness.eval.formats.runs import HeldOutFiles
-from likeness.eval.protocols.evaluation import evaluate
+from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.toolkit.console import say, warn

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from likeness.eval.intervals.bootstrap import interval
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 from likeness.eval.protocols.side_by_side import Compared
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.reports.verification import write_page
-from likeness.eval.results import table, write_json
+from likeness.eval.results import table, write_results
 from likeness.eval.types import Scores, Trials
 
 NUM_SUBJECTS = 8
@@ -47,7 +47,7 @@ def results(scores, subjects):
     given = {"subjects": subjects, "subjects_from": "the first folder of each id"}
     few = VerificationSettings(num_resamples=50)
     return [
-        r for name, of in scores.items() for r in evaluate(of, few, system=name, **given).results
+        r for name, of in scores.items() for r in measure_system(of, few, system=name, **given)[0]
     ]
 
 
@@ -80,7 +80,7 @@ def test_notes_name_the_system_that_they_are_of():
         values = np.random.default_rng(0).standard_normal(a.size) + target
         pairs = np.stack([subject[a], subject[b]], axis=1)
         settings = VerificationSettings(num_resamples=9)
-        return evaluate(Scores(values, target), settings, subjects=pairs, system=system).results
+        return measure_system(Scores(values, target), settings, subjects=pairs, system=system)[0]
 
     text = table([*made("few", 7), *made("many", 30)])
     assert [line[:7] for line in text.splitlines() if line.startswith("* ")] == ["* few: "]
@@ -88,8 +88,8 @@ def test_notes_name_the_system_that_they_are_of():
 
 def test_json_is_strict_where_no_threshold_exists(tmp_path):
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
-    results = evaluate(worst, VerificationSettings(num_resamples=0), system="x").results
-    write_json(tmp_path / "r.json", results, {})
+    results = measure_system(worst, VerificationSettings(num_resamples=0), system="x")[0]
+    write_results(tmp_path / "r.json", results, {})
     text = (tmp_path / "r.json").read_text()
     assert "Infinity" not in text
     second = json.loads(text)["results"][1]
@@ -97,7 +97,7 @@ def test_json_is_strict_where_no_threshold_exists(tmp_path):
     assert (second["interval"], second["threshold"]) == (None, None)
     assert second["counts"] == {"targets": 1, "nontargets": 1, "subjects": None}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "r.json", [replace(results[0], value=float("nan"))], {})
+        write_results(tmp_path / "r.json", [replace(results[0], value=float("nan"))], {})
 
 
 def test_table_lines_up_and_speaks_percent(results):
@@ -179,7 +179,7 @@ def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
 def test_systems_without_a_curve_still_make_a_page(tmp_path, trials, subjects, gap, shown):
     scores = {"x": Scores(gap * trials.target, trials.target)}
     settings = VerificationSettings(num_resamples=10)
-    results = evaluate(scores["x"], settings, subjects=subjects, system="x").results
+    results = measure_system(scores["x"], settings, subjects=subjects, system="x")[0]
     # without an error there is the exact bound: 8 subjects with targets, 4 pairs of subjects
     bound = None if not gap else (0.0, 1 - 0.025 ** (1 / 4))
     assert results[0].interval == (bound and pytest.approx(bound))
@@ -194,7 +194,7 @@ def test_every_rule_is_named_and_gives_its_own_number() -> None:
     switches = VerificationSettings(
         [0.02], 10.0, fars=[0.003], eer_method="convex_hull", tar_rule="nearest", llr=True
     )
-    results = {result.metric: result for result in evaluate(scores, switches, system="x").results}
+    results = {result.metric: result for result in measure_system(scores, switches, system="x")[0]}
     classes = scores.targets, scores.nontargets
     assert "convex hull" in str(results["eer"].conventions["method"])
     for metric, expected in {

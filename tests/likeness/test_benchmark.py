@@ -16,10 +16,10 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.benchmark import damaged, parse
+from likeness.benchmark import Bench
+from likeness.conditions import damaged, parse
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.reports.conditions import Bench
 from likeness.eval.results import Result
 from likeness.modalities.speaker import audio
 from likeness.toolkit.data.images import decode_bytes, encode

@@ -21,8 +21,8 @@ from likeness.eval.intervals.bootstrap import (
 )
 from likeness.eval.intervals.comparison import Outcome, summarise
 from likeness.eval.intervals.paired import matching_order
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import eer
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import table as result_table
 from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
@@ -134,7 +134,7 @@ def test_the_number_of_subjects_decides_whether_an_interval_is_printed(
     _, scores, subjects = all_pairs(number)
     result, _ = bounds_of({"eer": eer}, scores, subjects, num_resamples=60)
     assert (result["eer"].ends is not None) == has
-    results = evaluate(scores, FEW, subjects=subjects, subjects_from="ids", system="x").results
+    results = measure_system(scores, FEW, subjects=subjects, subjects_from="ids", system="x")[0]
     text = result_table(results)
     assert bool(BRACKET.search(text)) == has
     assert ("] *" in text) == marked

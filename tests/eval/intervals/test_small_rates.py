@@ -23,7 +23,7 @@ from likeness.eval.intervals.small_rates import (
     upper_bound,
 )
 from likeness.eval.metrics.groups import share_over_groups
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from tests.eval.all_pairs import people
 from tests.scripts import run_command
 
@@ -50,18 +50,18 @@ def test_the_rule_of_three_is_near_the_bound() -> None:
 def test_where_no_error_was_seen_the_results_have_the_exact_bound() -> None:
     scores, pairs = people(12, 0, 50)
     settings = VerificationSettings(num_resamples=50, fars=(0.5,), p_targets=(0.05,))
-    found = {r.metric: r for r in evaluate(scores, settings, subjects=pairs).results}
+    found = {r.metric: r for r in measure_system(scores, settings, subjects=pairs)[0]}
     both = [1 - 0.025 ** (1 / n) for n in (12, 6)]  # people, and pairs of people without a common
     assert found["eer"].interval == pytest.approx((0, max(both)))
     assert found["tar_at_far(0.5)"].interval == pytest.approx((1 - (1 - 0.05 ** (1 / 12)), 1))
     assert found["min_dcf(0.05)"].interval == (0, min(1, both[0] + 19 * both[1]))
     assert found["balanced_accuracy"].interval == pytest.approx((1 - sum(both) / 2, 1))
     assert "3/6" in str(found["eer"].conventions["interval_note"])
-    alone = evaluate(scores, settings).results[0]  # nobody knows who is who
+    alone = measure_system(scores, settings)[0][0]  # nobody knows who is who
     assert alone.interval == pytest.approx((0, 1 - 0.025 ** (1 / 12)))
     assert "optimistic" in str(alone.conventions["interval_note"])
     few, pairs = people(2, 0, 50)
-    assert evaluate(few, settings, subjects=pairs).results[0].interval == (0, pytest.approx(0.975))
+    assert measure_system(few, settings, subjects=pairs)[0][0].interval == (0, pytest.approx(0.975))
 
 
 def test_the_bound_holds_over_draws_of_people() -> None:

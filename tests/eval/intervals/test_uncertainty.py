@@ -21,9 +21,9 @@ from likeness.eval.intervals.uncertainty import (
     risk_coverage,
     trial_quality,
 )
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
 from likeness.eval.protocols.side_by_side import evaluate_together
-from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,18 @@ from scipy.stats import entropy
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
-from likeness.eval.metrics.clustering import agreement, cluster
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.metrics import clustering
+from likeness.eval.metrics.clustering import agreement
 from likeness.eval.metrics.diversity import cluster_diversity, feature_diversity, spectral_decay
 from likeness.eval.metrics.similarity import matrix
+
+
+def cluster(rows: np.ndarray, **options: Any) -> np.ndarray:
+    """The number of the cluster of each row."""
+    return clustering.cluster(
+        Embeddings(tuple(map(str, range(len(rows)))), rows), **options
+    ).numbers
 
 
 def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:

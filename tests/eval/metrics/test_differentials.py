@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from likeness.eval.metrics.differentials import gini, worst_to_geometric_mean
 from likeness.eval.metrics.groups import Grouped, evaluate_groups, table
-from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.types import Scores
 
 RATES = st.lists(st.floats(0, 1), min_size=2, max_size=6)

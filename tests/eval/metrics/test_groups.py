@@ -17,9 +17,9 @@ import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
-from likeness.eval.metrics.groups import Grouped, evaluate_groups, sides_of, table
+from likeness.eval.metrics.groups import Grouped, evaluate_groups, group_sides, table
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.metrics.verification import eer, tar_at_far
-from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
 from tests.scripts import printed
@@ -38,7 +38,7 @@ def a_list(
 
 def grouped(trials: Trials, scores: Scores, subjects: np.ndarray, *, resamples: int = 0) -> Grouped:
     parity = {f"s{s:02d}": "even" if s % 2 == 0 else "odd" for s in range(subjects.max() + 1)}
-    sides, names = sides_of(trials, parity, {id: id.split("/")[0] for id in trials.enrol_ids})
+    sides, names = group_sides(trials, parity, {id: id.split("/")[0] for id in trials.enrol_ids})
     settings = VerificationSettings(fars=FARS, num_resamples=resamples)
     return evaluate_groups("x", scores, subjects, sides, names, settings=settings)
 
@@ -136,7 +136,7 @@ def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked() -> None
 
 def test_an_item_may_have_another_group_than_its_subject() -> None:
     trials = Trials(("a/1", "b/1"), ("a/2",), [0, 1], [0, 0], [True, False])
-    sides, names = sides_of(
+    sides, names = group_sides(
         trials, {"a": "young", "b": "young", "a/2": "old"}, {"a/1": "a", "a/2": "a", "b/1": "b"}
     )
     assert names == ("old", "young")
@@ -148,7 +148,7 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
         (many, {str(i): f"age {i}" for i in range(51)}, {}),
     ):
         with pytest.raises(LikenessError):
-            sides_of(*refused)
+            group_sides(*refused)
 
 
 def test_groups_come_from_the_columns_of_a_list_of_items(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.unlabelled import LEAST_ITEMS, centre_of, centred, thresholds
+from likeness.eval.metrics.unlabelled import LEAST_ITEMS, centre_of, centred, estimated_thresholds
 from likeness.eval.types import Floats, unit_rows
 
 
@@ -36,8 +36,8 @@ def test_the_rate_at_the_threshold_is_within_a_factor_of_two(far: float) -> None
         person = np.repeat(np.arange(60), 4)
         others = person[:, None] != person
         turned = unit_rows_of(centred(new, centre_of(known)))
-        rates.append(((turned @ turned.T)[others] >= thresholds(known, [far])[0]).mean())
-        plain.append(((new @ new.T)[others] >= thresholds(known, [far])[0]).mean())
+        rates.append(((turned @ turned.T)[others] >= estimated_thresholds(known, [far])[0]).mean())
+        plain.append(((new @ new.T)[others] >= estimated_thresholds(known, [far])[0]).mean())
     assert far / 2 < np.median(rates) < 2 * far
     assert all(far / 5 < rate < 5 * far for rate in rates)
     assert min(plain) > 10 * far  # scores that are not centred
@@ -51,8 +51,9 @@ def unit_rows_of(rows: Floats) -> Floats:
 def test_pairs_of_one_person_hardly_move_the_threshold() -> None:
     alone = place(0, people=240, each=1).reshape(240, -1)
     together = place(0, people=24, each=10).reshape(240, -1)  # a tenth of the pairs
-    assert thresholds(together, [0.01])[0] == pytest.approx(thresholds(alone, [0.01])[0], abs=0.15)
-    assert np.quantile(unit_pairs(together), 0.99) > thresholds(together, [0.01])[0] + 0.1
+    (estimated,) = estimated_thresholds(together, [0.01])
+    assert estimated == pytest.approx(estimated_thresholds(alone, [0.01])[0], abs=0.15)
+    assert np.quantile(unit_pairs(together), 0.99) > estimated + 0.1
 
 
 def unit_pairs(rows: Floats) -> Floats:
@@ -74,9 +75,9 @@ def test_centred_rows_keep_their_norms_and_do_not_depend_on_them(seed: int, scal
 
 def test_stricter_rates_have_higher_thresholds_and_too_little_is_refused() -> None:
     rows = place(3, people=50, each=2).reshape(100, -1)
-    found = thresholds(rows, [0.1, 0.03, 0.01, 0.001])
+    found = estimated_thresholds(rows, [0.1, 0.03, 0.01, 0.001])
     assert found == sorted(found)
     with pytest.raises(LikenessError, match="too few"):
-        thresholds(rows[: LEAST_ITEMS - 1], [0.01])
+        estimated_thresholds(rows[: LEAST_ITEMS - 1], [0.01])
     with pytest.raises(LikenessError, match="labelled"):
-        thresholds(rows, [1e-4])
+        estimated_thresholds(rows, [1e-4])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.retrieval import RetrievalSettings
-from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.scoring.settings import Scoring
 
 NAN = float("nan")

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.embeddings import Embeddings, Labelled
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.bootstrap import bounds
 from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.protocols.identification import IdentificationSettings, identify
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
+from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.reports import search
 from likeness.eval.reports.items import html
 from likeness.eval.reports.media import Media
-from likeness.eval.reports.search import Sides, nearest
+from likeness.eval.reports.page import recompute
+from likeness.eval.reports.search import nearest
 
 METRICS = {
     "accuracy": partial(per_item.mean, column="correct"),
@@ -83,23 +85,33 @@ def made(num_classes: int = 6, num_each: int = 5, seed: int = 0) -> Embeddings:
     return Embeddings(ids, centres + 0.6 * rng.standard_normal(centres.shape))
 
 
-def sides_of(queries: Embeddings, gallery: Embeddings | None = None) -> Sides:
-    labels = [id.split("/")[0] for id in queries.ids]
-    searched = queries if gallery is None else gallery
-    of_gallery = [id.split("/")[0] for id in searched.ids]
-    pictures = Media(lambda id: np.zeros((8, 8), np.uint8))
-    return Sides(queries, labels, gallery, of_gallery, "cosine", pictures, "likeness <command>")
+def labelled(rows: Embeddings) -> Labelled:
+    return Labelled(rows, [id.split("/")[0] for id in rows.ids])
+
+
+def page_of(evaluation: SearchEvaluation, path: Path) -> str:
+    search.write_page(
+        path,
+        evaluation.results,
+        evaluation.queries,
+        evaluation.galleries[0] if evaluation.galleries else evaluation.queries,
+        searched=evaluation.searched,
+        media=Media(lambda id: np.zeros((8, 8), np.uint8)),
+        again=recompute("likeness <command>", {}),
+    )
+    return path.read_text(encoding="utf-8")
 
 
 def test_the_nearest_are_those_of_a_full_ranking() -> None:
     queries = made()
     unit = queries.matrix / np.linalg.norm(queries.matrix, axis=1, keepdims=True)
     similar = unit @ unit.T
-    answers = nearest(sides_of(queries), 3)
+    own, some_classes = labelled(queries), labelled(made(2, 3))
+    answers = nearest(own, own, "cosine", 3)
     ranked = np.argsort(-(similar - 9 * np.eye(30)), axis=1)[:, :3]
     assert answers.items.tolist() == ranked.tolist()
     assert answers.right.tolist() == (ranked // 5 == np.arange(30)[:, None] // 5).tolist()
-    some = nearest(sides_of(queries, made(2, 3)), 2, num_queries=7)
+    some = nearest(own, some_classes, "cosine", 2, num_queries=7)
     assert some.queries.size == 7
     assert some.items.shape == (7, 2)
     assert some.mated.tolist() == [row // 5 < 2 for row in some.queries.tolist()]
@@ -107,9 +119,8 @@ def test_the_nearest_are_those_of_a_full_ranking() -> None:
 
 def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
     queries = made()
-    results = retrieve(queries, settings=RetrievalSettings(num_resamples=20)).results
-    search.write_page(tmp_path / "index.html", results, sides_of(queries))
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    retrieved = retrieve(queries, settings=RetrievalSettings(num_resamples=20))
+    results, page = retrieved.results, page_of(retrieved, tmp_path / "index.html")
     page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     recall = next(result.value for result in results if result.metric == "recall@1")
     assert (
@@ -124,9 +135,7 @@ def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
 def test_the_page_of_an_identification(tmp_path: Path) -> None:
     queries, gallery = made(seed=0), made(3, 2, seed=0)
     identified = identify(gallery, queries, IdentificationSettings(num_resamples=0))
-    sides = sides_of(queries, gallery)
-    search.write_page(tmp_path / "i.html", identified.results, sides, searched=identified.searched)
-    page = (tmp_path / "i.html").read_text(encoding="utf-8")
+    page = page_of(identified, tmp_path / "i.html")
     rank_1 = next(result.value for result in identified.results if result.metric == "rank_k(1)")
     assert f"CMC curve. Rank 1: {100 * rank_1:.2f} %." in page
     assert page.count('class="plot"') == 2  # CMC, and TPIR against FPIR

@@ -20,7 +20,7 @@ import likeness
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.types import Trials
 
 

@@ -18,18 +18,12 @@ from likeness.eval.intervals.guarantee import (
     Guarantee,
     guaranteed_threshold,
     independent_scores,
-    num_allowed,
+    num_pairs_allowed,
     pairs_needed,
 )
 from likeness.eval.scoring.origin import Origin, read_origin, write_origin
-from likeness.eval.scoring.thresholds import (
-    LEAST_ERRORS,
-    OverSubjects,
-    Thresholds,
-    load,
-    measure,
-    save,
-)
+from likeness.eval.scoring.threshold_files import read_thresholds, write_thresholds
+from likeness.eval.scoring.thresholds import LEAST_ERRORS, OverSubjects, Thresholds, measure
 from likeness.eval.types import Scores
 from tests.eval.all_pairs import people
 
@@ -77,24 +71,25 @@ def test_each_way_of_scoring_and_each_model_has_its_entry(tmp_path: Path) -> Non
     normed, _ = measure(scores(), Origin("as_norm", {"model": "ab"}), data="n", fars=[0.1])
     again, _ = measure(scores(), ORIGIN, data="again", fars=[0.01])
     for entry in (first, normed, again):
-        save(path, entry)
-    assert load(path) == (again, normed)
+        write_thresholds(path, entry)
+    assert read_thresholds(path) == (again, normed)
     other, _ = measure(scores(), Origin("cosine", {"model": "cd"}), data="o", fars=[0.1])
-    save(path, other)
-    assert load(path) == (other, again, normed)
+    write_thresholds(path, other)
+    assert read_thresholds(path) == (other, again, normed)
 
 
 def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
 
     def store(far: float, nontargets: int = 2000) -> Thresholds:
-        return save(path, measure(scores(200, nontargets), ORIGIN, data="x", fars=[far])[0])
+        measured, _ = measure(scores(200, nontargets), ORIGIN, data="x", fars=[far])
+        return write_thresholds(path, measured)
 
     tenth = store(0.1).at(0.1)
     for _ in range(2):
         both = store(0.01)
         assert both.at(0.1) == tenth
-        assert both == load(path)[0]
+        assert both == read_thresholds(path)[0]
         assert len(both.points) == 3
     assert [point.name for point in store(0.01, 1999).points][1:] == ["FAR 1 %"]
 
@@ -116,14 +111,14 @@ def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path
 )
 def test_an_edited_file_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    save(path, measure(scores(), ORIGIN, data="x", fars=[0.1], subjects=7)[0])
+    write_thresholds(path, measure(scores(), ORIGIN, data="x", fars=[0.1], subjects=7)[0])
     document = json.loads(path.read_text())
     entry = document["measured"][0]
     for name, value in changes.items():
         (entry["points"][1] if name in entry["points"][1] else entry)[name] = value
     path.write_text(json.dumps(document))
     with pytest.raises(LikenessError):
-        load(path)
+        read_thresholds(path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"format": "other/1"}', "\xff"])
@@ -132,7 +127,7 @@ def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -
     path.write_text(text, encoding="latin-1")
     found, _ = measure(scores(), ORIGIN, data="x", fars=[0.1])
     with pytest.raises(LikenessError):
-        save(path, found)
+        write_thresholds(path, found)
     assert path.read_text(encoding="latin-1") == text
 
 
@@ -168,18 +163,18 @@ def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support
     assert fars == sorted(fars, reverse=True)
     assert max(fars) > 0.45  # from lenient ...
     assert min(fars) == LEAST_ERRORS / 5000  # ... to the strictest that ten trials stand behind
-    save(tmp_path / "t.json", entry)
-    assert load(tmp_path / "t.json") == (entry,)
+    write_thresholds(tmp_path / "t.json", entry)
+    assert read_thresholds(tmp_path / "t.json") == (entry,)
 
 
 def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     given, pairs = people(100, 0, 3)
     asked = OverSubjects(0.95, pairs)
-    plain = save(path, measure(given, ORIGIN, data="x", fars=[0.1, 0.2])[0])
+    plain = write_thresholds(path, measure(given, ORIGIN, data="x", fars=[0.1, 0.2])[0])
     sure = measure(given, ORIGIN, data="x", fars=[0.1], subjects=100, guarantee=asked)[0]
-    kept = save(path, sure)
-    assert load(path) == (kept,)
+    kept = write_thresholds(path, sure)
+    assert read_thresholds(path) == (kept,)
     # It takes the place of the measured threshold of the same rate; others stay.
     point = kept.at(0.1)
     assert kept.at(0.2) == plain.at(0.2)
@@ -191,7 +186,7 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
     # Other rates stay beside it, and it beside them, as long as the subjects are the same.
     for number, stays in ((100, True), (30, False)):
         later = measure(given, ORIGIN, data="x", fars=[0.3], subjects=number)[0]
-        assert (point in save(path, later).points) is stays
+        assert (point in write_thresholds(path, later).points) is stays
     with pytest.raises(LikenessError):
         measure(given, ORIGIN, data="x", fars=[0.1, 0.01], guarantee=asked)
 
@@ -205,10 +200,10 @@ def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
     far: float, confidence: float
 ) -> None:
     least = pairs_needed(far, confidence)
-    assert num_allowed(far, confidence, least) == 0
-    assert num_allowed(far, confidence, least - 1) == -1
+    assert num_pairs_allowed(far, confidence, least) == 0
+    assert num_pairs_allowed(far, confidence, least - 1) == -1
     for size in (least, 2 * least + 7, 40 * least):
-        k = num_allowed(far, confidence, size)
+        k = num_pairs_allowed(far, confidence, size)
         assert beta.ppf(confidence, k + 1, size - k) <= far * (1 + 1e-9)
         # Of as many false accepts as trials the bound is 1.
         assert k + 1 == size or beta.ppf(confidence, k + 2, size - k - 1) > far
@@ -280,4 +275,4 @@ def test_the_threshold_is_the_lowest_score_that_the_count_allows(seed: int) -> N
     lower = scores.values[scores.values < threshold].max()
     assert (drawn >= lower).sum() > guarantee.allowed
     assert guarantee.measured_far == np.mean(scores.nontargets >= threshold)
-    assert num_allowed(FAR, CONFIDENCE, guarantee.pairs) == guarantee.allowed
+    assert num_pairs_allowed(FAR, CONFIDENCE, guarantee.pairs) == guarantee.allowed

@@ -16,7 +16,7 @@ import likeness
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import write_scores
-from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.types import Trials
 from tests.scripts import printed, refused, run_command

@@ -16,7 +16,7 @@ from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import _sherpa
-from likeness.models.load import load
+from likeness.models.load import load_named
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.models import checkpoint, export
@@ -63,7 +63,7 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
         export.export(plain, files["int8"], smaller=export.Smaller("int8", calibration))
     sizes = {name: file.stat().st_size for name, file in files.items()}
     assert sizes["int8"] < sizes["float16"] < sizes["float32"]
-    loaded = {name: load(str(file)) for name, file in files.items()}
+    loaded = {name: load_named(str(file)) for name, file in files.items()}
     assert loaded["float32"].digest == plain.digest
     assert len({model.digest for model in loaded.values()}) == 3
     # the mel bank is the only table of 257 rows
@@ -150,4 +150,4 @@ def test_filterbanks_that_sherpa_onnx_lacks_are_refused(
     assert not [*tmp_path.iterdir()]
     levelled = replace(voice_model(**SHERPA), read=partial(audio.read, level_dbfs=-26.0))
     with pytest.raises(ValueError, match="level_dbfs"):
-        _sherpa.check(levelled)
+        _sherpa.check_sherpa(levelled)

@@ -444,7 +444,7 @@ def test_a_network_in_several_files_needs_one_trust(
     assert len(files.read_embeddings(Path("a.npz")).ids) == 32
     forget()
     pytest.importorskip("granian")
-    from likeness.eval.threshold_files import Rule
+    from likeness.eval.scoring.threshold_files import Rule
     from likeness.service.server import Setup, _application
 
     app, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["mine", "petnets"]))

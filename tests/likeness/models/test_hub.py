@@ -19,7 +19,7 @@ from torch import Tensor
 
 from likeness.eval.items.items import Item
 from likeness.models import _hub
-from likeness.models.load import load
+from likeness.models.load import load_named
 from likeness.models.reading import Reading, read_as
 from likeness.toolkit.backbones._layer_pooling import pool_places
 from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
@@ -85,7 +85,7 @@ def test_image_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -
     """From the file to the embedding: reading, scale, network and pooling."""
     network = tiny_hub.save(name, tmp_path / "net")
     items = pictures(tmp_path)
-    model = load(f"hub:{tmp_path / 'net'}")
+    model = load_named(f"hub:{tmp_path / 'net'}")
     result, bad = embed(model.embedder, items, model.read, batch_size=3)
     assert (model.modality, model.similarity, bad) == ("image", "cosine", [])
     with torch.no_grad():
@@ -111,7 +111,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
             tokens = network.post_layernorm(tokens)[:, 1:]
         elif name != "siglip":
             tokens = tokens[:, 1 + registers :]
-        weights: Any = load(f"hub:{tmp_path}").embedder.backbone
+        weights: Any = load_named(f"hub:{tmp_path}").embedder.backbone
         for pooling, pooled in (("mean", tokens.mean(1)), ("GeM", gem(tokens))):
             if name == "convnext":
                 pooled = network.layernorm(pooled)
@@ -131,7 +131,7 @@ def test_speech_embeddings_are_those_of_transformers(name: str, tmp_path: Path) 
     """From the file to the embedding, one by one by transformers and in mixed batches here."""
     network = tiny_hub.save(name, tmp_path / "net")
     items = recordings(tmp_path)
-    model = load(f"hub:{tmp_path / 'net'}")
+    model = load_named(f"hub:{tmp_path / 'net'}")
     assert model.modality == "speaker"
     assert dict(model.settings) == {"pooling": "mean"}
     assert set(read_as(model, Reading(crops=2)).settings) == {"pooling", "crops"}
@@ -175,7 +175,7 @@ def test_whisper_pools_the_frames_that_the_extractor_marks(samples: int, tmp_pat
     several windows count alike.
     """
     network = tiny_hub.save("whisper", tmp_path)
-    model = load(f"hub:{tmp_path}").embedder
+    model = load_named(f"hub:{tmp_path}").embedder
     wave = 0.05 * torch.randn(samples)
     windows = [window.numpy() for window in wave.split(30 * RATE_HZ)]
     frames = [int(whisper_inputs(network, window)[1].sum()) for window in windows]
@@ -217,7 +217,7 @@ def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm large", "w2v-bert", "whisper"])
 def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_path: Path) -> None:
     network = tiny_hub.save(name, tmp_path)
-    weights: Any = load(f"hub:{tmp_path}").embedder
+    weights: Any = load_named(f"hub:{tmp_path}").embedder
     backbone = _hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)(
         weights.frontend.dim
     ).eval()
@@ -283,29 +283,29 @@ def test_every_parameter_gets_a_gradient(name: str, pooling: Any) -> None:
 
 def test_the_digest_is_of_all_files(tmp_path: Path) -> None:
     tiny_hub.save("vit", tmp_path)
-    before = load(f"hub:{tmp_path}").digest
-    assert load(f"hub:{tmp_path}").digest == before
+    before = load_named(f"hub:{tmp_path}").digest
+    assert load_named(f"hub:{tmp_path}").digest == before
     tiny_hub.change(tmp_path / "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
-    second = load(f"hub:{tmp_path}").digest
+    second = load_named(f"hub:{tmp_path}").digest
     tiny_hub.change(tmp_path / "config.json", layer_norm_eps=1e-3)
-    assert len({before, second, load(f"hub:{tmp_path}").digest}) == 3
+    assert len({before, second, load_named(f"hub:{tmp_path}").digest}) == 3
 
 
 def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
     tiny_hub.save("resnet", tmp_path)
     x = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
-        before = load(f"hub:{tmp_path}").embedder(x)
+        before = load_named(f"hub:{tmp_path}").embedder(x)
         tensors = load_file(tmp_path / "model.safetensors")
         names = sorted(tensors)
         parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
         for file, kept in parts.items():
             save_file({name: tensors[name] for name in kept}, tmp_path / file)
         (tmp_path / "model.safetensors").unlink()
-        assert torch.equal(load(f"hub:{tmp_path}").embedder(x), before)
+        assert torch.equal(load_named(f"hub:{tmp_path}").embedder(x), before)
         halves = {name: x.half() if x.is_floating_point() else x for name, x in tensors.items()}
         save_file(halves, tmp_path / "model.safetensors")
-        near = load(f"hub:{tmp_path}").embedder(x)
+        near = load_named(f"hub:{tmp_path}").embedder(x)
     assert near.dtype == torch.float32
     torch.testing.assert_close(near, before, rtol=1e-2, atol=1e-2)
 
@@ -333,9 +333,9 @@ def test_names_of_older_checkpoints_and_of_larger_models_are_read(tmp_path: Path
     for name, (change, more) in cases.items():
         folder = tmp_path / name
         tiny_hub.save(name, folder)
-        before = load(f"hub:{folder}").embedder.state_dict()
+        before = load_named(f"hub:{folder}").embedder.state_dict()
         older(folder, change, **more)
-        after = load(f"hub:{folder}").embedder.state_dict()
+        after = load_named(f"hub:{folder}").embedder.state_dict()
         assert before.keys() == after.keys()
         assert all(torch.equal(before[key], after[key]) for key in before)
 
@@ -373,7 +373,7 @@ def test_a_folder_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> Non
     change, keyword = CHANGES[name]
     change(tmp_path)
     with pytest.raises(ValueError, match=keyword):
-        load(f"hub:{tmp_path}")
+        load_named(f"hub:{tmp_path}")
 
 
 def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> None:
@@ -389,4 +389,4 @@ def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> Non
     config = json.loads(_hub.backbone(str(tmp_path)).keywords["config"])
     assert not {"auto_map", "attn_implementation", "quantization_config"} & set(config)
     assert not [name for name in config if name.startswith("_")]
-    assert load(f"hub:{tmp_path}").embedder.dim == 12
+    assert load_named(f"hub:{tmp_path}").embedder.dim == 12

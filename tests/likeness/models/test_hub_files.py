@@ -19,7 +19,7 @@ from PIL import Image
 from likeness.modalities import folders
 from likeness.models import _hub, _speechbrain
 from likeness.models._hub import find_files
-from likeness.models.load import load, read_initial
+from likeness.models.load import load_named, read_initial
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
@@ -107,22 +107,22 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
     folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only JSON and safetensors; the embeddings are those of the folder."""
-    model = load("hub:ann/net@v1")
+    model = load_named("hub:ann/net@v1")
     assert model.settings["revision"] == model.meta["revision"] == COMMIT
     fetched = {path.rpartition("/")[2] for path in asked if "/resolve/" in path}
     assert fetched == {"config.json", "preprocessor_config.json", "model.safetensors"}
     assert any(path.endswith("/revision/v1") for path in asked)
-    assert load(f"hub:{folder}").digest == model.digest
+    assert load_named(f"hub:{folder}").digest == model.digest
     files = sum("/resolve/" in path for path in asked)
-    assert load(f"hub:ann/net@{COMMIT}").digest == model.digest
+    assert load_named(f"hub:ann/net@{COMMIT}").digest == model.digest
     assert sum("/resolve/" in path for path in asked) == files, "what is cached is not fetched"
     # where the hub cannot be asked, the cache is enough for what was asked before
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     for source in (f"ann/net@{COMMIT}", "ann/net@v1"):
-        offline = load(f"hub:{source}")
+        offline = load_named(f"hub:{source}")
         assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
     with pytest.raises(ValueError, match="not in the cache"):
-        load("hub:ann/net")
+        load_named("hub:ann/net")
 
 
 def images(folder: Path) -> Path:
@@ -162,7 +162,11 @@ def test_a_run_stores_the_commit_that_it_started_from(
     """In its log and its models. A later commit of the same network changes none of it."""
     out, cut = tmp_path / "run", raising_at(1, RuntimeError("power cut"))
     start = partial(fit, data=images(tmp_path / "images"), read_initial=read_initial)
-    init = {"model": "hub:ann/net@v1", "digest": load(f"hub:{folder}").digest, "revision": COMMIT}
+    init = {
+        "model": "hub:ann/net@v1",
+        "digest": load_named(f"hub:{folder}").digest,
+        "revision": COMMIT,
+    }
     with pytest.raises(RuntimeError, match="power cut"):
         start(recipe("ann/net@v1"), out=out, step=cut)
     assert f"commit {COMMIT[:12]}" in capsys.readouterr().err
@@ -177,7 +181,7 @@ def test_a_run_stores_the_commit_that_it_started_from(
     assert [entry.get("init") for entry in read_log(out)] == [init, None, None]
     _, description, _ = checkpoint.read(out / "last.safetensors", checkpoint.FORMAT)
     assert (description["step"], description["init"]) == (2, init)
-    tuned = load(str(out))
+    tuned = load_named(str(out))
     assert tuned.parts["backbone"]["args"]["revision"] == later
 
 
@@ -188,13 +192,13 @@ def test_a_folder_is_never_asked_for(
     (folder.parent / "org").mkdir()
     folder.rename(folder.parent / "org" / "net")
     monkeypatch.chdir(folder.parent)
-    assert "revision" not in load("hub:org/net").settings
+    assert "revision" not in load_named("hub:org/net").settings
     assert asked == []
 
 
 def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
     with pytest.raises(ValueError, match="could not be fetched") as error:
-        load("hub:ann/nothing")
+        load_named("hub:ann/nothing")
     assert "\n" not in str(error.value)
     assert "hf download ann/nothing --local-dir nothing" in str(error.value)
 

@@ -15,7 +15,7 @@ import torch
 from likeness.eval.formats.runs import find_model
 from likeness.modalities.speaker.augment import train_view
 from likeness.models import _hub
-from likeness.models.load import load
+from likeness.models.load import load_named
 from likeness.toolkit.models.checkpoint import FORMAT, read, save
 from likeness.toolkit.models.export import export
 from likeness.toolkit.models.parts import describe
@@ -60,7 +60,7 @@ def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(
     parts = {key.split(".")[1] for key in weights if key.startswith("backbone.")}
     assert parts == {"network", "pool", "project"}
     shutil.rmtree(folder)
-    model = load(str(tmp_path / "whole"))
+    model = load_named(str(tmp_path / "whole"))
     assert model.embedder.dim == 8
     assert json.loads(stated["backbone"]["args"]["config"])["hidden_size"] == 16
     assert torch.isfinite(model.embedder(torch.randn(2, 4000))).all()
@@ -86,7 +86,7 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
     tiny_hub.save("hubert large", tmp_path / "net")
     part = _hub.backbone(str(tmp_path / "net"))
     config = {**json.loads(part.keywords["config"]), **change}
-    tensors = load(f"hub:{tmp_path / 'net'}").embedder.state_dict()
+    tensors = load_named(f"hub:{tmp_path / 'net'}").embedder.state_dict()
     description = {
         "modality": "speaker",
         "frontend": describe(_hub.frontend(str(tmp_path / "net"))),
@@ -98,7 +98,7 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
     }
     save(tmp_path / "model.safetensors", tensors, description, FORMAT)
     with pytest.raises(ValueError, match=keyword):
-        load(str(tmp_path / "model.safetensors"))
+        load_named(str(tmp_path / "model.safetensors"))
 
 
 @pytest.mark.slow  # exports take long; image networks: tests/toolkit/models/test_export.py
@@ -108,6 +108,6 @@ def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
     transformers.
     """
     tiny_hub.save(name, tmp_path / "net")
-    parity = export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
+    parity = export(load_named(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
     assert parity.distance < 1e-6
-    assert load(str(tmp_path / "net.onnx")).embedder.dim == 16
+    assert load_named(str(tmp_path / "net.onnx")).embedder.dim == 16

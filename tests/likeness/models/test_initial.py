@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from likeness.eval.formats.runs import find_model
-from likeness.models.load import load, read_initial
+from likeness.models.load import load_named, read_initial
 from likeness.toolkit.backbones import resnet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
@@ -98,7 +98,7 @@ def test_faces_of_arcface_torch_are_fine_tuned(tmp_path: Path) -> None:
     iresnet = IResNet(3, dim=8, blocks=(1, 2, 1, 1), width=4, image_size=48).eval()
     file = tmp_path / "backbone.pth"
     torch.save({f"module.{name}": value for name, value in iresnet.state_dict().items()}, file)
-    loaded: Any = load(f"insightface:{file}")
+    loaded: Any = load_named(f"insightface:{file}")
     faces = 255 * torch.rand(2, 3, 48, 48)
     with torch.no_grad():
         expected = iresnet((faces - 127.5) / 127.5)

@@ -213,7 +213,7 @@ def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: 
     assert load.find_detector(f"insightface:{pack}") == found
     assert load.find_detector(f"insightface:{recognition}") is None  # one file: aligned crops
     assert load.find_detector("runs/face") is None
-    assert load.load(f"insightface:{pack}").digest == sha256(recognition)
+    assert load.load_named(f"insightface:{pack}").digest == sha256(recognition)
 
 
 def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Pa
         (tmp_path / "u8.onnx", "floats are needed"),
     ]:
         with pytest.raises(ValueError, match=says):
-            load.load(f"insightface:{source}")
+            load.load_named(f"insightface:{source}")
     with pytest.raises(ValueError, match=r"insightface:FILE\.onnx"):
-        load.load(str(tmp_path / "r.onnx"))
+        load.load_named(str(tmp_path / "r.onnx"))
 
 
 def test_a_photograph_gives_what_face_analysis_gives(
@@ -255,7 +255,7 @@ def test_a_photograph_gives_what_face_analysis_gives(
         photograph(tmp_path / "wide.png", (3, 2), seed=2, size=(96, 128)),
     ]
     name = f"insightface:{pack}"
-    loaded = load.with_detector(load.load(name), load.find_detector(name))
+    loaded = load.with_detector(load.load_named(name), load.find_detector(name))
     expected = []
     for shot in shots:
         best, _ = app.det_model.detect(bgr(shot), max_num=1)
@@ -277,7 +277,7 @@ def test_a_photograph_gives_what_face_analysis_gives(
 def test_a_detector_serves_face_models_only_and_keeps_their_size(
     pack: Path, tmp_path: Path
 ) -> None:
-    model = load.load(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
+    model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
     loaded = load.with_detector(model, found).read(item)
     expected, _ = align.align_one(align.load_detector(found), images.decode(item), size=224)

@@ -150,7 +150,7 @@ def test_speechbrain_folders_embed_as_speechbrain_does(
     yaml = folder / "hyperparams.yaml"
     frames = "    left_frames: 0\n"
     yaml.write_text(yaml.read_text().replace(frames, f"{frames}    sample_rate: {rate_hz}\n"))
-    loaded: Any = load.load(f"speechbrain:{folder}")
+    loaded: Any = load.load_named(f"speechbrain:{folder}")
     from speechbrain.inference.classifiers import EncoderClassifier
 
     # executes the YAML, which is ours
@@ -192,14 +192,14 @@ def test_no_yaml_is_executed(tmp_path: Path) -> None:
         "!!python/name:os.system\n"
     )
     with pytest.raises(ValueError, match="no YAML of names"):
-        load.load(f"speechbrain:{folder}")
+        load.load_named(f"speechbrain:{folder}")
     yaml.write_text(whole + f"evil: !apply:os.system ['touch {ran}']\n")
-    load.load(f"speechbrain:{folder}")
+    load.load_named(f"speechbrain:{folder}")
     assert not ran.exists()
     for before, after, says in REFUSED_YAML:
         yaml.write_text(whole.replace(before, after) if before else after)
         with pytest.raises(ValueError, match=says):
-            load.load(f"speechbrain:{folder}")
+            load.load_named(f"speechbrain:{folder}")
     assert not ran.exists()
 
 
@@ -227,13 +227,13 @@ def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None
     torch.save({"model": state} if kind == "ecapa" else state, tmp_path / "avg_model.pt")
     wave = torch.randn(2, 4000) * 0.1
     for frontend in BANKS if kind == "resnet34" else ("wespeaker",):
-        loaded: Any = load.load(f"wespeaker:{tmp_path}", frontend=frontend)  # type: ignore[arg-type]
+        loaded: Any = load.load_named(f"wespeaker:{tmp_path}", frontend=frontend)  # type: ignore[arg-type]
         with torch.no_grad():
             expected = network(BANKS[frontend](num_mels=network.in_dim).eval()(wave)[0])
             bound = 1e-6 * float(expected.abs().max())
             torch.testing.assert_close(loaded.embedder(wave), expected, rtol=1e-7, atol=bound)
     file = f"wespeaker:{tmp_path / 'avg_model.pt'}"
-    assert load.load(file).digest == load.load(f"wespeaker:{tmp_path}").digest
+    assert load.load_named(file).digest == load.load_named(f"wespeaker:{tmp_path}").digest
 
 
 def test_wespeakers_redimnet_is_known_by_its_shapes(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_wespeakers_redimnet_is_known_by_its_shapes(tmp_path: Path) -> None:
     network = trained(ReDimNet(60, dim=10, size="b0", normalise=False))
     state = wespeaker_names(network.state_dict())
     torch.save({**state, "projection.weight": torch.zeros(7, 10)}, tmp_path / "model.pt")
-    loaded: Any = load.load(f"wespeaker:{tmp_path / 'model.pt'}")
+    loaded: Any = load.load_named(f"wespeaker:{tmp_path / 'model.pt'}")
     wave = torch.randn(1, 4000) * 0.1
     with torch.no_grad():
         expected = network(WESPEAKER_FBANK(num_mels=60).eval()(wave)[0])
@@ -261,7 +261,7 @@ def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
     ]:
         torch.save(state, tmp_path / "model.pt")
         with pytest.raises(ValueError, match=says):
-            load.load(f"wespeaker:{tmp_path / 'model.pt'}")
+            load.load_named(f"wespeaker:{tmp_path / 'model.pt'}")
 
 
 def power(path: Path, *shape: Any) -> Path:
@@ -285,7 +285,7 @@ def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:
     items = folders.items(voices, split="all")[:5]
     waves = [torch.from_numpy(audio.read(item))[None] for item in items]
     for frontend, fbank in BANKS.items():
-        loaded = load.load(str(path), frontend=frontend)  # type: ignore[arg-type]
+        loaded = load.load_named(str(path), frontend=frontend)  # type: ignore[arg-type]
         embedded, _ = embed(loaded.embedder, items, loaded.read, batch_size=3)
         expected = torch.cat([fbank().eval()(wave)[0].square().mean(1) for wave in waves])
         np.testing.assert_allclose(embedded.matrix, expected, rtol=1e-5)
@@ -294,7 +294,7 @@ def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:
 
 
 def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
-    loaded = load.load(str(power(tmp_path / "w.onnx", 1, "S")))
+    loaded = load.load_named(str(power(tmp_path / "w.onnx", 1, "S")))
     wave = torch.randn(3, 8000)  # the model takes one at a time
     expected = wave.square().mean(1, keepdim=True)
     torch.testing.assert_close(loaded.embedder(wave), expected)
@@ -306,7 +306,7 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.onnx", "no ONNX model that can be run"),
     ]:
         with pytest.raises(ValueError, match=says):
-            load.load(str(path))
+            load.load_named(str(path))
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -320,4 +320,4 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
         ("wespeaker:nowhere.pt", "hf download .* avg_model.pt"),
     ]:
         with pytest.raises(ValueError, match=says):
-            load.load(model)
+            load.load_named(model)

@@ -22,7 +22,7 @@ from likeness.eval.errors import LikenessError
 from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.models import load as loading
-from likeness.models._model_file import load
+from likeness.models._model_file import load_file
 from likeness.models.load import read_initial
 from likeness.toolkit.backbones.external import External
 from likeness.toolkit.data.pixels import PixelScale
@@ -143,12 +143,12 @@ def test_the_embedding_is_that_of_the_network_itself(own: Path, crops: Path) -> 
 def test_other_names_and_forms_of_weights(own: Path, crops: Path, tmp_path: Path) -> None:
     expected = state(tmp_path)
     for name in ("SAFE", "EMA", "MODEL"):
-        loaded = loading.load(f"{own}:{name}")
+        loaded = loading.load_named(f"{own}:{name}")
         network: Any = loaded.embedder.backbone.network
         assert torch.equal(network.conv.weight, expected["conv.weight"])
-    frontend: Any = loading.load(f"{own}:SAFE").embedder.frontend
+    frontend: Any = loading.load_named(f"{own}:SAFE").embedder.frontend
     assert (frontend.scale, frontend.bgr) == (255.0, True)
-    assert loading.load(f"{own}:SAFE").modality == "image"
+    assert loading.load_named(f"{own}:SAFE").modality == "image"
 
 
 def test_speech_on_waves_and_on_features(own: Path, tmp_path: Path) -> None:
@@ -165,18 +165,18 @@ def test_speech_on_waves_and_on_features(own: Path, tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_the_text_and_of_the_weights(own: Path, tmp_path: Path) -> None:
-    first = load(own).digest
-    assert load(own).digest == first != load(own, "EMA").digest
+    first = load_file(own).digest
+    assert load_file(own).digest == first != load_file(own, "EMA").digest
     torch.save(state(tmp_path) | {"fc.bias": torch.ones(8)}, tmp_path / "net.pt")
-    second = load(own).digest
+    second = load_file(own).digest
     assert second != first
     own.write_text(OWN + "\n# longer\n")
-    assert load(own).digest != second
+    assert load_file(own).digest != second
     torch.manual_seed(0)
-    one = load(own, "VOICE").digest  # without a file: of the tensors that the network has
-    assert load(own, "VOICE").digest != one
+    one = load_file(own, "VOICE").digest  # without a file: of the tensors that the network has
+    assert load_file(own, "VOICE").digest != one
     torch.manual_seed(0)
-    assert load(own, "VOICE").digest == one
+    assert load_file(own, "VOICE").digest == one
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_the_digest_is_of_the_text_and_of_the_weights(own: Path, tmp_path: Path)
 )
 def test_what_cannot_be_loaded_is_one_sentence(name: str, keyword: str, own: Path) -> None:
     with pytest.raises(ValueError, match=keyword):
-        loading.load(f"{own}:{name}")
+        loading.load_named(f"{own}:{name}")
 
 
 def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="absent"):
             likeness.load(tmp_path / name)
         with pytest.raises(ValueError, match="absent"):
-            loading.load(str(tmp_path / name))
+            loading.load_named(str(tmp_path / name))
     own.write_text("import likeness\n")
     with pytest.raises(ValueError, match="defines none"):
         likeness.load(own)
@@ -226,11 +226,11 @@ def test_it_is_fine_tuned(own: Path, crops: Path, tmp_path: Path) -> None:
         init=str(own),
     )
     fit(recipe, data=crops, out=tmp_path / "run", read_initial=read_initial)
-    tuned = loading.load(str(tmp_path / "run"), trust=[str(own)])
+    tuned = loading.load_named(str(tmp_path / "run"), trust=[str(own)])
     network: Any = tuned.embedder.backbone.network
     assert torch.equal(network.conv.weight, state(tmp_path)["conv.weight"])
     with pytest.raises(ValueError, match=r"--trust face_net\.py"):
-        loading.load(str(tmp_path / "run"))
+        loading.load_named(str(tmp_path / "run"))
 
 
 # ---------------------------------------------------------------- mistakes in a model file
@@ -242,7 +242,7 @@ def refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(folder)
     Path("bad_file.py").write_text(HEAD + text)
     with pytest.raises(LikenessError) as caught:
-        load(Path("bad_file.py"))
+        load_file(Path("bad_file.py"))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

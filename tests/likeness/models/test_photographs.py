@@ -109,7 +109,7 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
     said = _insightface.find(f"{free}{SAID}")
     assert said.pixels == Pixels((112, 96), 127.5, 128.0, bgr=True)
     digests = {
-        load.load(f"insightface:{file}{stated}").digest
+        load.load_named(f"insightface:{file}{stated}").digest
         for file, stated in (
             (fixed, ""),
             (fixed, "@size=112x96"),
@@ -138,7 +138,7 @@ def test_wrong_sizes_and_statements_are_refused(
 ) -> None:
     file = network(tmp_path / "n.onnx", size)
     with pytest.raises(ValueError, match=says):
-        load.load(f"insightface:{file}{stated}")
+        load.load_named(f"insightface:{file}{stated}")
 
 
 def test_align_writes_crops_of_the_detector_and_goes_on(

@@ -46,7 +46,7 @@ def test_the_score_is_that_of_the_embeddings(run: Path, pair: tuple[Path, Path])
 
 
 def test_a_calibration_gives_the_probability(run: Path, pair: tuple[Path, Path]) -> None:
-    loaded = load.load(str(run))
+    loaded = load.load_named(str(run))
 
     def verified(slope: float, offset: float, *quality: Any, **more: Any) -> Verification:
         return Model(loaded, Fusion((slope,), offset, ("",), *quality, **more)).verify(*pair)

@@ -361,4 +361,4 @@ def test_a_head_behind_polarlike_features(voices: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         joined.embed(voices).matrix, head.embed(tmp_path / "e.npz").matrix, rtol=1e-6, atol=1e-6
     )
-    assert loading.load(str(tmp_path / "joined")).embedder.features == "raw"
+    assert loading.load_named(str(tmp_path / "joined")).embedder.features == "raw"

@@ -80,7 +80,7 @@ def test_a_network_larger_than_its_weights_is_not_made(
 ) -> None:
     torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt"):
-        load.load(f"wespeaker:{tmp_path / 'a.pt'}")
+        load.load_named(f"wespeaker:{tmp_path / 'a.pt'}")
 
 
 RESNET: Any = partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)

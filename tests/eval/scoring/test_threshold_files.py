@@ -21,7 +21,8 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.intervals.guarantee import guaranteed_threshold
 from likeness.eval.scoring.origin import read_origin, write_origin
-from likeness.eval.threshold_files import Rule, find, over_subjects
+from likeness.eval.scoring.threshold_files import Rule, find
+from likeness.eval.scoring.thresholds import over_subjects
 from likeness.eval.types import Scores
 from likeness.models._places import carry
 from tests.scripts import printed, refused, run_command

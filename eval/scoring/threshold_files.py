@@ -1,43 +1,41 @@
-"""Where a model's thresholds are kept, and which of them holds for the scores of two files."""
+"""Where the thresholds of a model lie, how they are read and written, and which of them decides."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import read_json
 from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.runs import find_model
-from likeness.eval.formats.subjects import CONNECTED
+from likeness.eval.formats.writing import write_json
+from likeness.eval.intervals.guarantee import Guarantee
 from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.scoring.thresholds import (
-    LEAST_ERRORS,
-    Far,
-    OverSubjects,
-    Thresholds,
-    load,
-)
-from likeness.eval.types import Trials
+from likeness.eval.scoring.thresholds import CurvePoint, Far, Threshold, Thresholds, is_rate
 
+FORMAT = "likeness.thresholds/1"
 FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
+_OTHERWISE = f"not a file of thresholds ({{error}}); make one with `{SAVE}`"
 _BESIDE = (".onnx", ".safetensors")  # models that are one file
 
 
-def place_of(model: str) -> Path | None:
-    """Where the thresholds of a model lie; None for a model that has no place for them.
+def thresholds_path(model: str) -> Path | None:
+    """Where the thresholds of a model lie; None for a model that has none.
 
     Args:
         model: A MODEL, as `likeness.load` takes it.
 
     Example:
-        >>> place_of("runs/voices").as_posix(), place_of("m.onnx").as_posix(), place_of("hub:x")
-        ('runs/voices/thresholds.json', 'm.onnx.thresholds.json', None)
+        >>> thresholds_path("runs/voices").as_posix(), thresholds_path("hub:x")
+        ('runs/voices/thresholds.json', None)
+        >>> thresholds_path("m.onnx").as_posix()
+        'm.onnx.thresholds.json'
     """
     path = Path(model)
     if model and path.is_dir():
@@ -47,6 +45,96 @@ def place_of(model: str) -> Path | None:
     if path.suffix.lower() in _BESIDE and not has_kind:
         return path.with_name(f"{path.name}.{FILE}")
     return None
+
+
+def read_thresholds(path: str | Path) -> tuple[Thresholds, ...]:
+    """Read what `write_thresholds` wrote.
+
+    Returns:
+        The thresholds, one entry for each way of scoring.
+
+    Raises:
+        LikenessError: It is no such file, or it was damaged or edited so that it says nothing
+            whole.
+        FileNotFoundError: There is none.
+    """
+    return read_json(Path(path), FORMAT, _entries_from, _OTHERWISE)
+
+
+def write_thresholds(path: str | Path, thresholds: Thresholds) -> Thresholds:
+    """Keep thresholds in a file, whole or not at all.
+
+    Those of other models and other ways of scoring stay in the file. Those of the same scoring
+    are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
+    these a guaranteed one stays only if the number of subjects is the same.
+
+    Args:
+        path: The file, which is made if it does not exist.
+        thresholds: What was measured.
+
+    Returns:
+        What the file now has of this scoring.
+
+    Raises:
+        LikenessError: The file holds something else. It stays as it was.
+    """
+    path = Path(path)
+    others = []
+    # Those of a place are alone in their file.
+    for entry in read_thresholds(path) if path.exists() and not thresholds.unlabelled else ():
+        if _scoring(entry.origin) != _scoring(thresholds.origin):
+            others.append(entry)
+        elif _measured(entry) == _measured(thresholds):
+            new = thresholds.points
+            for point in entry.points:
+                known = point.at == "eer" or any(is_rate(other, point.far) for other in new)
+                # A guarantee is over the subjects that it was measured on.
+                holds = point.guarantee is None or entry.subjects == thresholds.subjects
+                if holds and not known:
+                    new = (*new, point)
+            thresholds = replace(thresholds, points=new)
+    measured = [_to_json(entry) for entry in (thresholds, *others)]
+    write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
+    return thresholds
+
+
+def _measured(entry: Thresholds) -> tuple[object, ...]:
+    """What is equal if thresholds were measured on the same scores, under the same name."""
+    eer = [point for point in entry.points if point.at == "eer"]
+    return entry.data, entry.targets, entry.nontargets, entry.curve, eer
+
+
+def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
+    """What has to be equal for thresholds to hold: all but the name of the trial list."""
+    return origin.system, dict(origin.meta), origin.calibration
+
+
+def _to_json(entry: Thresholds) -> dict[str, Any]:
+    left_out = () if entry.unlabelled else ("unlabelled", "centre")
+    return {name: value for name, value in vars(entry).items() if name not in left_out} | {
+        "origin": entry.origin.to_json(),
+        "points": [
+            {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
+            | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
+            for p in entry.points
+        ],
+    }
+
+
+def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
+    entries = []
+    for entry in document["measured"]:
+        made = {"origin": Origin(**entry["origin"]), "centre": tuple(entry.get("centre", ()))}
+        curve = tuple(CurvePoint(*map(float, row)) for row in entry["curve"])
+        points = tuple(map(_point_from, entry["points"]))
+        entries.append(Thresholds(**entry | made | {"points": points, "curve": curve}))
+    return tuple(entries)
+
+
+def _point_from(value: Mapping[str, Any]) -> Threshold:
+    stated = value.get("guarantee")
+    guarantee = None if stated is None else Guarantee(**stated)
+    return Threshold(value["at"], value["far"], value["frr"], value["threshold"], guarantee)
 
 
 def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Thresholds, ...]:
@@ -59,9 +147,9 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
         LikenessError: There is no such file. The file holds no thresholds, or is damaged.
     """
     if file is not None:
-        return load(Path(file))
-    place = place_of(model)
-    return load(place) if place is not None and place.is_file() else ()
+        return read_thresholds(Path(file))
+    path = thresholds_path(model)
+    return read_thresholds(path) if path is not None and path.is_file() else ()
 
 
 def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thresholds | None, str]:
@@ -116,9 +204,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         number, far = self.threshold, self.far
-        is_rate = far in (None, "eer") or (isinstance(far, Real) and 0 < far < 1)
+        is_far = far in (None, "eer") or (isinstance(far, Real) and 0 < far < 1)
         is_number = number is None or (far is None and math.isfinite(number))
-        if not (is_rate and is_number):
+        if not (is_far and is_number):
             raise LikenessError(
                 f"far {far} and threshold {number}: give one of them, a false-accept rate between "
                 "0 and 1, such as 0.01, or eer, or a finite number"
@@ -152,62 +240,8 @@ class Rule:
         return point.value, chosen.source(point)
 
 
-def over_subjects(
-    confidence: float | None,
-    trials: Trials | None,
-    subject_of: Mapping[str, str],
-    *,
-    source: object = "",
-) -> OverSubjects | None:
-    """What `likeness.eval.scoring.thresholds.measure` needs for rates that are kept with a
-    confidence.
-
-    Args:
-        confidence: Between 0 and 1; None for no guarantee.
-        trials: P trials; None where they are not known.
-        subject_of: Id -> name of its subject.
-        source: Where the subjects come from, as `subjects_of` and results say it.
-
-    Raises:
-        LikenessError: The subjects are not known. They are only supposed where they are the ids
-            that target trials connect: one subject may be several such groups, and the trials of
-            different groups are then not independent.
-
-    Example:
-        >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
-        >>> over_subjects(0.95, trials, {"b/1": "b", "a/1": "a", "b/2": "b"}).pairs.tolist()
-        [[1, 0], [1, 1]]
-    """
-    if confidence is None:
-        return None
-    ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
-    if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
-        raise LikenessError(
-            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
-            "`id subject` list"
-        )
-    # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
-    # rows, and whatever the subjects are called.
-    number: dict[str, int] = {}
-    of_id = {id: number.setdefault(subject_of[id], len(number)) for id in ids}
-    enrol, probe = (
-        np.array([of_id[id] for id in side], dtype=np.int32)
-        for side in (trials.enrol_ids, trials.probe_ids)
-    )
-    return OverSubjects(confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1))
-
-
-def left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
-    """A sentence on rates that too few trials stand behind."""
-    rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
-    return (
-        f"not stored: the threshold at FAR {rates}; a FAR of {thresholds.nontargets:,} nontarget "
-        f"trials has to be {LEAST_ERRORS} / their number or more"
-    )
-
-
-def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Origin]:
-    """Where the thresholds of scores go, after checking that it is the place of their model.
+def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Origin]:
+    """Where the thresholds of scores go, after checking that it belongs to their model.
 
     Args:
         to: The folder of a run, an .onnx or .safetensors file, or a .json file of any name.
@@ -227,19 +261,20 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
         )
     path = Path(to)
     if path.suffix.lower() == ".json":
-        place: Path | None = path
-        known = [entry.origin.model for entry in load(path)] if path.exists() else [origin.model]
+        file: Path | None = path
+        stored = read_thresholds(path) if path.exists() else ()
+        known = [entry.origin.model for entry in stored] or [origin.model]
     else:
-        place = place_of(str(to))
-        known = _digests(path, origin.model) if place is not None and path.exists() else []
-    if place is None or origin.model not in known:
+        file = thresholds_path(str(to))
+        known = _digests(path, origin.model) if file is not None and path.exists() else []
+    if file is None or origin.model not in known:
         raise LikenessError(
             f"{to} is no place for the thresholds of model {origin.model[:16]}"
             + (f", but of model {known[0][:16]}" if known else "")
             + "; name the run or .onnx file that gave the scores, or a .json file for its "
             "thresholds, which verify, gallery and serve take as --thresholds"
         )
-    return place, origin
+    return file, origin
 
 
 def _digests(path: Path, asked: str) -> list[str]:
