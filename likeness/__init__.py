@@ -38,12 +38,13 @@ _NAMES = {
     "likeness.eval.protocols.evaluation": ("Evaluation", "evaluate"),
     "likeness.models.joining": ("join",),
     "likeness.checking.lists": ("items",),
-    "likeness.models.model": ("Model", "load", "train"),
+    "likeness.models.model": ("Model", "load"),
     "likeness.models.network": ("Network",),
     "likeness.eval.protocols.searching": ("Clusters", "cluster", "identify", "retrieve"),
     "likeness.models.verdicts": ("Verification",),
     "likeness.eval.items.items": ("Item",),
     "likeness.toolkit.gallery.gallery": ("open_gallery",),
+    "likeness.training.train": ("train",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("backbones", "data", "frontends", "losses", "metrics", "recipe")
