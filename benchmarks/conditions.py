@@ -40,7 +40,7 @@ from likeness.benchmark import damaged, parse
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.metrics.verification import tar_threshold
+from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.types import Trials
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed_where_readable
@@ -137,7 +137,8 @@ def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) ->
             limit = np.empty(NUM_FOLDS)
             for fold in range(NUM_FOLDS):
                 others = (fold_of != fold) & np.isfinite(clean)
-                limit[fold] = tar_threshold(clean[others & target], clean[others & ~target], FAR)
+                ordered = sort_scores(clean[others & target], clean[others & ~target])
+                limit[fold] = measured_tar(ordered, FAR).threshold
             scored = np.isfinite(values) & np.isfinite(clean)
             cells = ["", ""]
             if scored.any():

@@ -41,7 +41,12 @@ from likeness.eval.intervals.bootstrap import bounds_of
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.calibration import Fusion, fit_fusion
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.metrics.verification import cllr, min_cllr, tar_threshold
+from likeness.eval.metrics.verification import (
+    cllr,
+    measured_tar,
+    min_cllr,
+    sort_scores,
+)
 from likeness.eval.scoring import thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
@@ -162,7 +167,7 @@ def calibrated(parts: Sequence[Tested], system: str = "") -> Fusion:
 def threshold_at(parts: Sequence[Tested], far: float) -> float:
     """The threshold at a FAR over several corpora with equal shares."""
     scores = drawn(parts)
-    return tar_threshold(scores.targets, scores.nontargets, far)
+    return measured_tar(sort_scores(scores.targets, scores.nontargets), far).threshold
 
 
 def rates_with_intervals(part: Tested, threshold: float) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -42,7 +43,6 @@ from likeness.eval.reports.conditions import METRICS, Bench
 from likeness.eval.results import Result, complement, with_bounds
 from likeness.eval.scoring.score import score
 from likeness.eval.scoring.thresholds import Far
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 from likeness.modalities.speaker.audio import read, resample
 from likeness.modalities.speaker.augment import add_noise
@@ -244,8 +244,8 @@ def _score_all(
         name, mark, id = item.id.rpartition(_MARK)
         if not mark:
             return loaded.read(item)
-        with temporary_folder() as folder:
-            path = damaged(item._replace(id=id), by_name[name], model.modality, folder)
+        with TemporaryDirectory() as folder:
+            path = damaged(item._replace(id=id), by_name[name], model.modality, Path(folder))
             value = loaded.read(item._replace(path=path, span=None, ending="", stretch=None))
             # Several inputs are read one by one, which has to be done while the file is there.
             return list(value) if isinstance(value, Iterator) else value

@@ -44,7 +44,6 @@ from likeness.commands import (
 from likeness.commands.options import app
 from likeness.errors import one_sentence
 from likeness.eval.errors import LikenessError
-from likeness.eval.temporary import remove_abandoned_folders
 from likeness.toolkit.console import help_columns, say, shown
 
 GROUPS = {  # of commands, in the order of --help
@@ -209,7 +208,6 @@ def main(arguments: list[str] | None = None) -> None:
     command, line = whole_command(), shlex.join(["likeness", *arguments])
     if "_LIKENESS_COMPLETE" in os.environ:  # a shell asks for the words that may follow
         command.main(arguments, "likeness")
-    remove_abandoned_folders()
     with one_sentence("likeness"), shown():
         try:
             with command.make_context(

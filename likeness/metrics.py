@@ -57,11 +57,8 @@ from likeness.eval.metrics.verification import det as det
 from likeness.eval.metrics.verification import eer as eer
 from likeness.eval.metrics.verification import min_cllr as min_cllr
 from likeness.eval.metrics.verification import min_dcf as min_dcf
-from likeness.eval.metrics.verification import min_dcf_threshold as min_dcf_threshold
 from likeness.eval.metrics.verification import roc as roc
 from likeness.eval.metrics.verification import tar_at_far as tar_at_far
-from likeness.eval.metrics.verification import tar_threshold as tar_threshold
-from likeness.eval.metrics.verification import threshold_at_eer as threshold_at_eer
 from likeness.eval.metrics.verification import verification_metrics as verification_metrics
 from likeness.eval.protocols.lfw import ten_fold_accuracy as ten_fold_accuracy
 from likeness.eval.scoring.normalization import as_norm as as_norm

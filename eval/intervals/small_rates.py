@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import Bounds, Drawn
 from likeness.eval.intervals.guarantee import check_confidence, independent_scores, pairs_needed
-from likeness.eval.metrics.verification import check_costs, tar_threshold
+from likeness.eval.metrics.verification import check_costs, measured_tar, sort_scores
 from likeness.eval.types import Scores
 
 NO_ERROR = "no error was seen"
@@ -245,7 +245,8 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float | N
     if nontarget.size < 2 * LEAST_ERRORS:
         return None
     far = max(far, LEAST_ERRORS / nontarget.size)
-    errors = (nontarget >= tar_threshold(scores.targets, nontarget, far)).astype(np.float64)
+    threshold = measured_tar(sort_scores(scores.targets, nontarget), far).threshold
+    errors = (nontarget >= threshold).astype(np.float64)
     rate = errors.mean()
     if not 0 < rate < 1:
         return None

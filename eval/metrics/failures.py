@@ -21,7 +21,7 @@ from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals.bootstrap import Bounds
 from likeness.eval.metrics.groups import Part, Rate, rates_at, share_over_groups
-from likeness.eval.metrics.verification import tar_threshold
+from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.results import Result, complement, metric_beside
 from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, name_first, nfc
 
@@ -105,9 +105,8 @@ def generalised_rates(
         sizes = len(whole.enrol_ids), len(whole.probe_ids)
         numbers = np.zeros(sizes[0], np.int32), np.zeros(sizes[1], np.int32)
     pairs = np.stack([numbers[0][whole.enrol], numbers[1][whole.probe]], axis=1)
-    thresholds = {
-        f"{far:g}": tar_threshold(scores.targets, scores.nontargets, far) for far in settings.fars
-    }
+    ordered = sort_scores(scores.targets, scores.nontargets)
+    thresholds = {f"{far:g}": measured_tar(ordered, far).threshold for far in settings.fars}
     at_thresholds, _ = rates_at(Part(Scores(values, whole.target), pairs), thresholds, settings)
     rates = {
         "fte": share_over_groups(_among(whole.enrol_ids, ids), numbers[0], settings),

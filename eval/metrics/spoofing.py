@@ -117,7 +117,7 @@ def min_t_dcf(
     0.0
     """
     target, nontarget, spoof = map(np.asarray, asv)
-    limit = verification.threshold_at_eer(target, nontarget)
+    limit = verification.measured_eer(verification.sort_scores(target, nontarget)).threshold
     miss, fa, fa_spoof = costs.weights
     own = miss * np.mean(target < limit) + fa * np.mean(nontarget >= limit)
     second = fa_spoof * np.mean(spoof >= limit)

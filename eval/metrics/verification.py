@@ -286,7 +286,8 @@ def hull(s: Sorted) -> tuple[Counts, Counts]:
     return misses[vertices], false_accepts[vertices]
 
 
-def _eer(s: Sorted, method: EerMethod) -> Measured:
+def measured_eer(s: Sorted, method: EerMethod = "interpolated") -> Measured:
+    """`eer` of sorted scores, with the threshold where FAR and FRR differ least."""
     check_choice("method", method, get_args(EerMethod))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     first, second = _crossing(s)
@@ -335,23 +336,7 @@ def eer(
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
     """
-    return _eer(sort_scores(target, nontarget), method).value
-
-
-def threshold_at_eer(target: ArrayLike, nontarget: ArrayLike) -> float:
-    """The threshold of the ROC point where FAR and FRR differ least.
-
-    Args:
-        target: (T,) scores of target trials.
-        nontarget: (N,) scores of nontarget trials.
-
-    Returns:
-        The threshold; a trial is accepted if its score is at least this.
-
-    Raises:
-        LikenessError: As for `sort_scores`.
-    """
-    return _eer(sort_scores(target, nontarget), "nearest").threshold
+    return measured_eer(sort_scores(target, nontarget), method).value
 
 
 def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, float]:
@@ -373,8 +358,13 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
     return miss / min(miss, fa), fa / min(miss, fa)
 
 
-def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured:
-    """Branch and bound over the distinct target scores, each given by its first position in
+def measured_min_dcf(
+    s: Sorted, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+) -> Measured:
+    """`min_dcf` of sorted scores, with the lowest target score that reaches the minimum as a
+    threshold; infinity if it is cheapest to reject every trial.
+
+    Branch and bound over the distinct target scores, each given by its first position in
     s.target, and T for rejecting all. A threshold strictly between two of them misses at least what
     lies up to the lower one and accepts at least what the upper one does: a stretch that cannot
     reach the best cost seen is dropped, the others are cut finer. The minimum is exact, in floats
@@ -438,24 +428,7 @@ def min_dcf(
     >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
     0.333333
     """
-    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).value
-
-
-def min_dcf_threshold(
-    target: ArrayLike,
-    nontarget: ArrayLike,
-    *,
-    p_target: float,
-    c_miss: float = 1.0,
-    c_fa: float = 1.0,
-) -> float:
-    """The threshold of `min_dcf`, whose arguments and errors it has.
-
-    Returns:
-        The lowest target score that reaches the minimum as a threshold; infinity if it is cheapest
-        to reject every trial.
-    """
-    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).threshold
+    return measured_min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).value
 
 
 def balanced_accuracy(target: ArrayLike, nontarget: ArrayLike) -> float:
@@ -534,7 +507,10 @@ def num_allowed(far: float, num_nontargets: int) -> int:
     return whole if abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole else int(product)
 
 
-def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
+def measured_tar(s: Sorted, far: float, rule: TarRule = "strict") -> Measured:
+    """`tar_at_far` of sorted scores, with the lowest score that the strict rule accepts as a
+    threshold; infinity if it accepts none.
+    """
     check_choice("rule", rule, get_args(TarRule))
     num_targets, num_nontargets = s.target.size, s.nontarget.size
     allowed = num_allowed(far, num_nontargets)
@@ -592,20 +568,7 @@ def tar_at_far(
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
     True
     """
-    return _tar_at_far(sort_scores(target, nontarget), far, rule).value
-
-
-def tar_threshold(
-    target: ArrayLike,
-    nontarget: ArrayLike,
-    far: float,
-) -> float:
-    """The threshold of `tar_at_far` by the strict rule, whose arguments and errors it has.
-
-    Returns:
-        The lowest score that is accepted; infinity if none is.
-    """
-    return _tar_at_far(sort_scores(target, nontarget), far, "strict").threshold
+    return measured_tar(sort_scores(target, nontarget), far, rule).value
 
 
 def verification_metrics(
@@ -637,9 +600,9 @@ def verification_metrics(
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
     """
     s = sort_scores(target, nontarget)
-    measured = {"eer": _eer(s, "interpolated")}
-    measured |= {f"min_dcf({p:g})": _min_dcf(s, p, 1.0, 1.0) for p in p_targets}
-    return measured | {f"tar_at_far({far:g})": _tar_at_far(s, far, tar_rule) for far in fars}
+    measured = {"eer": measured_eer(s)}
+    measured |= {f"min_dcf({p:g})": measured_min_dcf(s, p) for p in p_targets}
+    return measured | {f"tar_at_far({far:g})": measured_tar(s, far, tar_rule) for far in fars}
 
 
 def _mean_bits(name: str, values: AnyFloats, sign: float) -> float:

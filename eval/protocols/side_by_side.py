@@ -17,7 +17,11 @@ from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
-from likeness.eval.metrics.verification import num_allowed, threshold_at_eer
+from likeness.eval.metrics.verification import (
+    measured_eer,
+    num_allowed,
+    sort_scores,
+)
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
@@ -252,7 +256,7 @@ def _rated_decisions(
         LikenessError: Ids have no quality. It is not finite.
     """
     values, meaning = uncertainty.trial_quality(trials, quality, "quality")
-    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    threshold = measured_eer(sort_scores(scores.targets, scores.nontargets)).threshold
     start = float(np.sort(scores.targets)[num_allowed(uncertainty.START_FNMR, scores.targets.size)])
     missed = uncertainty.errors_at(scores, start)
     auroc = uncertainty.drawn_auroc(values, uncertainty.errors_at(scores, threshold))

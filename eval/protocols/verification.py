@@ -151,14 +151,13 @@ class Evaluated:
             raise LikenessError(
                 f"far {far} and p_target {p_target} each set a threshold; give one of them"
             )
-        target, nontarget = self.scores.targets, self.scores.nontargets
+        ordered = verification.sort_scores(self.scores.targets, self.scores.nontargets)
         if far is not None:
-            return verification.tar_threshold(target, nontarget, far)
+            return verification.measured_tar(ordered, far).threshold
         if p_target is not None:
-            return verification.min_dcf_threshold(
-                target, nontarget, p_target=p_target, **self.settings.costs
-            )
-        return verification.threshold_at_eer(target, nontarget)
+            costs = self.settings.costs
+            return verification.measured_min_dcf(ordered, p_target, **costs).threshold
+        return verification.measured_eer(ordered).threshold
 
     def __repr__(self) -> str:
         return self.table().rstrip("\n")
@@ -247,45 +246,31 @@ class _Measure(NamedTuple):
 def _measures(
     target: Floats, nontarget: Floats, settings: VerificationSettings
 ) -> dict[str, _Measure]:
-    """Every metric by its name, in the order of the table. All come from one sort; a rule or costs
-    other than the defaults cost one more.
-    """
-    measured = verification.verification_metrics(
-        target,
-        nontarget,
-        p_targets=(*settings.p_targets, 0.5),
-        fars=settings.fars,
-        tar_rule=settings.tar_rule,
-    )
-    best = measured["min_dcf(0.5)"]
+    """Every metric by its name, in the order of the table, on one sort."""
+    ordered = verification.sort_scores(target, nontarget)
     metric: bootstrap.Metric = partial(verification.eer, method=settings.eer_method)
-    if settings.eer_method != "interpolated":
-        measured["eer"] = measured["eer"]._replace(value=metric(target, nontarget))
-    measures = {
-        "eer": _Measure(metric, measured["eer"], {"method": _EER_RULES[settings.eer_method]})
-    }
+    measured = verification.measured_eer(ordered, settings.eer_method)
+    measures = {"eer": _Measure(metric, measured, {"method": _EER_RULES[settings.eer_method]})}
+    normalised = {"normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
     for p_target in settings.p_targets:
-        name, costs = f"min_dcf({p_target:g})", {"p_target": p_target, **settings.costs}
-        if (settings.c_miss, settings.c_fa) != (1.0, 1.0):
-            threshold = verification.min_dcf_threshold(target, nontarget, **costs)
-            measured[name] = verification.Measured(
-                verification.min_dcf(target, nontarget, **costs), threshold
-            )
+        costs = {"p_target": p_target, **settings.costs}
         metric = partial(verification.min_dcf, **costs)
-        normalised = {"normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
-        measures[name] = _Measure(metric, measured[name], costs | normalised)
+        measured = verification.measured_min_dcf(ordered, **costs)
+        measures[f"min_dcf({p_target:g})"] = _Measure(metric, measured, costs | normalised)
     for far in settings.fars:
-        name = f"tar_at_far({far:g})"
         conventions: Conventions = {"far": far, "rule": _TAR_RULES[settings.tar_rule]}
+        measured = verification.measured_tar(ordered, far, settings.tar_rule)
         if settings.tar_rule == "strict":
             conventions["nontargets_allowed"] = verification.num_allowed(far, nontarget.size)
         else:  # the other rules keep to no number of trials, and belong to no threshold
-            measured[name] = measured[name]._replace(threshold=np.nan)
+            measured = measured._replace(threshold=np.nan)
         metric = partial(verification.tar_at_far, far=far, rule=settings.tar_rule)
-        measures[name] = _Measure(metric, measured[name], conventions)
-    at_best = best._replace(value=1 - best.value / 2)
+        measures[f"tar_at_far({far:g})"] = _Measure(metric, measured, conventions)
+    best = verification.measured_min_dcf(ordered, 0.5)
     measures["balanced_accuracy"] = _Measure(
-        verification.balanced_accuracy, at_best, {"rule": _ACCURACY}
+        verification.balanced_accuracy,
+        best._replace(value=1 - best.value / 2),
+        {"rule": _ACCURACY},
     )
     if settings.llr:
         measures |= _llr_measures(target, nontarget, settings)

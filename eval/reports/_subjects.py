@@ -6,7 +6,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.metrics.verification import threshold_at_eer
+from likeness.eval.metrics.verification import measured_eer, sort_scores
 from likeness.eval.reports.page import EMPTY, prose, table
 from likeness.eval.types import Scores, Trials
 
@@ -73,7 +73,7 @@ def who_errs(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> M
     """
     if len(set(subject_of.values())) < 2:
         return EMPTY
-    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    threshold = measured_eer(sort_scores(scores.targets, scores.nontargets)).threshold
     errors = errors_by_subject(trials, scores, subject_of, threshold)
     return prose(_RULE, soft=True) + _table(*errors)
 

@@ -23,7 +23,7 @@ from likeness.eval.intervals.paired import notes as paired_notes
 from likeness.eval.intervals.paired import rows as paired_rows
 from likeness.eval.intervals.uncertainty import errors_at, risk_coverage, trial_quality
 from likeness.eval.metrics.groups import Grouped, blocks, notes
-from likeness.eval.metrics.verification import sort_scores, threshold_at_eer
+from likeness.eval.metrics.verification import measured_eer, sort_scores
 from likeness.eval.progress import step
 from likeness.eval.reports._map import embedding_map
 from likeness.eval.reports._subjects import who_errs
@@ -216,7 +216,7 @@ def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup
         norms = dict(zip(of_system.ids, of_system.norms.tolist(), strict=True))
         quality, meaning = trial_quality(compared.trials[name], norms)
         scores = compared.scores[name]
-        threshold = threshold_at_eer(scores.targets, scores.nontargets)
+        threshold = measured_eer(sort_scores(scores.targets, scores.nontargets)).threshold
         curves[name] = risk_coverage(quality, errors_at(scores, threshold))
         meanings.append(meaning)
     text = (
@@ -330,7 +330,8 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     systems, most = [], 0
     for name, of_system in scores.items():
         sizes_of = of_system.targets.size, of_system.nontargets.size
-        thresholds = {"": threshold_at_eer(of_system.targets, of_system.nontargets)} | {
+        ordered = sort_scores(of_system.targets, of_system.nontargets)
+        thresholds = {"": measured_eer(ordered).threshold} | {
             metric_label(result.metric).replace(" (%)", ""): result.threshold
             for result in results
             if result.system == name and result.threshold is not None
@@ -364,7 +365,7 @@ def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -
     """Two tables: the target trials with the lowest and the nontarget trials with the highest
     scores (file order among ties).
     """
-    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    threshold = measured_eer(sort_scores(scores.targets, scores.nontargets)).threshold
     tables = []
     for caption, chosen, sign in (
         ("Lowest target scores", scores.target, 1),

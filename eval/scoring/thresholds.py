@@ -25,7 +25,12 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json
 from likeness.eval.formats.writing import write_json
 from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
-from likeness.eval.metrics.verification import AnyFloats, tar_threshold, threshold_at_eer
+from likeness.eval.metrics.verification import (
+    AnyFloats,
+    measured_eer,
+    measured_tar,
+    sort_scores,
+)
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.types import Scores, check_counts
 
@@ -250,7 +255,8 @@ def measure(
     """
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
-    at_eer = threshold_at_eer(target, nontarget)
+    ordered = sort_scores(target, nontarget)
+    at_eer = measured_eer(ordered).threshold
     candidates: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
     for far in fars:
         if guarantee is not None:
@@ -258,7 +264,7 @@ def measure(
             sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
             candidates.append((far, *sure))
         elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
-            candidates.append((far, tar_threshold(target, nontarget, far), None))
+            candidates.append((far, measured_tar(ordered, far).threshold, None))
     points = []
     for rate, value, behind in candidates:
         if math.isfinite(value):

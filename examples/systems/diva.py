@@ -63,6 +63,7 @@ from likeness.toolkit.losses.pairing import distance
 from likeness.toolkit.training.train import Step, step
 
 
+@checked
 class DiVA(nn.Module):
     """The four losses on four slices of the embedding, and what keeps these apart.
 
@@ -103,7 +104,6 @@ class DiVA(nn.Module):
             shared.two_layers(dim // 4, hidden, dim // 4) for _ in range(3)
         )
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         first, common, intra, sample = z.chunk(4, dim=1)
         value: Tensor = self.discriminative(first, y)

@@ -51,6 +51,7 @@ from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.run import Run
 
 
+@checked
 class DivideAndConquer(nn.Module):
     """A margin loss for each learner's slice of the embedding, and one for the whole.
 
@@ -87,7 +88,6 @@ class DivideAndConquer(nn.Module):
         # (N,) the cluster of each training item, -1 before the first clustering
         self.register_buffer("cluster", torch.full((num_items,), -1))
 
-    @checked
     def forward(
         self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, learner: int | None = None
     ) -> Tensor:

@@ -54,6 +54,7 @@ from likeness.toolkit.training.run import Run
 LAYER = "backbone.fc"  # the last layer of the network: it is the class encoder
 
 
+@checked
 class MIC(nn.Module):
     """The losses of both encoders, and the auxiliary encoder itself.
 
@@ -88,7 +89,6 @@ class MIC(nn.Module):
         # (N,) the cluster of each training item, -1 before the first clustering
         self.register_buffer("cluster", torch.full((num_items,), -1))
 
-    @checked
     def forward(
         self,
         z: Tensor,

@@ -50,6 +50,7 @@ from likeness.toolkit.losses.pairing import distance, pair_up
 from likeness.toolkit.training.train import Step, step
 
 
+@checked
 class RankMI(nn.Module):
     """Minus the critic's bound on the batch's distances.
 
@@ -83,7 +84,6 @@ class RankMI(nn.Module):
         """Nothing: the critic moves in `forward`."""
         return []
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         x = normalize(z, dim=1)
         d = distance(x, x)

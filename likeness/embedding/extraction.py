@@ -29,7 +29,6 @@ from likeness.toolkit.console import say
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.training.lock import NAME as LOCK
 from likeness.toolkit.training.lock import Busy, only_writer
 
 PIECE_ITEMS = 8192
@@ -310,9 +309,9 @@ def finish(out: Path) -> None:
     """Remove the pieces, after the result was written."""
     folder = _folder(out)
     if folder.is_dir():
-        with suppress(Busy, OSError), only_writer(folder):  # who works there finishes by itself
-            _remove_pieces(folder)
-            (folder / LOCK).unlink()
+        with suppress(Busy, OSError):  # who works there finishes by itself
+            with only_writer(folder):
+                _remove_pieces(folder)
             folder.rmdir()  # unless it holds something else
 
 

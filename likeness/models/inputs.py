@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.presence import refuse_missing_files
 from likeness.eval.items.remote import is_url, place_below
-from likeness.eval.temporary import temporary_folder
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 _SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
@@ -79,7 +79,7 @@ def items_of(
     if modality == "embedding":
         yield _rows_of(inputs)
         return
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
         items = Items.of(maker.several(inputs))

@@ -101,7 +101,8 @@ def _description(
         trained: The description in the head's checkpoint. Its loss, in the recipe, says whether the
             norm measures quality.
     """
-    from likeness.toolkit.models.embedder import in_torch
+    from likeness.toolkit.models.embedder import Joined, in_torch
+    from likeness.toolkit.models.parts import describe
 
     network = {"network": base.parts["backbone"], "head": dict(head)}
     return {
@@ -109,10 +110,7 @@ def _description(
         "metrics": trained.get("metrics", {}),
         "modality": base.modality,
         "frontend": base.parts["frontend"],
-        "backbone": {
-            "call": "toolkit.models.embedder.Joined",
-            "args": {**network, "features": in_torch(base).features},
-        },
+        "backbone": describe(Joined) | {"args": {**network, "features": in_torch(base).features}},
         "read": base.parts["read"],
         "version": likeness_version(),
         "recipe": trained.get("recipe"),

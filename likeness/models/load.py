@@ -41,13 +41,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import check_choice
 from likeness.models.included import is_included, onnx_file, resolved
 from likeness.models.trust import check_trusted
@@ -350,8 +350,8 @@ def every_face(
     settings = detector_settings(model)
     from likeness.modalities.face import align, images
 
-    with temporary_folder() as folder:
-        crops, bad = align.faces_as_items(items, folder, **settings)
+    with TemporaryDirectory() as folder:
+        crops, bad = align.faces_as_items(items, Path(folder), **settings)
         size = settings["size"], settings["width"] or settings["size"]
         yield replace(model, read=partial(images.read, size=size)), crops, bad
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path as FilePath
+from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import pairs
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Floats32
 from likeness.models.inputs import suffix_of
 from likeness.models.verdicts import Comparer, judged, remedy_for
@@ -359,7 +359,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
         names = ["the file"] if len(files) == 1 else ["the first file", "the second file"]
     handles: list[int] = []
     items: list[Item] = []
-    with nullcontext() if _HAS_MEMORY else temporary_folder() as folder:
+    with nullcontext() if _HAS_MEMORY else TemporaryDirectory() as folder:
         try:
             for name, content in zip(names, files, strict=True):
                 ending = suffix_of(content)
@@ -367,7 +367,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
                     path = FilePath(f"/proc/{os.getpid()}/fd/{handles[-1]}")
                 else:
-                    path = folder / f"{len(items)}{ending}"
+                    path = FilePath(folder, f"{len(items)}{ending}")
                 path.write_bytes(content)
                 items.append(Item(name, path, ending=ending))
             yield items

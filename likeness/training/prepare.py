@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import Trials
 from likeness.modalities.face import validation
 from likeness.modalities.speaker.bandwidth import is_narrow
@@ -193,8 +193,8 @@ def check_training(
         begun.append(time.perf_counter())
         return step(run, batch, of)
 
-    with temporary_folder() as folder:
-        items, out = planned.items, folder / "run"
+    with TemporaryDirectory() as folder:
+        items, out = planned.items, Path(folder, "run")
         fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
     seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
     lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]

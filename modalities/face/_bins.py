@@ -8,7 +8,9 @@ here, so that nothing of a file is imported or called.
 
 import io
 import pickle
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,10 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import refuse_device
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item
-from likeness.eval.temporary import folder_of_process
 from likeness.eval.types import Trials, quoted
 
 MAX_BIN_BYTES = 2**32
+_folder = cache(TemporaryDirectory)  # until the process ends
 _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp", b"P5": ".pgm"}
 
 
@@ -46,7 +48,7 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
     images, same = _load(data, path)
     source, spans = path, _spans(data, images)
     if spans is None:  # Python 3 writes them as text in protocol 2
-        source = folder_of_process("images") / f"{path.name}-{digest([str(path.resolve())])}"
+        source = Path(_folder().name, f"{path.name}-{digest([str(path.resolve())])}")
         source.write_bytes(b"".join(images))
         ends = np.cumsum([len(image) for image in images]).tolist()
         spans = [(end - len(image), len(image)) for end, image in zip(ends, images, strict=True)]

@@ -1,8 +1,11 @@
 """Views and batches: what becomes of items on their way into a network."""
 
 import multiprocessing.process
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +15,11 @@ from torch import Tensor
 
 from likeness.eval.errors import is_tensor
 from likeness.eval.items.items import Item
-from likeness.eval.temporary import folder_of_process
 from likeness.toolkit.data import reading
+
+# Bytes of the longest temporary folder in which the path of a socket still fits.
+_MOST_FOR_SOCKETS = 45
+_folder = cache(tempfile.TemporaryDirectory)  # until the process ends
 
 Augment = Callable[[Any, np.random.Generator, np.random.Generator], reading.Array]
 
@@ -150,4 +156,6 @@ def make_room_for_sockets() -> None:
     """
     # What multiprocessing.util.get_temp_dir looks for, and would fill with a folder of its own.
     settings = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    settings.setdefault("tempdir", str(folder_of_process("sockets")))
+    is_long = len(os.fsencode(tempfile.gettempdir())) > _MOST_FOR_SOCKETS
+    if os.name == "posix" and is_long:
+        settings.setdefault("tempdir", _folder(dir="/tmp").name)

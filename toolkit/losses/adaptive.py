@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from likeness.toolkit.losses.classes import cross_entropy, target_column, with_target
-from likeness.toolkit.losses.common import checked, known_settings, radians, share
+from likeness.toolkit.losses.common import checked, radians, share
 from likeness.toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from likeness.toolkit.losses.softmax import NormFace, norms, scaled_cosine
 
 
+@checked
 class CircleSoftmax(NormFace):
     """Circle loss with class proxies: every logit has a weight of its own. Sun et al. 2020.
 
@@ -30,7 +31,6 @@ class CircleSoftmax(NormFace):
         super().__init__(dim, num_classes, scale=scale)
         self.margin = margin
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         cosine, m = scaled_cosine(z, self.proxies), self.margin
         own = target_column(cosine, y)
@@ -39,6 +39,7 @@ class CircleSoftmax(NormFace):
         return cross_entropy(with_target(logits, y, target), y)
 
 
+@checked
 class CurricularFace(NormFace):
     """ArcFace that gives hard negatives more weight as training goes on. Huang et al. 2020.
 
@@ -92,7 +93,6 @@ class CurricularFace(NormFace):
         self.ema.mul_(self.momentum).add_((1 - self.momentum) * mean)
         self.steps.add_(1)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         cosine = scaled_cosine(z, self.proxies)
         own = target_column(cosine, y)
@@ -105,6 +105,7 @@ class CurricularFace(NormFace):
         return cross_entropy(self.scale * with_target(bent, y, target), y)
 
 
+@checked
 class MagFace(NormFace):
     """ArcFace with a margin that grows with the norm, and a price on small norms. Meng et al. 2021.
 
@@ -122,7 +123,6 @@ class MagFace(NormFace):
     """
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -140,7 +140,6 @@ class MagFace(NormFace):
         self.wrap, self.weight = wrap, weight
         self.low, self.high, self.margin_low, self.margin_high = low, high, margin_low, margin_high
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         a = norms(z).clamp(self.low, self.high)
         rise = (self.margin_high - self.margin_low) / (self.high - self.low)
@@ -152,6 +151,7 @@ class MagFace(NormFace):
         return margin_softmax(logits, y, target, changed) + self.weight * price
 
 
+@checked
 class AdaFace(NormFace):
     """Margin softmax that trusts samples of large norm. Kim et al. 2022.
 
@@ -220,7 +220,6 @@ class AdaFace(NormFace):
         k = (self.h * (length - mean) / (std + 1e-3)).clamp(-1, 1)
         return torch.where(self.steps > 0, k, 0.0)  # before the first step every norm is average
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         k = self.quality(z)
         logits = self.logits(z)

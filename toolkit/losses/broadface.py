@@ -11,6 +11,7 @@ from likeness.toolkit.losses.softmax import NormFace, norms
 from likeness.toolkit.vmf.precision import unit
 
 
+@checked
 class BroadFace(NormFace):
     """ArcFace over the batch and a queue of past embeddings. Kim et al. 2020.
 
@@ -86,7 +87,6 @@ class BroadFace(NormFace):
         self.past_proxies[slots] = class_rows(self.proxies, y).to(self.past.dtype)
         self.pointer.copy_((self.pointer + len(y)) % size)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         rows, labels = unit(z), y
         if self.training:

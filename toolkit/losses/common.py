@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.vmf.precision import full, unit
 
-Forward = TypeVar("Forward", bound=Callable[..., Tensor])
-Init = TypeVar("Init", bound=Callable[..., None])
-Method = TypeVar("Method", bound=Callable[..., Tensor])
+Module = TypeVar("Module", bound=nn.Module)
 # Fills a (C, dim) tensor with the numbers that training starts from.
 Start = Callable[[Tensor], object]
 
@@ -59,24 +57,6 @@ def _listed(hint: Any) -> tuple[Any, ...]:
         return ()
     parts = [(None,) if part is types.NoneType else _listed(part) for part in typing.get_args(hint)]
     return tuple(value for part in parts for value in part) if all(parts) else ()
-
-
-def known_settings(init: Init) -> Init:
-    """Decorate a loss's __init__: a setting of a Literal type must have one of its listed values.
-
-    Without it, a misspelt method would silently become the one that the last `else` runs.
-
-    Raises:
-        LikenessError: By the decorated __init__, for settings that `unknown_settings` names.
-    """
-
-    @wraps(init)
-    def run(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        if unknown := unknown_settings(init, kwargs):
-            raise LikenessError(f"{type(self).__name__}: {'; '.join(unknown)}")
-        init(self, *args, **kwargs)
-
-    return cast(Init, run)
 
 
 def positive(loss: nn.Module, **settings: float) -> None:
@@ -183,18 +163,41 @@ def turn_to_means(vectors: Tensor, embeddings: Tensor, labels: Tensor) -> int:
     return int(turned.sum())
 
 
-def checked(forward: Forward) -> Forward:
-    """Decorate a loss's `forward(z, y, z_key, ...)`: check its arguments and compute in float32.
+def checked(loss: type[Module]) -> type[Module]:
+    """Decorate a loss's class: check settings and arguments, and compute in float32.
 
-    It runs outside autocast, in float32 at least. z and z_key may be half precision; their
-    gradients then are too. NaN or infinity in z makes the value NaN, whatever the loss does with
-    such rows: a loss that mines pairs would otherwise leave them out and hide them.
+    - `__init__` refuses a value that is not among those that a Literal type lists. Without that a
+      misspelt method would silently become the one that the last `else` runs.
+    - `forward(z, y, z_key, ...)` checks its arguments. NaN or infinity in z makes the value NaN,
+      whatever the loss does with such rows: a loss that mines pairs would otherwise leave them out
+      and hide them.
+    - `forward`, `logits`, `posterior` and `distances` run outside autocast, in float32 at least.
+      Embeddings may be half precision; their gradients then are too.
+
+    Methods that the class inherits stay as they are.
 
     Raises:
-        LikenessError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
-            outside 0..num_classes - 1, or z is not floating point; or z_key is a miner's tuple.
+        LikenessError: By `__init__`, for settings that `unknown_settings` names. By `forward`: z is
+            not (B, dim) of floating point, y not (B,) int64, or a label is outside
+            0..num_classes - 1; or z_key is a miner's tuple.
     """
+    for name, wrap in _WRAPPERS.items():
+        if method := vars(loss).get(name):
+            setattr(loss, name, wrap(method))
+    return loss
 
+
+def _with_known_settings(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if unknown := unknown_settings(init, kwargs):
+            raise LikenessError(f"{type(self).__name__}: {'; '.join(unknown)}")
+        init(self, *args, **kwargs)
+
+    return run
+
+
+def _checked_batch(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(forward)
     def run(
         self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
@@ -210,11 +213,11 @@ def checked(forward: Forward) -> Forward:
             loss = forward(self, full(z), y, None if z_key is None else full(z_key), **kwargs)
             return loss + (full(z).detach() * 0).sum()  # adds 0, or NaN, and no gradient
 
-    return cast(Forward, run)
+    return run
 
 
 def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
-    """The checks of `checked`. A loss states dim, and num_classes where labels index something."""
+    """The checks of a batch. A loss states dim, and num_classes where labels index something."""
     name = type(loss).__name__
     dim, classes = getattr(loss, "dim", None), getattr(loss, "num_classes", None)
     fits = z.ndim == 2 and dim in (None, z.shape[1]) and z.is_floating_point()
@@ -234,19 +237,20 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
             )
 
 
-def in_full(method: Method) -> Method:
-    """Decorate a loss's method of embeddings, such as `logits` or `posterior`.
-
-    It then runs outside autocast, in float32 at least. `checked` does the same for `forward`, and
-    checks the arguments besides.
-    """
-
+def _in_full(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(method)
     def run(self: nn.Module, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         with torch.autocast(z.device.type, enabled=False):
             return method(self, full(z), *args, **kwargs)
 
-    return cast(Method, run)
+    return run
+
+
+_WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "__init__": _with_known_settings,
+    "forward": _checked_batch,
+    **dict.fromkeys(("logits", "posterior", "distances"), _in_full),
+}
 
 
 def against(

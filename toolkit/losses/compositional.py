@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from likeness.toolkit.losses.common import against, checked, known_settings
+from likeness.toolkit.losses.common import against, checked
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import Pairs
 from likeness.toolkit.losses.simple import refuse_negative
@@ -14,6 +14,7 @@ from likeness.toolkit.losses.triplet import MarginLoss
 from likeness.toolkit.vmf.precision import unit
 
 
+@checked
 class DCML(nn.Module):
     """The margin loss on learned composites of sub-embeddings. Zheng et al. 2021.
 
@@ -45,7 +46,6 @@ class DCML(nn.Module):
     """
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -81,7 +81,6 @@ class DCML(nn.Module):
         parts = parts.view(len(z), self.num_parts, self.base.dim)
         return unit((log_weights.exp() @ parts).transpose(0, 1))
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
         keys, key_labels, own = against(self.bank, z, y, z_key)

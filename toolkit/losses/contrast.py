@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.losses.common import checked, known_settings, positive, radians
+from likeness.toolkit.losses.common import checked, positive, radians
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.margin import sine
 from likeness.toolkit.losses.pairing import (
@@ -26,6 +26,7 @@ from likeness.toolkit.losses.pairing import (
 WithoutPositives = Literal["drop", "zero"]
 
 
+@checked
 class TupletMargin(nn.Module):
     """Tuplet margin loss. Yu & Tao 2019.
 
@@ -55,7 +56,6 @@ class TupletMargin(nn.Module):
         self.dim, self.margin, self.scale = dim, margin, scale
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
@@ -69,6 +69,7 @@ class TupletMargin(nn.Module):
         return (log1p_exp(masked_lse(self.scale * cosine, other)[row] - self.scale * slack),)
 
 
+@checked
 class NPair(nn.Module):
     """N-pair loss on RAW inner products. Sohn 2016.
 
@@ -87,7 +88,6 @@ class NPair(nn.Module):
 
     similarity = "dot"
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -100,7 +100,6 @@ class NPair(nn.Module):
         self.dim, self.pairs, self.l2 = dim, pairs, l2
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=False)
         penalty = self.l2 * mean(z.square().sum(1)) if self.l2 else 0.0
@@ -147,6 +146,7 @@ def n_pair(anchors: Tensor, positives: Tensor) -> Tensor:
     return mean(product.logsumexp(1) - product.diagonal()) if len(product) else product.sum()
 
 
+@checked
 class NTXent(nn.Module):
     """InfoNCE for any number of positives. van den Oord et al. 2018; Chen et al. 2020.
 
@@ -168,7 +168,6 @@ class NTXent(nn.Module):
         self.dim, self.temperature = dim, temperature
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
@@ -180,6 +179,7 @@ class NTXent(nn.Module):
         return (log1p_exp(masked_lse(s, other)[row] - s[row, column]),)
 
 
+@checked
 class SupCon(nn.Module):
     """Supervised contrastive loss, L_out of the paper. Khosla et al. 2020.
 
@@ -203,7 +203,6 @@ class SupCon(nn.Module):
         torch.Size([])
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -218,7 +217,6 @@ class SupCon(nn.Module):
         self.temperature, self.without_positives = temperature, without_positives
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         of_anchor, usable = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True))
         total = of_anchor.masked_fill(~usable, 0.0).sum()
@@ -236,6 +234,7 @@ class SupCon(nn.Module):
         ), count > 0
 
 
+@checked
 class LiftedStructure(nn.Module):
     """Lifted structured loss. Song et al. 2016.
 
@@ -264,7 +263,6 @@ class LiftedStructure(nn.Module):
         self.dim, self.margin, self.generalised = dim, margin, generalised
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
         if self.generalised:

@@ -13,7 +13,7 @@ from likeness.toolkit.losses.classes import (
     target_column,
     with_target,
 )
-from likeness.toolkit.losses.common import checked, in_full, known_settings, proxies
+from likeness.toolkit.losses.common import checked, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
 from likeness.toolkit.losses.softmax import Softmax, unit_centred
 from likeness.toolkit.vmf.precision import unit
@@ -21,6 +21,7 @@ from likeness.toolkit.vmf.precision import unit
 LEAST = 1e-30  # a smaller payoff counts as this one, so that its logarithm has a finite gradient
 
 
+@checked
 class ProxyGML(nn.Module):
     """Classification by the nearest of several proxies per class. Zhu et al. 2020.
 
@@ -73,12 +74,10 @@ class ProxyGML(nn.Module):
         """All proxies as unit rows (N, C, D)."""
         return unit(torch.cat([self.proxies[None], self.centres]))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale times the sum of the cosines with all proxies of a class."""
         return self.scale * linear(unit(z), self._proxies().sum(dim=0).to(z.dtype))
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         vectors = self._proxies().to(z.dtype)
         cosine = linear(unit(z), vectors.flatten(0, 1)).view(len(z), *vectors.shape[:2])
@@ -107,6 +106,7 @@ class ProxyGML(nn.Module):
         return [proxy_group(optim, self.proxies, self.centres)]
 
 
+@checked
 class GroupLoss(Softmax):
     """Class probabilities that the items of a batch refine together. Elezi et al. 2020.
 
@@ -143,7 +143,6 @@ class GroupLoss(Softmax):
 
     draws: Tensor  # how many batches have drawn their anchors
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -175,7 +174,6 @@ class GroupLoss(Softmax):
         before = same & ((score > score[:, None]) | tied)
         return before.sum(dim=1) < (same.sum(dim=1) - 1).clamp(max=self.num_anchors)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits = self.logits(z)
         log_x = logits / self.temperature

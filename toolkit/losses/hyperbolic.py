@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from likeness.toolkit.losses.classes import cross_entropy
-from likeness.toolkit.losses.common import checked, in_full, positive, proxies, uniform
+from likeness.toolkit.losses.common import checked, positive, proxies, uniform
 from likeness.toolkit.losses.contract import Rates, proxy_group
 from likeness.toolkit.losses.softmax import norms
 
@@ -51,6 +51,7 @@ class _ScaleGrad(torch.autograd.Function):
         return grad * ctx.saved_tensors[0], None
 
 
+@checked
 class Hyperbolic(nn.Module):
     """Softmax of signed distances to hyperplanes of the Poincare ball. Ganea et al. 2018.
 
@@ -99,7 +100,6 @@ class Hyperbolic(nn.Module):
         """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return f"poincare:{self.c:.6g}"
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the signed distances, scaled."""
         c = self.c
@@ -127,7 +127,6 @@ class Hyperbolic(nn.Module):
             bent = torch.asinh(2 * math.sqrt(c) * along / (by_h * (1 - c * h2)))
         return 2 * length / math.sqrt(c) * bent  # lambda_p |a| = 2 |normal|
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from likeness.toolkit.losses.classes import hardest_classes, target_column
-from likeness.toolkit.losses.common import checked, known_settings, radians
+from likeness.toolkit.losses.common import checked, radians
 from likeness.toolkit.losses.margin import (
     MovingMargin,
     Ramp,
@@ -14,6 +14,7 @@ from likeness.toolkit.losses.margin import (
 )
 
 
+@checked
 class InterTopK(SubCenterArcFace):
     """ArcFace with K sub-centres per class and an inter-top-k penalty. Zhao et al. 2022.
 
@@ -47,7 +48,6 @@ class InterTopK(SubCenterArcFace):
     """
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -79,7 +79,6 @@ class InterTopK(SubCenterArcFace):
         self.moving.at_step(step)
         self.rising.at_step(step)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits = self.logits(z)
         target = target_column(logits, y)

@@ -12,8 +12,6 @@ from likeness.toolkit.losses.classes import add_to_target, class_rows, cross_ent
 from likeness.toolkit.losses.common import (
     checked,
     cosine_of_angle,
-    in_full,
-    known_settings,
     positive,
     proxies,
     radians,
@@ -172,6 +170,7 @@ class MovingMargin:
         return self.margin if self.current is None else self.current
 
 
+@checked
 class ArcFace(nn.Module):
     """Additive angular margin softmax (AAM-Softmax in speech). Deng et al. 2019.
 
@@ -203,7 +202,6 @@ class ArcFace(nn.Module):
     spreads_classes = True
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -233,12 +231,10 @@ class ArcFace(nn.Module):
         """Set the margin for this step (counted from 0) of the warm-up."""
         self.moving.at_step(step)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * cosine, without a margin."""
         return scaled_cosine(z, self.proxies, self.scale if self.tau is None else self.tau.exp())
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         margin = self.moving.now(self.training)
         scale = self.scale if self.tau is None else self.tau.exp().to(z.dtype)
@@ -251,6 +247,7 @@ class ArcFace(nn.Module):
         return tau_groups(self, self.tau, self.tau_lr, optim)
 
 
+@checked
 class CosFace(NormFace):
     """Additive cosine margin softmax (AM-Softmax). Wang et al. 2018.
 
@@ -277,7 +274,6 @@ class CosFace(NormFace):
     """
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -308,14 +304,12 @@ class CosFace(NormFace):
         """Set the margin for this step (counted from 0) of the warm-up."""
         self.moving.at_step(step)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the products without a margin."""
         if self.product == "cosine":
             return super().logits(z)
         return generalised_product(z, self.proxies.to(z.dtype), self.b_theta)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits, margin = self.logits(z), self.moving.now(self.training)
         if self.product == "cosine":
@@ -329,6 +323,7 @@ class CosFace(NormFace):
         return cross_entropy(add_to_target(logits, y, -of_target), y)
 
 
+@checked
 class SubCenterArcFace(NormFace):
     """ArcFace with K sub-centres per class. Deng et al. 2020.
 
@@ -344,7 +339,6 @@ class SubCenterArcFace(NormFace):
         LikenessError: margin is not in [0, pi), or scale or num_subcentres are not positive.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -363,7 +357,6 @@ class SubCenterArcFace(NormFace):
         for subcentre in self.subcentres:
             nn.init.xavier_normal_(subcentre)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * the largest cosine over the class's sub-centres."""
         rows = self.scale * unit(z)
@@ -372,7 +365,6 @@ class SubCenterArcFace(NormFace):
             largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
         return largest
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return angular_margin_softmax(self.logits(z), y, self.scale, self.margin, self.wrap)
 

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from likeness.toolkit.losses.classes import cross_entropy
-from likeness.toolkit.losses.common import checked, in_full, known_settings, positive, proxies
+from likeness.toolkit.losses.common import checked, positive, proxies
 from likeness.toolkit.losses.proxy import anchor_proxies
 from likeness.toolkit.losses.softmax import scaled_cosine
 from likeness.toolkit.vmf.precision import unit
 
 
+@checked
 class MemVir(nn.Module):
     """A proxy loss over the batch's classes and memory-based virtual classes. Ko et al. 2021.
 
@@ -65,7 +66,6 @@ class MemVir(nn.Module):
     remembered: Tensor  # the number of steps that were remembered; step n is in place n modulo S
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -97,7 +97,6 @@ class MemVir(nn.Module):
         """Say which step comes next; before step warmup_steps nothing is remembered."""
         self.step = step
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * cosine with the current proxies."""
         return scaled_cosine(z, self.proxies, self.scale)
@@ -131,7 +130,6 @@ class MemVir(nn.Module):
         self.past_proxies[place] = self.proxies.to(self.past_proxies.dtype)
         self.remembered += 1
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         remembers = self.training and self.step >= self.warmup_steps
         rows, labels, vectors = unit(z), y, self.proxies.to(z.dtype)

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.losses.common import against, checked, known_settings, positive
+from likeness.toolkit.losses.common import against, checked, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import (
     Pairs,
@@ -23,6 +23,7 @@ from likeness.toolkit.vmf.precision import unit
 EPS = 1e-6  # keeps the logarithms of LogRatio finite
 
 
+@checked
 class PairBCE(nn.Module):
     """Binary cross-entropy over all pairs, SimPLE's vanilla loss. Wen et al. 2023.
 
@@ -46,7 +47,6 @@ class PairBCE(nn.Module):
         LikenessError: scale is not positive and finite.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -74,7 +74,6 @@ class PairBCE(nn.Module):
         """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return "cosine" if self.product == "cosine" else "dot"
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
         keys, key_labels, own = against(self.bank, z, y, z_key)
@@ -88,6 +87,7 @@ class PairBCE(nn.Module):
         )
 
 
+@checked
 class Contrastive(nn.Module):
     """The contrastive loss. Hadsell et al. 2006.
 
@@ -120,7 +120,6 @@ class Contrastive(nn.Module):
         self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         positive, num_positive, negative, num_negative = by_anchor(
             self._terms, pair_up(self.bank, z, y, z_key, normalise=True)
@@ -158,6 +157,7 @@ def hinges(
     return *summed(positive, masks[0]), *summed(negative, masks[1])
 
 
+@checked
 class AMC(nn.Module):
     """Angular margin contrastive loss. Choi et al. 2020.
 
@@ -176,7 +176,6 @@ class AMC(nn.Module):
         self.dim, self.margin = dim, margin
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return average(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
@@ -224,6 +223,7 @@ def noise_to_signal(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
     return ratio, same & ~silent, other & ~silent
 
 
+@checked
 class SNRContrastive(nn.Module):
     """The contrastive loss on noise-to-signal ratios. Yuan et al. 2019.
 
@@ -253,7 +253,6 @@ class SNRContrastive(nn.Module):
         self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
         positive, num_positive, negative, num_negative = by_anchor(self._terms, pairs)
@@ -287,6 +286,7 @@ def log_ratio(square: Tensor, target: Tensor, keep: Tensor) -> tuple[Tensor, Ten
     return 2.0 * centred.square().sum(1) / (count - 1).clamp(min=1), count > 1
 
 
+@checked
 class LogRatio(nn.Module):
     """Distances in proportion to those of continuous labels. Kim et al. 2019.
 
@@ -321,7 +321,6 @@ class LogRatio(nn.Module):
         if targets is not None:
             self.num_classes = len(targets)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return average(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=False)))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses import contract
 from likeness.toolkit.losses.classes import cross_entropy, is_spread
-from likeness.toolkit.losses.common import checked, in_full, known_settings, positive
+from likeness.toolkit.losses.common import checked, positive
 from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.vmf import distances
 from likeness.toolkit.vmf.bound import el_nivmf_cross_entropy
@@ -30,6 +30,7 @@ CONCENTRATIONS = {
 LEAST = 1e-4  # the temperature's floor
 
 
+@checked
 class ProbabilisticNCA(nn.Module):
     """NCA++ over distances between distributions. Kirchhof et al. 2022, Eq 2 and 6.
 
@@ -65,7 +66,6 @@ class ProbabilisticNCA(nn.Module):
     noise: Tensor
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -99,7 +99,6 @@ class ProbabilisticNCA(nn.Module):
             self.temperature = nn.Parameter(torch.tensor(float(temperature)))
         self.register_buffer("noise", torch.randint(2**62, ()))
 
-    @in_full
     def distances(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
         """Distances to the proxies, up to a constant that all classes share.
 
@@ -136,7 +135,6 @@ class ProbabilisticNCA(nn.Module):
         of_vmfs = distances.d_b_vmf if self.distance == "b_vmf" else distances.d_kl_vmf
         return of_vmfs(z, kappas * mu, method=self.method)
 
-    @in_full
     def logits(self, z: Tensor, *, samples: Tensor | None = None) -> Tensor:
         """(B, dim) -> (B, C): -d/t; samples as in `distances`."""
         distance = self.distances(z, samples=samples)
@@ -157,7 +155,6 @@ class ProbabilisticNCA(nn.Module):
         generator = generator_of(self.noise, z.device)
         return sample(mu, kappa, self.num_samples, generator=generator)[:, order]
 
-    @checked
     def forward(
         self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None
     ) -> Tensor:
@@ -210,6 +207,7 @@ class ProbabilisticNCA(nn.Module):
         return groups
 
 
+@checked
 class Joint(nn.Module):
     """first + weight * second: two losses on the same embeddings. Kirchhof et al. 2022, Eq 7.
 
@@ -279,13 +277,11 @@ class Joint(nn.Module):
         proxies: Tensor = self.first.proxies  # type: ignore[assignment]
         return proxies
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the first part's."""
         logits: Tensor = self.first.logits(z)  # type: ignore[operator]
         return logits
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         first: Tensor = self.first(z, y, z_key)
         second: Tensor = self.second(z, y, z_key)

@@ -18,19 +18,13 @@ from likeness.toolkit.losses.classes import (
     target_column,
     with_target,
 )
-from likeness.toolkit.losses.common import (
-    checked,
-    in_full,
-    known_settings,
-    normal,
-    positive,
-    proxies,
-)
+from likeness.toolkit.losses.common import checked, normal, positive, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
 from likeness.toolkit.losses.softmax import norms, scaled_cosine
 from likeness.toolkit.vmf.precision import full, unit
 
 
+@checked
 class CenterLoss(nn.Module):
     """Softmax cross-entropy plus the distance to the class's centre. Wen et al. 2016.
 
@@ -47,7 +41,6 @@ class CenterLoss(nn.Module):
 
     spreads_classes = True
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -63,7 +56,6 @@ class CenterLoss(nn.Module):
         self.proxies = proxies(num_classes, dim, normal(dim**-0.5)).requires_grad_(classify)
         self.centres = proxies(num_classes, dim, nn.init.zeros_)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): z W^T; without a classifier, -|z - c_j|^2 / 2 up to |z|^2 / 2."""
         if self.classify:
@@ -71,7 +63,6 @@ class CenterLoss(nn.Module):
         centres = self.centres.to(z.dtype)
         return linear(z, centres, -centres.square().sum(dim=1) / 2)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         own = class_rows(self.centres, y).to(z.dtype)
         if self.centre_grad == "paper":
@@ -89,6 +80,7 @@ class CenterLoss(nn.Module):
         return [proxy_group(optim, self.proxies), centres] if self.classify else [centres]
 
 
+@checked
 class ProxyNCA(nn.Module):
     """Neighbourhood components analysis with a proxy per class. Movshovitz-Attias et al. 2017.
 
@@ -106,18 +98,17 @@ class ProxyNCA(nn.Module):
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
         self.proxies = proxies(num_classes, dim, normal(1 / 8))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): 2 scale^2 cos = -d up to a term that is the same for all classes."""
         return scaled_cosine(z, self.proxies, 2 * self.scale**2)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits = self.logits(z)
         target = target_column(logits, y)
         return (class_logsumexp(with_target(logits, y, -torch.inf)) - target).mean()
 
 
+@checked
 class ProxyNCAPlusPlus(nn.Module):
     """Cross-entropy of -|z - p_j|^2 / temperature of unit rows. Teh et al. 2020.
 
@@ -138,12 +129,10 @@ class ProxyNCAPlusPlus(nn.Module):
         self.dim, self.num_classes, self.temperature = dim, num_classes, temperature
         self.proxies = proxies(num_classes, dim, normal(1 / 8))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): 2 cos / temperature."""
         return scaled_cosine(z, self.proxies, 2 / self.temperature)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 
@@ -168,6 +157,7 @@ def anchor_proxies(logits: Tensor, y: Tensor, shift: float) -> Tensor:
     return softplus(own.logsumexp(dim=0)).mean() + class_mean(softplus(other.logsumexp(dim=0)))
 
 
+@checked
 class ProxyAnchor(nn.Module):
     """Every proxy is an anchor that is compared with the batch. Kim et al. 2020.
 
@@ -202,7 +192,6 @@ class ProxyAnchor(nn.Module):
         self.margin, self.scale, self.epsilon = margin, scale, epsilon
         self.proxies = proxies(num_classes, dim, normal(math.sqrt(2) / math.sqrt(num_classes)))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * cosine."""
         if self.epsilon == 0:
@@ -213,11 +202,11 @@ class ProxyAnchor(nn.Module):
         )
         return self.scale * linear(z, proxies.to(z.dtype))
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return anchor_proxies(self.logits(z), y, self.scale * self.margin)
 
 
+@checked
 class SoftTriple(nn.Module):
     """Softmax over K centres per class. Qian et al. 2019.
 
@@ -271,12 +260,10 @@ class SoftTriple(nn.Module):
         )
         return ((cosine / self.gamma).softmax(dim=1) * cosine).sum(dim=1)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * S_j, without a margin."""
         return self.scale * self._scores(z, self._centres())
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         centres = self._centres().to(z.dtype)
         logits = self.scale * self._scores(z, centres)
@@ -297,6 +284,7 @@ class SoftTriple(nn.Module):
         return [proxy_group(optim, self.proxies, self.centres)]
 
 
+@checked
 class HUG(nn.Module):
     """Hyperspherical uniformity gap: proxies apart, samples at theirs. Liu et al. 2023.
 
@@ -324,7 +312,6 @@ class HUG(nn.Module):
         self.dim, self.num_classes, self.s, self.alpha, self.beta = dim, num_classes, s, alpha, beta
         self.proxies = proxies(num_classes, dim)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the cosine; the nearest proxy is the class."""
         return scaled_cosine(z, self.proxies)
@@ -340,7 +327,6 @@ class HUG(nn.Module):
             len(others) * (len(others) - 1), 1
         )
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         gap = norms(unit(z) - unit(class_rows(self.proxies, y)).to(z.dtype)).mean()
         return self.alpha * self.energy().to(z.dtype) + self.beta * gap

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.losses.common import checked, known_settings, positive
+from likeness.toolkit.losses.common import checked, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import (
     Pairs,
@@ -22,6 +22,7 @@ from likeness.toolkit.losses.pairing import (
 from likeness.toolkit.vmf.precision import once_in_full
 
 
+@checked
 class FastAP(nn.Module):
     """Average precision from histograms of squared distances of unit rows. Cakir et al. 2019.
 
@@ -44,7 +45,6 @@ class FastAP(nn.Module):
         self.dim, self.num_bins = dim, num_bins
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         value, usable = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True))
         return average(value.masked_fill(~usable, 0.0), usable)
@@ -121,6 +121,7 @@ class _SmoothPrecision(torch.autograd.Function):
         return grad * ctx.saved_tensors[0], None, None, None, None
 
 
+@checked
 class SmoothAP(nn.Module):
     """Average precision with sigmoids in place of steps. Brown et al. 2020.
 
@@ -154,7 +155,6 @@ class SmoothAP(nn.Module):
         self.temperature, self.include_query = temperature, include_query
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         total, usable = by_anchor(
             self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False
@@ -176,6 +176,7 @@ class SmoothAP(nn.Module):
         return cast(Tensor, total)[None], count > 0
 
 
+@checked
 class RankedList(nn.Module):
     """Ranked list loss: weighted violations of an anchor's list. Wang et al. 2019.
 
@@ -195,7 +196,6 @@ class RankedList(nn.Module):
             no weight, as pytorch-metric-learning does.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -215,7 +215,6 @@ class RankedList(nn.Module):
         self.negative_temperature = negative_temperature
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 

@@ -7,14 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.losses.common import (
-    against,
-    checked,
-    cosine_of_angle,
-    known_settings,
-    positive,
-    share,
-)
+from likeness.toolkit.losses.common import against, checked, cosine_of_angle, positive, share
 from likeness.toolkit.losses.contract import KeyBank, Rates, default_groups
 from likeness.toolkit.vmf.precision import once_in_full, unit
 
@@ -181,6 +174,7 @@ def logistic_pairs(
     return value
 
 
+@checked
 class SimPLE(nn.Module):
     """SimPLE: every pair against one threshold, without proxies. Wen et al. 2023, Eq 8.
 
@@ -223,7 +217,6 @@ class SimPLE(nn.Module):
     """
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -275,7 +268,6 @@ class SimPLE(nn.Module):
             z, keys = polarlike(z), polarlike(keys)
         return (self.scale * unit(z), unit(keys)) if self.product == "cosine" else (z, keys)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
         if not isinstance(self.b_theta, float):

@@ -10,8 +10,6 @@ from likeness.toolkit.losses.classes import cross_entropy
 from likeness.toolkit.losses.common import (
     checked,
     cosine_of_angle,
-    in_full,
-    known_settings,
     normal,
     positive,
     proxies,
@@ -97,6 +95,7 @@ def tau_groups(
     return [usual, own, *([{**others[0], "params": rest}] if rest else [])]
 
 
+@checked
 class Softmax(nn.Module):
     """Cross-entropy of z W^T, with nothing normalised.
 
@@ -118,7 +117,6 @@ class Softmax(nn.Module):
 
     spreads_classes = True
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -141,17 +139,16 @@ class Softmax(nn.Module):
         """The name by which likeness.eval.metrics.similarity scores these embeddings."""
         return f"simple:{self.b_theta:.6g}" if self.product == "generalised" else "cosine"
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the products, with the bias."""
         bias = None if self.bias is None else self.bias.to(z.dtype)
         return generalised_product(z, self.proxies.to(z.dtype), self.b_theta, bias)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 
 
+@checked
 class Cosine(nn.Module):
     """Cross-entropy of exp(tau) cos(z, w_j), with tau learned.
 
@@ -181,12 +178,10 @@ class Cosine(nn.Module):
         self.proxies = proxies(num_classes, dim, uniform(start, nn.init.xavier_normal_))
         self.tau = nn.Parameter(torch.tensor(float(tau)))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): exp(tau) * cosine."""
         return scaled_cosine(z, self.proxies, self.tau.exp())
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 
@@ -195,6 +190,7 @@ class Cosine(nn.Module):
         return tau_groups(self, self.tau, self.tau_lr, optim)
 
 
+@checked
 class NormFace(nn.Module):
     """Cross-entropy of scale * cos(z, w_j) with a fixed scale. Wang et al. 2017.
 
@@ -210,16 +206,15 @@ class NormFace(nn.Module):
         self.dim, self.num_classes, self.scale = dim, num_classes, scale
         self.proxies = proxies(num_classes, dim)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * cosine."""
         return scaled_cosine(z, self.proxies, self.scale)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)
 
 
+@checked
 class NormSoft(nn.Module):
     """Cross-entropy of cos(LN(z), w_j) / temperature. Zhai & Wu 2019.
 
@@ -259,12 +254,10 @@ class NormSoft(nn.Module):
         self.temperature, self.layer_norm = temperature, layer_norm
         self.proxies = proxies(num_classes, dim, uniform(dim**-0.5))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the cosine, divided by the temperature."""
         rows = unit_centred(z) if self.layer_norm else z
         return scaled_cosine(rows, self.proxies, 1 / self.temperature)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return cross_entropy(self.logits(z), y)

@@ -14,15 +14,7 @@ from likeness.toolkit.losses.classes import (
     target_column,
     with_target,
 )
-from likeness.toolkit.losses.common import (
-    checked,
-    in_full,
-    known_settings,
-    positive,
-    proxies,
-    radians,
-    share,
-)
+from likeness.toolkit.losses.common import checked, positive, proxies, radians, share
 from likeness.toolkit.losses.margin import (
     Grad,
     angle,
@@ -58,6 +50,7 @@ def psi(cosine: Tensor, margin: float) -> Tensor:
     return (1 - 2 * (k % 2)) * folded - 2 * k
 
 
+@checked
 class LSoftmax(Softmax):
     """Large-margin softmax, with a multiplicative angular margin. Liu et al. 2016.
 
@@ -71,7 +64,6 @@ class LSoftmax(Softmax):
         super().__init__(dim, num_classes)
         self.margin = margin
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits = self.logits(z)
         own = class_rows(self.proxies.to(z.dtype), y)
@@ -81,6 +73,7 @@ class LSoftmax(Softmax):
         )
 
 
+@checked
 class SphereFace(nn.Module):
     """A-Softmax: L-Softmax with normalised proxies. Liu et al. 2017.
 
@@ -116,12 +109,10 @@ class SphereFace(nn.Module):
         """Set lam for this step, counted from 0."""
         self.lam = max(self.lam_min, self.lam_start / (1 + self.lam_rate * (step + 1)))
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): |z| cos(theta_j), without a margin."""
         return linear(z, unit(self.proxies).to(z.dtype))
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits = self.logits(z)
         cosine = (unit(z) * unit(class_rows(self.proxies, y)).to(z.dtype)).sum(dim=1)
@@ -130,6 +121,7 @@ class SphereFace(nn.Module):
         return margin_softmax(logits, y, target_column(logits, y), norms(z) * shrunk)
 
 
+@checked
 class SphereFaceR(NormFace):
     """SphereFace Revived: a multiplicative margin that may be any real number. Liu et al. 2022.
 
@@ -145,7 +137,6 @@ class SphereFaceR(NormFace):
             margin is a constant. "exact" differentiates the loss.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -160,7 +151,6 @@ class SphereFaceR(NormFace):
         self.margin = margin if margin is not None else 1.7 if version == 1 else 1.4
         self.version, self.grad = version, grad
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         if self.version == 1:
             logits = self.logits(z)
@@ -173,6 +163,7 @@ class SphereFaceR(NormFace):
         return cross_entropy(self.scale * with_target(widened, y, target_column(cosine, y)), y)
 
 
+@checked
 class SphereFace2(nn.Module):
     """One binary classification per class, with one threshold for all. Wen et al. 2022.
 
@@ -198,7 +189,6 @@ class SphereFace2(nn.Module):
     spreads_classes = True
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -250,12 +240,10 @@ class SphereFace2(nn.Module):
     def _g(self, cosine: Tensor) -> Tensor:
         return 2 * ((cosine + 1) / 2).clamp(min=0).pow(self.t) - 1
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale g(cos) + b, without a margin; accept if positive."""
         return self.scale * self._g(scaled_cosine(z, self.proxies)) + self.bias
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         cosine = scaled_cosine(z, self.proxies)
         own = target_column(cosine, y)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.angular import angular_sum
-from likeness.toolkit.losses.common import checked, known_settings, positive
+from likeness.toolkit.losses.common import checked, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import (
     Triplets,
@@ -99,6 +99,7 @@ def _sums(
     return total[None], above[None]
 
 
+@checked
 class Triplet(nn.Module):
     """Triplet loss. Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017.
 
@@ -121,7 +122,6 @@ class Triplet(nn.Module):
         torch.Size([])
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -137,7 +137,6 @@ class Triplet(nn.Module):
         self.smooth, self.squared = smooth, squared
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
         return average(*by_anchor(self._terms, pairs, again=False))
@@ -159,6 +158,7 @@ class Triplet(nn.Module):
         return _terms_of(d, triplets, self.margin, smooth=self.smooth)
 
 
+@checked
 class SNRTriplet(nn.Module):
     """The triplet loss on noise-to-signal ratios. Yuan et al. 2019.
 
@@ -179,7 +179,6 @@ class SNRTriplet(nn.Module):
         torch.Size([])
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -195,7 +194,6 @@ class SNRTriplet(nn.Module):
         self.normalise, self.zero_mean = normalise, zero_mean
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
         value = average(*by_anchor(self._terms, pairs, again=False))
@@ -209,6 +207,7 @@ class SNRTriplet(nn.Module):
         return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin)
 
 
+@checked
 class EasyPositive(nn.Module):
     """Each anchor with its most similar positive: EPSHN and EPHN. Xuan et al. 2020.
 
@@ -232,7 +231,6 @@ class EasyPositive(nn.Module):
         torch.Size([])
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -246,7 +244,6 @@ class EasyPositive(nn.Module):
         self.dim, self.negatives, self.temperature = dim, negatives, temperature
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
         return average(*by_anchor(self._terms, pairs, again=False))
@@ -260,6 +257,7 @@ class EasyPositive(nn.Module):
         return terms.sum()[None], a.new_full((1,), len(a))
 
 
+@checked
 class MarginLoss(nn.Module):
     """Margin-based loss with a boundary between positives and negatives. Wu et al. 2017.
 
@@ -278,7 +276,6 @@ class MarginLoss(nn.Module):
             paper.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -303,7 +300,6 @@ class MarginLoss(nn.Module):
         if learn_beta or per_class:
             self.beta = nn.Parameter(start, requires_grad=learn_beta)
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return self.of_pairs(pair_up(self.bank, z, y, z_key, normalise=True))
 
@@ -348,6 +344,7 @@ class MarginLoss(nn.Module):
         )
 
 
+@checked
 class Angular(nn.Module):
     """Angular loss of triplets. Wang et al. 2017.
 
@@ -366,7 +363,6 @@ class Angular(nn.Module):
         LikenessError: alpha is outside (0, pi/2).
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -382,7 +378,6 @@ class Angular(nn.Module):
         self.square_tan, self.negatives = math.tan(alpha) ** 2, negatives
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         raw = pair_up(self.bank, z, y, z_key, normalise=False)
         x = unit(z)

@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics import directional
 from likeness.toolkit.losses.classes import class_logsumexp, class_rows, is_spread
-from likeness.toolkit.losses.common import (
-    checked,
-    in_full,
-    known_settings,
-    normal,
-    positive,
-    proxies,
-    share,
-)
+from likeness.toolkit.losses.common import checked, normal, positive, proxies, share
 from likeness.toolkit.losses.contract import Rates
 from likeness.toolkit.losses.softmax import tau_groups
 from likeness.toolkit.vmf.bound import bound_logits, expected_logsumexp
@@ -30,6 +22,7 @@ from likeness.toolkit.vmf.precision import full, unit
 from likeness.toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, sample
 
 
+@checked
 class VMF(nn.Module):
     """The vMF loss: a cosine softmax over distributions. Scott et al. 2021, Eq 8 and 13.
 
@@ -74,7 +67,6 @@ class VMF(nn.Module):
     noise: Tensor
 
     # many parameters: each is a setting of the paper or of its release
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -139,7 +131,6 @@ class VMF(nn.Module):
         self.alpha.copy_(self.concentration / size)
         return float(self.alpha)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): beta E[w_j].E[z] = beta A(|w_j|) A(kappa) cos, without draws.
 
@@ -150,7 +141,6 @@ class VMF(nn.Module):
         return scaled @ self._mean(self.proxies.to(nu.dtype)).T
 
     @torch.no_grad()
-    @in_full
     def posterior(
         self, z: Tensor, *, num_samples: int | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
@@ -196,7 +186,6 @@ class VMF(nn.Module):
             return nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True)))
         return self._mean(nu)
 
-    @checked
     def forward(
         self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None
     ) -> Tensor:
@@ -270,6 +259,7 @@ class VMF(nn.Module):
         return tau_groups(self, self.tau, self.tau_lr, optim)
 
 
+@checked
 class SCF(nn.Module):
     """Spherical confidence: how certain an embedding is, given class vectors. Li et al. 2021.
 
@@ -291,7 +281,6 @@ class SCF(nn.Module):
 
     spreads_classes = True
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -306,7 +295,6 @@ class SCF(nn.Module):
         self.directions = dim if concentration == "norm" else dim - 1
         self.proxies = proxies(num_classes, self.directions)
 
-    @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): kappa cos(mu, w_j), the log densities up to a common term."""
         mu, kappa = self._split(z)
@@ -318,7 +306,6 @@ class SCF(nn.Module):
             return unit(z), root(z.square().sum(1))
         return unit(z[:, :-1]), z[:, -1].clamp(max=30.0).exp()
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         mu, kappa = self._split(z)
         # as in the paper, no gradient reaches directions and proxies

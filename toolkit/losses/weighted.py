@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.losses.common import checked, known_settings, positive
+from likeness.toolkit.losses.common import checked, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import mine_multi_similarity
 from likeness.toolkit.losses.pairing import (
@@ -23,6 +23,7 @@ from likeness.toolkit.losses.pairing import (
 )
 
 
+@checked
 class MultiSimilarity(nn.Module):
     """Multi-similarity loss over mined pairs. Wang et al. 2019.
 
@@ -65,7 +66,6 @@ class MultiSimilarity(nn.Module):
         self.epsilon, self.direction = epsilon, direction
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
 
@@ -105,6 +105,7 @@ def _towards_positive(pairs: Pairs, s: Tensor, same: Tensor) -> Tensor:
     return cosine
 
 
+@checked
 class CirclePair(nn.Module):
     """Circle loss on pairs. Sun et al. 2020.
 
@@ -123,7 +124,6 @@ class CirclePair(nn.Module):
         LikenessError: scale is not positive.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -138,7 +138,6 @@ class CirclePair(nn.Module):
         self.dim, self.margin, self.scale, self.over = dim, margin, scale, over
         self.bank: KeyBank | None = None
 
-    @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pull, push = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True))
         if self.over == "batch":

@@ -19,13 +19,13 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.temporary import temporary_folder
 
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
@@ -90,7 +90,7 @@ def with_bytes(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Collect
     left_out = {name for name, inputs in products.items() if name in keep or not weights & inputs}
     if left_out == products.keys():
         _refuse("int8")
-    with temporary_folder() as folder, silenced(""):  # the graph needs none of its preprocessing
+    with TemporaryDirectory() as folder, silenced(""):  # the graph needs none of its preprocessing
         before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
         before.write_bytes(onnx.shape_inference.infer_shapes(proto).SerializeToString())
         quantization.quantize_static(

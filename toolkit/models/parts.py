@@ -23,13 +23,6 @@ from likeness.toolkit.models import user_files
 Part = Callable[..., Any]
 # The parts of Likeness need no version. Models name them without "likeness.".
 HOMES = ("toolkit", "modalities", "eval")
-# The modules that classes have left since a checkpoint was written, and where they are now.
-_MOVED = {
-    "toolkit.backbones.beside": "toolkit.backbones.head",
-    "toolkit.backbones.score_norm": "toolkit.backbones.head",
-    "toolkit.backbones.small": "toolkit.backbones.image_resnet",
-    "toolkit.models.joined": "toolkit.models.embedder",
-}
 
 
 class Parts(Protocol):
@@ -188,7 +181,7 @@ def _target(
             f"{name}: {shown} is neither of Likeness nor of a package that is trusted"
         )
     try:
-        module = f"likeness.{_MOVED.get(module_name, module_name)}" if is_ours else module_name
+        module = f"likeness.{module_name}" if is_ours else module_name
         target = vars(importlib.import_module(module))[attribute]
     except Exception as error:  # a package runs as it is imported, and may raise anything
         raise LikenessError(

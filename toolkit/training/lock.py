@@ -2,6 +2,7 @@
 however it ends.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,13 +11,15 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from filelock import FileLock, Timeout
+
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 
 NAME = ".lock"
-_open: set[int] = set()  # descriptors of the locks that this process holds
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class Busy(LikenessError):
@@ -27,26 +30,43 @@ class Busy(LikenessError):
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which is made if it does not exist.
 
-    The lock is that of the file `.lock` in the folder (flock). A process that dies in any way gives
-    it up at once, and processes that it started do not keep it. Over NFS, Linux asks the server for
-    the lock, so that it holds between machines as well. On a system without such locks nothing is
-    locked; a file system without them is named. Reading needs no lock.
+    The lock is that of the file `.lock` in the folder (filelock). A process that dies in any way
+    gives it up at once, and processes that it started do not keep it. Over NFS, Linux asks the
+    server for the lock, so that it holds between machines as well. A file system without locks is
+    named. Reading needs no lock.
 
     Raises:
         Busy: Another process, or another thread of this one, holds the lock. Nothing in the folder
             was touched.
     """
     made = not folder.is_dir()
-    handle = _acquire(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)  # a soft lock outlives its process
+    try:
+        lock.acquire()
+    except (Timeout, FileNotFoundError):  # not found: its holder removes the folder
+        raise Busy(
+            f"{folder} is being written by another process; wait until it ends, or choose another "
+            "folder"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        say(
+            f"{folder}: this file system has no locks ({error.strerror}); see to it yourself that "
+            "nothing else writes there",
+            error=True,
+        )
+    own = path.stat()
     try:
         yield
     finally:
-        if handle is not None:
-            # Not one that another process has made since, where the block removed the whole folder.
-            if _is_file(handle, folder / NAME):
-                (folder / NAME).unlink()
-            _open.discard(handle)
-            os.close(handle)
+        with suppress(OSError):  # Windows removes the file after its release
+            # Not one that another process has made since, where the block removed the folder.
+            if os.path.samestat(path.stat(), own):
+                path.unlink()
+        lock.release()
         if made:  # and nothing was written into it
             with suppress(OSError):
                 folder.rmdir()
@@ -74,58 +94,3 @@ def empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _acquire(folder: Path) -> int | None:
-    """The descriptor of the lock; None where there are no locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        folder.mkdir(parents=True, exist_ok=True)
-        return None
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)  # its holder may have removed it altogether
-        handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise Busy(
-                f"{folder} is being written by another process; wait until it ends, or choose "
-                "another folder"
-            ) from None
-        except OSError as error:
-            os.close(handle)
-            say(
-                f"{folder}: this file system has no locks ({error.strerror}); see to it yourself "
-                "that nothing else writes there",
-                error=True,
-            )
-            return None
-        if _is_file(handle, folder / NAME):
-            _open.add(handle)
-            return handle
-        os.close(handle)  # its holder ended, and removed it, after it was opened here
-
-
-def _is_file(handle: int, path: Path) -> bool:
-    """Whether the path still leads to the open file."""
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(handle), there)
-
-
-def _let_go() -> None:
-    """In a child of a fork: its copies of the descriptors would keep the locks when the parent is
-    gone.
-    """
-    for handle in _open:
-        with suppress(OSError):
-            os.close(handle)
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)

@@ -24,15 +24,15 @@ from likeness.eval.metrics.verification import (
     cllr,
     det,
     eer,
+    measured_eer,
+    measured_min_dcf,
+    measured_tar,
     min_cllr,
     min_dcf,
-    min_dcf_threshold,
     num_allowed,
     roc,
     sort_scores,
     tar_at_far,
-    tar_threshold,
-    threshold_at_eer,
     verification_metrics,
 )
 
@@ -127,7 +127,7 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
     target, nontarget = map(np.array, scores)
     value = min_dcf(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
     assert value == pytest.approx(float(brute_dcf(*scores, p, c_miss, c_fa)), abs=1e-12)
-    threshold = min_dcf_threshold(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
+    threshold = measured_min_dcf(sort_scores(target, nontarget), p, c_miss, c_fa).threshold
     rates = np.mean(target < threshold), np.mean(nontarget >= threshold)
     costs = c_miss * p, c_fa * (1 - p)
     assert np.dot(costs, rates) / min(costs) == pytest.approx(value, abs=1e-12)
@@ -160,7 +160,8 @@ def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
                     cost = cost + accepts * ((1 - p) / min(p, 1 - p) / num_nontargets)
                     assert min_dcf(target, nontarget, p_target=p) == cost.min()
                     best = np.append(thresholds, np.inf)[np.argmin(cost)]
-                    assert min_dcf_threshold(target, nontarget, p_target=p) == best
+                    ordered = sort_scores(target, nontarget)
+                    assert measured_min_dcf(ordered, p).threshold == best
 
 
 @pytest.mark.parametrize("rule", ["strict", "nearest", "interpolated"])
@@ -170,7 +171,7 @@ def test_tar_at_far_is_brute_force(rule, scores, far):
     assert value == pytest.approx(float(brute_tar(*scores, far, rule)), abs=1e-9)
     if rule == "strict":  # whose threshold keeps the rate
         target, nontarget = map(np.array, scores)
-        threshold = tar_threshold(target, nontarget, far)
+        threshold = measured_tar(sort_scores(target, nontarget), far).threshold
         assert np.sum(nontarget >= threshold) <= num_allowed(far, nontarget.size)
         assert np.mean(target >= threshold) == pytest.approx(value, abs=1e-12)
 
@@ -185,8 +186,8 @@ def test_floor_of_far_times_n_survives_floating_point():
 
 
 def test_a_far_of_1_accepts_and_one_of_0_may_reject_everything():
-    assert tar_threshold([-5.0, 1.0], [0.0, 2.0], 1.0) == -5.0
-    assert tar_threshold([1.0], [2.0], 0.0) == math.inf
+    assert measured_tar(sort_scores([-5.0, 1.0], [0.0, 2.0]), 1.0).threshold == -5.0
+    assert measured_tar(sort_scores([1.0], [2.0]), 0.0).threshold == math.inf
 
 
 @given(pairs)
@@ -223,12 +224,12 @@ def test_combined_metrics_are_the_single_ones_in_any_order_of_rows(scores, rando
     assert min_cllr(*scores) == min_cllr(*shuffled)
     measured = verification_metrics(*shuffled, p_targets=[0.01, 0.3], fars=[0.1])
     assert list(measured) == ["eer", "min_dcf(0.01)", "min_dcf(0.3)", "tar_at_far(0.1)"]
-    assert measured["eer"] == (eer(*scores), threshold_at_eer(*scores))
-    assert measured["min_dcf(0.3)"] == (
-        min_dcf(*scores, p_target=0.3),
-        min_dcf_threshold(*scores, p_target=0.3),
-    )
-    assert measured["tar_at_far(0.1)"] == (tar_at_far(*scores, 0.1), tar_threshold(*scores, 0.1))
+    ordered = sort_scores(*scores)
+    at_eer, at_far = measured_eer(ordered), measured_tar(ordered, 0.1)
+    least = measured_min_dcf(ordered, 0.3)
+    assert measured["eer"] == (eer(*scores), at_eer.threshold)
+    assert measured["min_dcf(0.3)"] == (min_dcf(*scores, p_target=0.3), least.threshold)
+    assert measured["tar_at_far(0.1)"] == (tar_at_far(*scores, 0.1), at_far.threshold)
     nearest = verification_metrics(*scores, fars=[0.1], tar_rule="nearest")["tar_at_far(0.1)"]
     assert nearest.value == tar_at_far(*scores, 0.1, rule="nearest")
 
@@ -268,7 +269,9 @@ def test_gaussians_have_the_closed_form_eer_and_min_dcf():
         assert eer(target, nontarget, method=method) == pytest.approx(
             expected, abs=4 * math.sqrt(expected / n)
         )
-    assert threshold_at_eer(target, nontarget) == pytest.approx(distance / 2, abs=0.02)
+    assert measured_eer(sort_scores(target, nontarget)).threshold == pytest.approx(
+        distance / 2, abs=0.02
+    )
     bayes = math.log((1 - 0.05) / 0.05) / distance + distance / 2
     dcf = norm.cdf(bayes - distance) + norm.sf(bayes) * 0.95 / 0.05
     assert min_dcf(target, nontarget, p_target=0.05) == pytest.approx(dcf, abs=0.01)

@@ -353,7 +353,7 @@ def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
         assert made.keywords["network"].keywords == kept
     inner = {"call": "toolkit.backbones.vit.ViT", "args": {"weights": "secret.pt", "dim": 8}}
     head = {"call": "toolkit.backbones.head.Head", "args": {}}
-    joined = {"call": "toolkit.models.joined.Joined", "args": {"network": inner, "head": head}}
+    joined = {"call": "toolkit.models.embedder.Joined", "args": {"network": inner, "head": head}}
     made = restore(joined, "backbone", kind="module")
     assert made.keywords["network"].keywords["weights"] == ""
 

@@ -20,7 +20,6 @@ from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training.recipe import Recipe
 
 RECIPE = Recipe(
@@ -58,12 +57,6 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     assert loaded.digest == sha256(file)
     saved(tmp_path / BEST)
     assert find_model(tmp_path).name == BEST
-
-
-def test_a_class_is_found_where_an_earlier_version_had_it() -> None:
-    for module in ("small", "image_resnet"):
-        described = {"call": f"toolkit.backbones.{module}.SmallCNN", "args": {"dim": 4}}
-        assert restore(described, "backbone", kind="module")(1).dim == 4
 
 
 def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:

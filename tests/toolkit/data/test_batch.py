@@ -1,0 +1,39 @@
+"""Reading processes hand their batches over by sockets, whose paths have at most 103 bytes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MAKES = """
+import multiprocessing.util
+from likeness.toolkit.data.batch import make_room_for_sockets
+
+make_room_for_sockets()
+folder = multiprocessing.util.get_temp_dir()
+make_room_for_sockets()
+assert multiprocessing.util.get_temp_dir() == folder
+print(folder)
+"""
+
+
+@pytest.mark.parametrize("name", ["short", "long" * 30])
+def test_sockets_have_a_short_path_and_go_with_the_process(name: str, tmp_path: Path) -> None:
+    temporary = tmp_path / name
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", MAKES],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folder = Path(done.stdout.strip())
+    assert len(os.fsencode(folder)) < 90
+    assert not folder.exists()
+    assert not list(temporary.iterdir())
