@@ -24,8 +24,8 @@ from likeness.eval.items.item_lists import items_of_frame
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items, suffixes_of
-from likeness.eval.items.presence import refuse_missing_files
-from likeness.eval.items.remote import is_url, place_below
+from likeness.eval.items.remote import is_url, listed_path, refuse_missing_files
+from likeness.eval.types import nfc
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 _SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
@@ -82,10 +82,11 @@ def items_of(
     with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
-        items = Items.of(maker.several(inputs))
+        items = maker.several(inputs)
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
-        check_unique(items, "inputs")
+        if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
+            check_unique(items, "inputs")
         paths = [item.path for item in items]
         refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
@@ -125,7 +126,7 @@ class _Maker:
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
             return self._from_columns(inputs)
         if isinstance(inputs, Mapping):
-            return [self._single(value, "", str(key)) for key, value in inputs.items()]
+            return [self._single(value, "", nfc(str(key))) for key, value in inputs.items()]
         if _is_texts(inputs):
             inputs = list(inputs)
         is_single = (
@@ -147,11 +148,13 @@ class _Maker:
             key: the id that the caller gave it, or None.
         """
         if isinstance(value, Item):
-            return value if key is None else value._replace(id=key)
+            label = value.label and nfc(value.label)
+            return value._replace(id=nfc(value.id) if key is None else key, label=label)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            path = Path(place_below(self.root or Path(), os.fspath(value)))
-            return Item(str(value) if key is None else key, path)
+            root, text = self.root or Path(), os.fspath(value)
+            path = Path(listed_path(root, text)) if is_url(text) else root / text
+            return Item(nfc(str(value)) if key is None else key, path)
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
         if self.modality != "speaker" and _is_array(value):
@@ -166,11 +169,11 @@ class _Maker:
 
     def _from_path(self, path: Path, text: str) -> Sequence[Item]:
         if is_url(text) and path.suffix.lower() in self.suffixes:
-            return [Item(text, path)]
+            return [Item(nfc(text), path)]
         if not text or not path.exists():
             raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_file() and path.suffix.lower() in self.suffixes:
-            return [Item(text, path)]
+            return [Item(nfc(text), path)]
         try:
             return list_items(
                 path,

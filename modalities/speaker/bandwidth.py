@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker.decoding import ROUNDING, BadAudio, Wave
 
 # Two limits, because either alone is passed by recordings that have nothing there. The first one
@@ -83,21 +84,19 @@ def is_narrow(wave: Wave, rate_hz: int, edge_hz: float) -> bool:
     return usual < LEAST_ROUNDINGS * ROUNDING * (1 - edge_hz / (rate_hz / 2))
 
 
-def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
+def refuse_narrow(item: Item, wave: Wave, rate_hz: int, needs_hz: float) -> None:
     """Refuse a wave that has nothing above a frequency.
 
     Args:
-        name: What the error calls it.
+        item: What the error names.
         wave: (samples,) at rate_hz.
         rate_hz: The rate in Hz.
-        needs_hz: The frequency in Hz, below half the rate; 0 refuses nothing.
+        needs_hz: The frequency in Hz, below half the rate.
 
     Raises:
         BadAudio: It has nothing there.
         LikenessError: The frequency is not below half the rate.
     """
-    if not needs_hz:
-        return
     if not 0 < needs_hz < rate_hz / 2:
         raise LikenessError(
             f"needs_hz is {needs_hz:g}, and recordings are read at {rate_hz} Hz; give a frequency "
@@ -105,7 +104,7 @@ def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
         )
     if is_narrow(wave, rate_hz, needs_hz):
         raise BadAudio(
-            f"{name}: the recording has nothing above {needs_hz / 1000:g} kHz, as after a "
+            f"{item.name}: the recording has nothing above {needs_hz / 1000:g} kHz, as after a "
             "telephone or strong compression, or is so quiet that rounding hides it, and this "
             "model might take all such recordings for one voice; give the original, at 16 kHz "
             "or more and not so quiet, or take another model"

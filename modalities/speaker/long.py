@@ -103,7 +103,7 @@ def read(
     used = 0
     for part in parts:
         if needs_hz:
-            refuse_narrow(item.name, part, rate_hz, needs_hz)
+            refuse_narrow(item, part, rate_hz, needs_hz)
         if level_dbfs is not None:
             part = levelled(part, level_dbfs)
         if only_speech:
