@@ -153,6 +153,7 @@ class Evaluated:
             )
         ordered = verification.sort_scores(self.scores.targets, self.scores.nontargets)
         if far is not None:
+            verification.check_rate("far", far)
             return verification.measured_tar(ordered, far).threshold
         if p_target is not None:
             costs = self.settings.costs
@@ -202,11 +203,12 @@ def evaluate(
     resamples = None
     if settings.num_resamples:
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
-        intervals, resamples = bootstrap.bounds_of(
-            resampled, scores, subjects, **bootstrap.draws_of(settings)
-        )
         values = {name: each.measured.value for name, each in measures.items()}
-        intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
+        intervals, resamples = bootstrap.bounds_of(
+            resampled, scores, subjects, values, **bootstrap.draws_of(settings)
+        )
+        level, costs = settings.level, settings.costs
+        intervals = with_exact_bounds(intervals, values, scores, subjects, level, **costs)
         resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
     known = subjects is not None
     common: Conventions = {

@@ -19,7 +19,7 @@ from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.metrics import classification
 from likeness.eval.metrics.classification import accuracy, auroc, ece, fit_temperature, softmax
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "calibration_metrics__bruteforce.npz")
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "calibration_metrics__bruteforce.npz")
 
 
 def brute_ece(confidence, correct, num_bins: int, bins: str, power: int) -> float:

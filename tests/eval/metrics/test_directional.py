@@ -20,7 +20,7 @@ from likeness.eval.metrics.directional import (
 )
 
 GOLDEN = np.load(
-    Path(__file__).parents[1] / "golden" / "logC_bessel_ratio__mpmath.npz", allow_pickle=False
+    Path(__file__).parents[2] / "golden" / "logC_bessel_ratio__mpmath.npz", allow_pickle=False
 )
 DIMS = sorted(set(GOLDEN["n"].tolist()))
 kappas = st.floats(0, 1e4)

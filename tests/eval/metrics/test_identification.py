@@ -32,7 +32,7 @@ from likeness.eval.metrics.similarity import single
 from likeness.eval.metrics.verification import num_allowed
 
 SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
-GOLDEN = Path(__file__).parents[1] / "golden" / "identification_metrics__bruteforce.npz"
+GOLDEN = Path(__file__).parents[2] / "golden" / "identification_metrics__bruteforce.npz"
 
 
 @st.composite

@@ -26,7 +26,7 @@ from likeness.eval.metrics.retrieval import (
     retrieval_metrics,
 )
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "retrieval_metrics__bruteforce_pml.npz")
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "retrieval_metrics__bruteforce_pml.npz")
 KEYS = ["recall@1", "recall@2", "recall@4", "recall@8", "precision@1", "r_precision"]
 KEYS += ["map@r", "map@1000", "num_queries", "num_lone"]
 

@@ -29,7 +29,7 @@ PRECISE = (
     "vmf_b:9",
     "vmf_kl:2",
 )
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def brute(x: np.ndarray, y: np.ndarray, similarity: str) -> float:

@@ -36,7 +36,7 @@ from likeness.eval.metrics.verification import (
     verification_metrics,
 )
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "verification_metrics__bruteforce.npz"
+GOLDEN = Path(__file__).parents[2] / "golden" / "verification_metrics__bruteforce.npz"
 
 tied = st.lists(st.integers(-4, 4), min_size=1, max_size=14)
 spread = st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=14)
