@@ -131,12 +131,12 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     return run
 
 
-def thaw(run: Run, recipe: Recipe) -> None:
-    """Train the frozen parts as well, once the run is at the step that the recipe states for it.
+def thaw(run: Run, freeze_until: int, compute: Compute) -> None:
+    """Train the frozen parts as well, once the run is at the step until which they stand still.
 
     DDP knows the parameters that it was made with, so the network is made anew.
     """
-    if not run.frozen or run.step < recipe.tuning.freeze_until:
+    if not run.frozen or run.step < freeze_until:
         return
     for parameter in run.frozen:
         parameter.requires_grad_(True)
@@ -145,7 +145,7 @@ def thaw(run: Run, recipe: Recipe) -> None:
         if embedder is not None:
             embedder.still = ()
             embedder.train(embedder.training)
-    run.network = _network(recipe.compute, run.embedder, run.device)
+    run.network = _network(compute, run.embedder, run.device)
 
 
 def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Parameter]) -> None:

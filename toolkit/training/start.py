@@ -1,7 +1,7 @@
 """start(): from a plan to a run that can take its next step, built anew or restored."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,17 @@ def start(
         planned.read_held_out()
     distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
-        estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
-    thaw(run, recipe)
+        estimate(
+            run,
+            replace(planned.views, seed=recipe.seed + 1_000_003),  # other views than the first
+            recipe.compute,
+            num_views=recipe.estimate_views,
+            at_means=recipe.start_at_means,
+            seed=recipe.seed,
+            network=not fine_tunes,
+            loss=not taken,
+        )
+    thaw(run, recipe.tuning.freeze_until, recipe.compute)
     return run
 
 

@@ -16,8 +16,10 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.parallel import distributed, spread
+from likeness.toolkit.training._finite import Watch
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
+from likeness.toolkit.training.listed import Data
 from likeness.toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
@@ -80,7 +82,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 def fit(
     recipe: Recipe,
     *,
-    data: Path,
+    data: Data,
     out: Path,
     resume: bool = False,
     loggers: Sequence[str] = (),
@@ -97,7 +99,7 @@ def fit(
 
     Args:
         recipe: What is trained, and how.
-        data: The folder of the data set.
+        data: The data set, perhaps with its items.
         out: The run's folder: checkpoints, log.jsonl and recipe.json.
         resume: Whether to go on from the checkpoint in `out`.
         loggers: "tensorboard" and "wandb", which get the numbers of log.jsonl as well.
@@ -159,7 +161,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
             return
         run.embedder.train()
         for batch in keeper.batches(loader):
-            thaw(run, recipe)
+            thaw(run, recipe.tuning.freeze_until, recipe.compute)
             rate = _set_rate(run, recipe)
             # margins and annealings that move
             if isinstance(run.loss, Scheduled):
@@ -175,21 +177,21 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                     loss = step(run, batch, recipe)
                 assert not loss.ndim, "the loss is not one number"
                 assert loss.requires_grad, "the loss has no gradient"
-                _descend(run, recipe, loss, keeper, rate)
+                _descend(run, loss, keeper.watch, rate, recipe.optim.grad_clip)
             run.step += 1
             if keeper.after_step(rate):
                 break
     keeper.report()
 
 
-def _descend(run: Run, recipe: Recipe, loss: Tensor, keeper: Keeper, rate: float) -> None:
+def _descend(run: Run, loss: Tensor, watch: Watch, rate: float, grad_clip: float) -> None:
     """Change the weights by the loss's gradients, once these were seen to be finite."""
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     spread.average_gradients(run.loss, run.layout)
-    if recipe.optim.grad_clip:
+    if grad_clip:
         run.scaler.unscale_(run.optimizer)
-        spread.clip_gradients(run.trained, recipe.optim.grad_clip, run.loss, run.layout)
-    keeper.watch.add(run.step, rate, loss)
+        spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
+    watch.add(run.step, rate, loss)
     run.scaler.step(run.optimizer)
     run.scaler.update()
 
