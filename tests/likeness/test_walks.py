@@ -73,5 +73,5 @@ def test_check_and_embed_and_evaluate_walk_once(
     trials.write_text("".join(lines))
     likeness.score(trials, tmp_path / "e.npz").save(scores)
     table.write_text("".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(speakers)))
-    _run("evaluate", scores, "--groups", f"sex={table}", "--resamples", "20")
+    _run("evaluate", scores, "--groups", table, "--resamples", "20")
     assert walked == []
