@@ -30,7 +30,6 @@ from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
 from likeness.toolkit.training.listed import Data, list_by
-from likeness.toolkit.training.loading import check_held_out
 from likeness.toolkit.training.recipe import Compute, Parallel, Recipe, Verification, check, of_data
 from likeness.toolkit.training.tuning import LoRA
 
@@ -75,18 +74,6 @@ class Plan:
         for settings in measure.settings_of(self.recipe.measure):
             listed += measure.items_of(settings, self.data).values()
         return Items.of(chain.from_iterable(listed))
-
-    def read_held_out(self) -> None:
-        """Read every held-out item once, so that none is found to be unreadable after hours.
-
-        It takes as long as one evaluation spends on reading, so `start` does it after everything
-        that refuses at once. All processes share the work.
-
-        Raises:
-            LikenessError: Items that cannot be read, counted.
-        """
-        workers = self.recipe.compute.workers
-        check_held_out(self.held_out(), self.recipe.read, workers=workers)
 
 
 def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> Plan:
