@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -493,7 +493,11 @@ def check_rate(name: str, rate: float) -> None:
         raise LikenessError(f"{name} = {rate}: a rate lies between 0 and 1")
 
 
-def num_allowed(far: float, num_nontargets: int | Counts) -> Any:
+@overload
+def num_allowed(far: float, num_nontargets: int) -> int: ...
+@overload
+def num_allowed(far: float, num_nontargets: Counts) -> Counts: ...
+def num_allowed(far: float, num_nontargets: int | Counts) -> int | Counts:
     """How many of N nontarget trials may be accepted: floor(far N), for each N.
 
     A product within rounding of a whole number counts as that number: 0.29 * 100 is 29, not 28.
@@ -506,7 +510,7 @@ def num_allowed(far: float, num_nontargets: int | Counts) -> Any:
     product = np.float64(far) * num_nontargets
     whole = np.rint(product)
     is_whole = np.abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole
-    allowed = np.where(is_whole, whole, np.floor(product)).astype(np.int64)
+    allowed: Counts = np.where(is_whole, whole, np.floor(product)).astype(np.int64)
     return allowed if allowed.ndim else int(allowed)
 
 

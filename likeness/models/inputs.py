@@ -82,7 +82,17 @@ def items_of(
     with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
-        items = maker.several(inputs)
+        items: Sequence[Item]
+        if isinstance(inputs, str | os.PathLike):
+            items = maker.from_path(Path(inputs), str(inputs))
+        elif hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+            items = maker.from_columns(inputs)
+        elif isinstance(inputs, Mapping):
+            items = [maker.single(value, "", nfc(str(key))) for key, value in inputs.items()]
+        elif _is_single(inputs):
+            items = [maker.single(inputs, "0")]
+        else:
+            items = [maker.single(value, str(number)) for number, value in enumerate(inputs)]
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
         if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
@@ -120,26 +130,7 @@ class _Maker:
     def suffixes(self) -> Sequence[str]:
         return suffixes_of(self.modality)
 
-    def several(self, inputs: Any) -> Sequence[Item]:
-        if isinstance(inputs, str | os.PathLike):
-            return self._from_path(Path(inputs), str(inputs))
-        if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
-            return self._from_columns(inputs)
-        if isinstance(inputs, Mapping):
-            return [self._single(value, "", nfc(str(key))) for key, value in inputs.items()]
-        if _is_texts(inputs):
-            inputs = list(inputs)
-        is_single = (
-            isinstance(inputs, Item | bytes)
-            or hasattr(inputs, "read")
-            or _is_array(inputs)
-            or _is_recording(inputs)
-        )
-        if is_single or not isinstance(inputs, Iterable):
-            return [self._single(inputs, "0")]
-        return [self._single(value, str(number)) for number, value in enumerate(inputs)]
-
-    def _single(self, value: Any, number: str, key: str | None = None) -> Item:
+    def single(self, value: Any, number: str, key: str | None = None) -> Item:
         """Make one item.
 
         Args:
@@ -167,7 +158,7 @@ class _Maker:
             "path, a table with a column of paths, an Item, an array or an open file"
         )
 
-    def _from_path(self, path: Path, text: str) -> Sequence[Item]:
+    def from_path(self, path: Path, text: str) -> Sequence[Item]:
         if is_url(text) and path.suffix.lower() in self.suffixes:
             return [Item(nfc(text), path)]
         if not text or not path.exists():
@@ -191,7 +182,7 @@ class _Maker:
                 f"files that end in {', '.join(self.suffixes)}"
             ) from None
 
-    def _from_columns(self, table: Any) -> Items:
+    def from_columns(self, table: Any) -> Items:
         root = self.root or Path()
         items = items_of_frame(table, root=root, columns=parse_columns(self.columns))
         if not self.label:
@@ -265,6 +256,13 @@ def _is_texts(value: Any) -> bool:
     return _is_array(value) and (
         str(dtype) in ("object", "string", "str") or getattr(dtype, "kind", "") in ("U", "O")
     )
+
+
+def _is_single(value: Any) -> bool:
+    """Whether the value is one input, and no sequence of inputs."""
+    is_file = isinstance(value, Item | bytes) or hasattr(value, "read")
+    is_array = (_is_array(value) and not _is_texts(value)) or _is_recording(value)
+    return is_file or is_array or not isinstance(value, Iterable)
 
 
 def _is_recording(value: Any) -> bool:

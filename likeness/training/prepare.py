@@ -95,8 +95,8 @@ def prepare_recipe(
     if listing is not None:
         listed = Listed(data, list_all(data, **listing), listing)
     if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
-        items = Items.of(list_by(recipe.items, listed))
-        recipe = replace(recipe, read=for_bandwidth(recipe.read, items, recipe.max_bad_share))
+        trained = Items.of(list_by(recipe.items, listed))
+        recipe = replace(recipe, read=for_bandwidth(recipe.read, trained, recipe.max_bad_share))
     return recipe, listed
 
 

@@ -5,7 +5,7 @@ here imports torch.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -186,7 +186,8 @@ def embedded_rows(
     """
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    reader = read_beside(partial(inputs_of, items, reading_for(read)), workers)
+    share = partial(inputs_of, items, reading_for(read))
+    reader = read_beside(share, workers) if workers else share()
     before: tuple[_Batch, Callable[[], Floats]] | None = None
     try:
         with closing(reader):
@@ -280,7 +281,7 @@ def _add(sums: _Sums, batch: _Batch, embeddings: Callable[[], Floats]) -> None:
 
 def inputs_of(
     items: Sequence[Item], read: Read | ReadParts, first: int = 0, step: int = 1
-) -> Iterator[tuple[int, Array | Bad | None]]:
+) -> Generator[tuple[int, Array | Bad | None]]:
     """Yield every input of every `step`-th item as (position, input), and (position, None) after
     an item's last.
 

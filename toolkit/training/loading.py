@@ -151,7 +151,8 @@ _checked: set[str] = set()  # digests of lists
 
 def _read_all(items: Items, read: Read, workers: int) -> None:
     """Read items, and refuse the first that cannot be read."""
-    reader = read_beside(partial(_unreadable, items, reading_for(read)), workers)
+    share = partial(_unreadable, items, reading_for(read))
+    reader = read_beside(share, workers) if workers else share(0, 1)
     for bad in tracked(reader, "reading what is held out", total=len(items)):
         if bad is not None:
             raise LikenessError(
