@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from functools import partial
@@ -112,12 +113,13 @@ def recorded(
         if any(holds(frame.f_locals.get(name), is_value) for name in names):
             way.add(function)
 
-    before = sys.getprofile()
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
         yield way
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
+        threading.setprofile(None)
 
 
 def _below_root(file: str, known: dict[str, str | None] = {}) -> str | None:  # noqa: B006

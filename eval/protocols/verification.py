@@ -7,7 +7,7 @@ same trials against a reference, and splits the error rates by groups of subject
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -18,7 +18,7 @@ from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import with_exact_bounds
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
-from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
+from likeness.eval.results import Result, Terms, table, with_iso_terms
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
 Conventions = dict[str, str | float | int]
@@ -107,21 +107,17 @@ class Evaluated:
     scores: Scores
     settings: VerificationSettings = VerificationSettings()
 
-    @cached_property
-    def _by_metric(self) -> dict[str, Result]:
-        return {result.metric: result for result in self.results}
-
     def result(self, metric: str) -> Result:
         """The result of a metric, by its name such as "eer" or "tar_at_far(0.01)".
 
         Raises:
             LikenessError: It was not measured.
         """
-        if metric not in self._by_metric:
-            raise LikenessError(
-                f"{metric!r} was not measured; there is {', '.join(self._by_metric)}"
-            )
-        return self._by_metric[metric]
+        for result in self.results:
+            if result.metric == metric:
+                return result
+        measured = ", ".join(result.metric for result in self.results)
+        raise LikenessError(f"{metric!r} was not measured; there is {measured}")
 
     @property
     def eer(self) -> float:
@@ -224,8 +220,9 @@ def evaluate(
     results = []
     for name, (_, (value, limit), own) in measures.items():
         threshold = limit if np.isfinite(limit) else None
-        result = Result(system, name, value, None, threshold, counts, own | common, protocol)
-        results.append(with_bounds(result, intervals.get(name)))
+        ends, note = intervals.get(name, bootstrap.Bounds(None))
+        stated = own | common | ({"interval_note": note} if note else {})
+        results.append(Result(system, name, value, ends, threshold, counts, stated, protocol))
     if settings.terms == "iso":
         results = with_iso_terms(results)
     return Evaluated(results, resamples, scores, settings)

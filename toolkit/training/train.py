@@ -127,7 +127,13 @@ def fit(
         planned = plan(recipe, data, items=items)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
-            say(_overview(run, planned), error=True)
+            schedule, batch_size = planned.recipe.schedule, planned.recipe.sampling.batch_size
+            processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
+            say(
+                f"{len(planned.items)} items of {len(planned.classes)} classes, {_size(run)}, "
+                f"{schedule.steps} steps of {batch_size} items on {run.device.type}{processes}",
+                error=True,
+            )
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
@@ -206,14 +212,9 @@ def _set_rate(run: Run, recipe: Recipe) -> float:
     return recipe.optim.lr * factor
 
 
-def _overview(run: Run, planned: Plan) -> str:
-    """One line on what is trained on what."""
-    schedule, batch_size = planned.recipe.schedule, planned.recipe.sampling.batch_size
+def _size(run: Run) -> str:
+    """The parameters of the network, and how many of them are trained."""
     size = sum(parameter.numel() for parameter in run.embedder.parameters())
     trained = sum(value.numel() for value in run.embedder.parameters() if value.requires_grad)
     part = f" ({trained:,} of them trained)" if trained < size else ""
-    processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
-    return (
-        f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters{part}, "
-        f"{schedule.steps} steps of {batch_size} items on {run.device.type}{processes}"
-    )
+    return f"{size:,} parameters{part}"
