@@ -38,6 +38,7 @@ def items(
     root: str = "",
     test: str = "",
     speeds: Sequence[float] = (),
+    every: Items | None = None,
 ) -> Items:
     """List the items of the labels of one split.
 
@@ -59,6 +60,7 @@ def items(
         root: The folder that relative paths start from, by default that of the list.
         test: Other data, all of which test, while all of `data` trains and validates.
         speeds: The speeds of copies of recordings, which are new classes (audio.speed_copies).
+        every: All items of the data, where they are listed already.
 
     Returns:
         Items whose id is the path below `data` and whose label is the first folder of it.
@@ -70,8 +72,9 @@ def items(
     if test:
         test_share = 0.0
         if split == "test":
-            data, split = test, "all"
-    every = list_all(data, modality, columns=columns, label=label, root=root)
+            data, split, every = test, "all", None
+    if every is None:
+        every = list_all(data, modality, columns=columns, label=label, root=root)
     label_numbers(every)  # refuses items without a label
     chosen = hold_out(
         every,
@@ -98,6 +101,7 @@ def trials(
     label: str = "",
     root: str = "",
     test: str = "",
+    every: Items | None = None,
 ) -> tuple[Items, Trials]:
     """List the items of a split and trials among them.
 
@@ -106,8 +110,8 @@ def trials(
     it is taken, and the other kind fills up.
 
     Args:
-        data: As in items(). So are modality, split, test_share, seed, columns, label, root and
-            test.
+        data: As in items(). So are modality, split, test_share, seed, columns, label, root, test
+            and every.
         num_trials: The most trials that are made, at least 2.
 
     Returns:
@@ -126,6 +130,7 @@ def trials(
         label=label,
         root=root,
         test=test,
+        every=every,
     )
     if split in ("train", "all"):
         _warn_of_singles(chosen, data)

@@ -81,7 +81,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    return trials_of(_only(_read(source, TRIAL_LAYOUTS, columns)))
+    return trials_of(_read(source, TRIAL_LAYOUTS, columns))
 
 
 def read_scores(
@@ -105,7 +105,7 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    table = _only(_read(source, SCORE_LAYOUTS, columns))
+    table = _read(source, SCORE_LAYOUTS, columns)
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -131,7 +131,7 @@ def read_pairs(
     Raises:
         LikenessError: As for `read_trials`.
     """
-    table = _only(_read(source, TRIAL_LAYOUTS, columns, label_needed=False))
+    table = _read(source, TRIAL_LAYOUTS, columns, label_needed=False)
     enrol, probe = (table.column(side).texts() for side in ("enrol", "probe"))
     labels: list[bool | None] = [None] * len(enrol)
     if "label" in table.roles:
@@ -143,8 +143,8 @@ def read_pairs(
 
 def _read(
     source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
-) -> list[Table]:
-    """The table in every way in which all of its rows can be read: one, or several."""
+) -> Table:
+    """The table, in the one way in which all of its rows can be read."""
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
     in_memory = not isinstance(source, str | os.PathLike)
     where = "the table" if in_memory else str(source)
@@ -184,10 +184,11 @@ def _read(
     else:
         table = lists.read_table(path, shape_of, fractions="score" in needed)
     possible = [table.roles] if table.roles else layouts
-    ways = [
-        table._replace(roles=layout) for layout in possible if len(layout) == len(table.columns)
+    ways = [layout for layout in possible if len(layout) == len(table.columns)]
+    is_named = bool(table.roles)
+    misfits = [
+        _misfit(way, table.columns, is_named=is_named, label_needed=label_needed) for way in ways
     ]
-    misfits = [_misfit(way, table.roles, label_needed=label_needed) for way in ways]
     fitting = [way for way, misfit in zip(ways, misfits, strict=True) if not misfit]
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
@@ -196,18 +197,13 @@ def _read(
             "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
             "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
         )
-    return fitting
-
-
-def _only(fitting: Sequence[Table]) -> Table:
-    """The table, if it can be read in one way alone."""
     if len(fitting) > 1:
-        ways = " and as ".join(f"`{' '.join(table.roles)}`" for table in fitting)
+        shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(
-            f"{fitting[0].where}: its lines can be read as {ways}; put the right one as a header "
-            "line on top"
+            f"{table.where}: its lines can be read as {shown}; put the right one as a header line "
+            "on top"
         )
-    return fitting[0]
+    return table._replace(roles=fitting[0])
 
 
 def _of_values(table: Table) -> Table:
@@ -218,18 +214,25 @@ def _of_values(table: Table) -> Table:
     return table._replace(columns=columns)
 
 
-def _misfit(table: Table, named: Sequence[str], *, label_needed: bool) -> str:
+def _misfit(
+    roles: Sequence[str],
+    columns: Sequence[Column | Floats],
+    *,
+    is_named: bool,
+    label_needed: bool,
+) -> str:
     """What of a table cannot play its role, for messages; "" if all can.
 
     Of labels these are the ones that are not of the kind that is most common in the column. The
     numbers of a column of fractions are scores.
 
     Args:
-        table: The table, with the roles that its columns may have.
-        named: The roles that a header or the user gave; none where that is not known.
+        roles: Those that its columns may have.
+        columns: Its columns.
+        is_named: Whether a header or the user gave the roles.
         label_needed: Whether every row must have a label.
     """
-    for role, column in zip(table.roles, table.columns, strict=True):
+    for role, column in zip(roles, columns, strict=True):
         wrong: list[str] = []
         if not isinstance(column, Column):
             wrong = [] if role == "score" else ["a number"]
@@ -239,12 +242,12 @@ def _misfit(table: Table, named: Sequence[str], *, label_needed: bool) -> str:
         elif role == "score":
             wrong = [key for key in column.keys if not is_number(key)]
             # The labels of a trial list would separate its trials perfectly.
-            if not named and "label" not in table.roles and {"0", "1"}.issuperset(column.keys):
+            if not is_named and "label" not in roles and {"0", "1"}.issuperset(column.keys):
                 wrong = column.keys
         elif "" in column.keys:
             wrong = [""]
         if wrong:
-            return f"as `{' '.join(table.roles)}`, {quoted(wrong[0])} is no {role}"
+            return f"as `{' '.join(roles)}`, {quoted(wrong[0])} is no {role}"
     return ""
 
 

@@ -308,6 +308,7 @@ def bounds_of(
     metrics: Mapping[str, Metric],
     scores: Scores,
     subjects: ArrayLike | None,
+    measured: Mapping[str, float] | None = None,
     *,
     num_resamples: int = 1000,
     level: float = 0.95,
@@ -323,6 +324,7 @@ def bounds_of(
         subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
             None resamples TRIALS instead, which is too narrow wherever trials share subjects and
             has to be marked as such.
+        measured: Name -> the metric on all trials, where it is known already.
         num_resamples: R, how many draws. One that loses a whole class is drawn again.
         level: Share of such intervals that shall cover the truth.
         seed: Of the draws.
@@ -342,11 +344,14 @@ def bounds_of(
         made = {name: np.full(num_resamples, np.nan) for name in metrics}
     else:
         made = resampled(metrics, trials, num_resamples, np.random.default_rng(seed))
-    bounds_by_name = {}
-    for name, values in made.items():
-        value = float(metrics[name](trials.target, trials.nontarget))
-        bounds_by_name[name] = bounds(values, value, level, drawn)
-    return bounds_by_name, made
+    if measured is None:
+        measured = {
+            name: float(metric(trials.target, trials.nontarget)) for name, metric in metrics.items()
+        }
+    intervals = {
+        name: bounds(values, measured[name], level, drawn) for name, values in made.items()
+    }
+    return intervals, made
 
 
 def interval(

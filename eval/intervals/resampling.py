@@ -42,6 +42,7 @@ from likeness.eval.types import Bools, Floats, Scores
 Counts = NDArray[np.int64]
 Subjects = NDArray[np.integer[Any]]
 Metric = Callable[..., float]  # metric(target, nontarget)
+Weights = tuple[float, float]  # of FRR and FAR in a cost
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -200,10 +201,13 @@ def weighted(metric: Metric) -> Weighted | None:
     if function is eer and method in ("interpolated", "nearest"):
         return Weighted(partial(_eer, method=method), _eer_cells)
     if function is min_dcf:
-        return Weighted(partial(_min_dcf, **keywords), partial(_min_dcf_cells, **keywords))
+        weights = check_costs(**{"c_miss": 1.0, "c_fa": 1.0, **keywords})
+        return Weighted(
+            partial(_min_dcf, weights=weights), partial(_min_dcf_cells, weights=weights)
+        )
     if function is balanced_accuracy:
-        cells = partial(_min_dcf_cells, p_target=0.5)
-        return Weighted(lambda block: 1 - _min_dcf(block, p_target=0.5) / 2, cells)
+        cells = partial(_min_dcf_cells, weights=(1.0, 1.0))
+        return Weighted(lambda block: 1 - _min_dcf(block, weights=(1.0, 1.0)) / 2, cells)
     if function is tar_at_far and rule == "strict":
         far = keywords["far"]
         return Weighted(partial(_tar_at_far, far=far), partial(_tar_at_far_cells, far=far))
@@ -252,38 +256,36 @@ def _eer_cells(misses: Counts, accepts: Counts) -> Bools:
     return crossed
 
 
-def _cost(frr: Floats, far: Floats, p_target: float, c_miss: float, c_fa: float) -> Floats:
+def _cost(frr: Floats, far: Floats, weights: Weights) -> Floats:
     """The normalised detection cost of operating points."""
-    miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
+    miss_weight, fa_weight = weights
     cost: Floats = far * fa_weight
     cost += frr if miss_weight == 1 else frr * miss_weight
     return cost
 
 
-def _min_dcf(block: Block, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> Floats:
-    values: Floats = _cost(*block.corner_rates, p_target, c_miss, c_fa).min(axis=1)
+def _min_dcf(block: Block, *, weights: Weights) -> Floats:
+    values: Floats = _cost(*block.corner_rates, weights).min(axis=1)
     return values
 
 
-def _min_dcf_cells(
-    misses: Counts, accepts: Counts, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
-) -> Bools:
+def _min_dcf_cells(misses: Counts, accepts: Counts, *, weights: Weights) -> Bools:
     """The cells in which a cost may be lower than at any of their ends.
 
     No threshold of a cell misses less than its lower end, or accepts less than its upper end.
     Rounding keeps this order, so a cell that is left out cannot hold the minimum.
     """
     frr, far = misses / misses[:, -1:], accepts / accepts[:, :1]
-    best = _cost(frr, far, p_target, c_miss, c_fa).min(axis=1, keepdims=True)
-    least = _cost(frr[:, :-1], far[:, 1:], p_target, c_miss, c_fa)
+    best = _cost(frr, far, weights).min(axis=1, keepdims=True)
+    least = _cost(frr[:, :-1], far[:, 1:], weights)
     better: Bools = least < best
     return better
 
 
 def _tar_at_far(block: Block, *, far: float) -> Floats:
     values = np.ones(len(block.target))
-    for i, (target, nontarget) in enumerate(zip(block.target, block.nontarget, strict=True)):
-        allowed = num_allowed(far, int(nontarget[-1]))
+    each = zip(block.target, block.nontarget, num_allowed(far, block.nontarget[:, -1]), strict=True)
+    for i, (target, nontarget, allowed) in enumerate(each):
         if allowed < nontarget[-1]:
             # The (allowed + 1)-th largest weighted nontarget score, then the targets above it.
             limit = np.searchsorted(nontarget, nontarget[-1] - allowed - 1, side="right") - 1
@@ -293,7 +295,7 @@ def _tar_at_far(block: Block, *, far: float) -> Floats:
 
 def _tar_at_far_cells(misses: Counts, accepts: Counts, *, far: float) -> Bools:
     """The cell of the highest nontarget score that is one too many, none if all are allowed."""
-    allowed = np.array([num_allowed(far, int(number)) for number in accepts[:, 0]])[:, None]
+    allowed = num_allowed(far, accepts[:, :1])
     limit: Bools = (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
     return limit
 

@@ -13,7 +13,7 @@ it is the chance that a new score lies beyond the most extreme of n, whatever th
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import Bounds, Drawn
 from likeness.eval.intervals.guarantee import check_confidence, independent_scores, pairs_needed
-from likeness.eval.metrics.verification import check_costs, measured_tar, sort_scores
+from likeness.eval.metrics.verification import check_costs, check_rate, measured_tar, sort_scores
 from likeness.eval.types import Scores
 
 NO_ERROR = "no error was seen"
@@ -49,29 +49,37 @@ def upper_bound(num_errors: int, num_trials: int, confidence: float = 0.95) -> f
     return float(betaincinv(num_errors + 1, num_trials - num_errors, confidence))
 
 
-def bound_of(metric: str, drawn: tuple[Drawn, Drawn], settings: Any) -> Bounds:
+def bound_of(
+    metric: str,
+    drawn: tuple[Drawn, Drawn],
+    level: float,
+    *,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
+) -> Bounds:
     """The bound of a metric that saw no error.
 
     Args:
         metric: "eer", "balanced_accuracy", "min_dcf(P)" or "tar_at_far(FAR)", or of a group
             "global_tar(AT)" or "global_far(AT)".
         drawn: The independent trials of both classes, see `independent`.
-        settings: Their level is the confidence. The bounds of an EER, an accuracy and a DCF are of
-            both errors at once, so that each has half of what is left. Their costs are of a DCF.
+        level: The confidence. The bounds of an EER, an accuracy and a DCF are of both errors at
+            once, so that each has half of what is left.
+        c_miss: The cost of a miss in a DCF.
+        c_fa: The cost of a false accept in a DCF.
 
     Example:
-        >>> from likeness.eval.metrics.system import VerificationSettings
         >>> people, pairs = Drawn(100, "subjects"), Drawn(9, "pairs")
-        >>> ends, _ = bound_of("global_tar(eer)", (people, pairs), VerificationSettings())
+        >>> ends, _ = bound_of("global_tar(eer)", (people, pairs), 0.95)
         >>> round(ends[0], 4), ends[1]
         (0.9705, 1.0)
     """
     kind, _, number = metric.rstrip(")").partition("(")
     of_kind = drawn[:1] if "tar" in kind else drawn[1:] if kind == "global_far" else drawn
-    ends, note = exact_bounds(float(is_of_right(kind)), settings.level, *of_kind)
-    rates = [upper_bound(0, each.number, (1 + settings.level) / 2) for each in drawn]
+    ends, note = exact_bounds(float(is_of_right(kind)), level, *of_kind)
+    rates = [upper_bound(0, each.number, (1 + level) / 2) for each in drawn]
     if kind == "min_dcf":
-        weights = check_costs(float(number), settings.c_miss, settings.c_fa)
+        weights = check_costs(float(number), c_miss, c_fa)
         ends = 0.0, min(1.0, float(np.dot(weights, rates)))
     if kind == "balanced_accuracy":
         ends = 1 - sum(rates) / 2, 1.0
@@ -131,7 +139,10 @@ def with_exact_bounds(
     values: Mapping[str, float | None],
     scores: Scores,
     subjects: ArrayLike | None,
-    settings: Any,
+    level: float,
+    *,
+    c_miss: float = 1.0,
+    c_fa: float = 1.0,
 ) -> dict[str, Bounds]:
     """The intervals, with exact bounds in place of those that are missing since no error was seen.
 
@@ -140,7 +151,9 @@ def with_exact_bounds(
         values: Metric -> its value.
         scores: P trials with labels.
         subjects: (P, 2) integers, the subjects of both sides; None where they are unknown.
-        settings: As of `bound_of`.
+        level: The confidence.
+        c_miss: The cost of a miss in a DCF.
+        c_fa: The cost of a false accept in a DCF.
     """
     names = [
         name
@@ -150,7 +163,8 @@ def with_exact_bounds(
     if not names:
         return dict(intervals)
     drawn = independent(scores, subjects)
-    return {**intervals, **{name: bound_of(name, drawn, settings) for name in names}}
+    exact = {name: bound_of(name, drawn, level, c_miss=c_miss, c_fa=c_fa) for name in names}
+    return {**intervals, **exact}
 
 
 class Plan(NamedTuple):
@@ -241,6 +255,7 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float | N
         >>> round(correlation_of(scores, [[0, 0], *pairs], 0.1), 2)
         0.44
     """
+    check_rate("far", far)
     nontarget, pairs = scores.nontargets, np.asarray(subjects)[~scores.target]
     if nontarget.size < 2 * LEAST_ERRORS:
         return None

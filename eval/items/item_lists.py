@@ -14,7 +14,7 @@ from likeness.eval.formats import lists
 from likeness.eval.formats.column_names import by_number, choose, is_header, with_further
 from likeness.eval.formats.files import write_text
 from likeness.eval.items.items import Item, Items, check_unique
-from likeness.eval.items.remote import is_url, place_below, url_of
+from likeness.eval.items.remote import is_url, listed_path, url_of
 from likeness.eval.types import name_first
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
@@ -189,7 +189,7 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     ids = [id or name for id, name in zip(cells.get("id", own), own, strict=True)]
     before = (root / "x").as_posix()[:-1]
     paths = [
-        place_below(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
+        listed_path(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
         for name in names
     ]
     labels = ["" if text in ("nan", "NaN") else text for text in cells.get("label", ())]

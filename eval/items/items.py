@@ -82,9 +82,9 @@ class Item(NamedTuple):
                 not in the shard or over 1 GiB.
             Unreachable: The store of a URL cannot be reached, or refuses the credentials.
         """
-        if remote.is_url(self.path) and self.span is None:
-            return io.BytesIO(remote.read(remote.url_of(self.path), MAX_SPAN))
         if self.span is None:
+            if not os.path.exists(self.path) and remote.is_url(self.path):
+                return io.BytesIO(remote.read(remote.url_of(self.path), MAX_SPAN))
             refuse_device(self.path)
             return self.path.open("rb")
         offset, size = self.span
@@ -429,8 +429,12 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     """
     from pyarrow import compute
 
-    items = Items.of(items)
-    if compute.count_distinct(items.table["id"]).as_py() < len(items):
+    if isinstance(items, Items):
+        num_ids = compute.count_distinct(items.table["id"]).as_py()
+    else:
+        num_ids = len({nfc(item.id) for item in items})
+    if num_ids < len(items):
+        items = Items.of(items)
         id = Counter(items.ids).most_common(1)[0][0]
         first, second = islice((item.path.name for item in items if item.id == id), 2)
         raise LikenessError(

@@ -60,25 +60,21 @@ def url_of(path: str | Path) -> str:
     return f"{scheme}://{rest}"
 
 
-def place_below(root: Path, text: str) -> str:
-    """Return the path that an entry of a list states, as `Path` writes it.
+def listed_path(root: Path, url: str) -> str:
+    """Return the path of a URL in a list, as `Path` writes it.
 
     Args:
-        root: Where relative paths start from; it may be a URL.
-        text: The entry.
+        root: Where relative paths of the list start from; it may be a URL.
+        url: The entry of the list.
 
     Raises:
-        LikenessError: The entry is a URL of a store that the user has not named.
+        LikenessError: It leads to a store that the user has not named.
 
     Example:
-        >>> place_below(Path("voices"), "a.wav")
-        'voices/a.wav'
-        >>> place_below(Path("s3://bucket/ann"), "s3://bucket/bob/a.wav")
+        >>> listed_path(Path("s3://bucket/ann"), "s3://bucket/bob/a.wav")
         's3:/bucket/bob/a.wav'
     """
-    if not is_url(text):
-        return (root / text).as_posix()
-    store, scheme = _store_of(text), text.partition(":")[0]
+    store, scheme = _store_of(url), url.partition(":")[0]
     if scheme not in _named and any(
         name.startswith(f"FSSPEC_{scheme.upper()}_") or _NAMING.fullmatch(f"{scheme}:{name}")
         for name in os.environ
@@ -86,11 +82,11 @@ def place_below(root: Path, text: str) -> str:
         _named.add(scheme)
     if scheme not in _named and not (is_url(root) and _store_of(root) == store):
         raise LikenessError(
-            f"{url_of(text)}: no store was named that a list may lead to; say --root {store}, "
+            f"{url_of(url)}: no store was named that a list may lead to; say --root {store}, "
             "or name its credentials by the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
             f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
         )
-    return Path(text).as_posix()
+    return Path(url).as_posix()
 
 
 def _store_of(path: str | Path) -> str:
@@ -116,22 +112,37 @@ def read(url: str, limit: int) -> bytes:
         return bytes(system.cat_file(path))
 
 
-def refuse_unreachable(paths: Iterable[str | Path]) -> None:
-    """Ask each bucket once, before the work: for its package and the credentials.
-
-    A file that is not there is left to whoever reads it.
+def refuse_missing_files(paths: Iterable[Path], *, allow_some: bool = False) -> None:
+    """Refuse paths that are no files. Of URLs, each bucket is asked once, and no file is.
 
     Args:
-        paths: What is going to be read. Those that are no URLs are passed over.
+        paths: What is going to be read.
+        allow_some: Refuse only if all are missing, as where a list is read from a wrong folder.
 
     Raises:
+        LikenessError: A file is missing, or is a folder.
         Unreachable: A package is missing, or a store cannot be reached or refuses these
             credentials.
+
+    Example:
+        >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        likeness.LikenessError: 'nobody.wav' does not exist; correct the paths, or the folder ...
     """
-    first = {_store_of(path): url_of(path) for path in paths if is_url(path)}
-    for url in first.values():
+    paths = list(dict.fromkeys(paths))  # stretches share a file
+    absent = [path for path in paths if not path.is_file()]
+    urls = list(filter(is_url, absent))
+    for url in {_store_of(url): url_of(url) for url in urls}.values():
         with suppress(FileNotFoundError), asked(url) as (system, path):
             system.info(path)
+    # a pipe will do
+    missing = [path for path in absent if path.is_dir() or not (path.exists() or is_url(path))]
+    if not missing or (allow_some and len(missing) < len(paths) - len(urls)):
+        return
+    remedy = "say with --root where they start" if allow_some else "the folder that they start from"
+    what = "is a folder" if missing[0].is_dir() else "does not exist"
+    raise LikenessError(f"{str(missing[0])!r} {what}; correct the paths, or {remedy}")
 
 
 @contextmanager

@@ -244,7 +244,7 @@ def rates_at(
             intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
-        intervals = with_exact_bounds(intervals, rates, *part, settings)
+        intervals = with_exact_bounds(intervals, rates, *part, settings.level)
     stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}
     return stated, values
 

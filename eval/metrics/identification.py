@@ -24,7 +24,7 @@ from likeness.eval.cores import keep_freed_memory
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.ranks import Counts, check_rows, duplicates, row_keys, same_kind
 from likeness.eval.metrics.similarity import against, single
-from likeness.eval.metrics.verification import Measured, num_allowed
+from likeness.eval.metrics.verification import Measured, check_rate, num_allowed
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Floats32, check_choice
 
@@ -145,6 +145,7 @@ def tpir_at_fpir(
     >>> [tpir_at_fpir(scores, enrolled, probes, fpir) for fpir in (0.0, 1.0)]
     [0.5, 1.0]
     """
+    check_rate("fpir", fpir)
     keep = _num_required(fpir, len(np.asarray(probe_subjects))) if protocol == "closed" else 0
     return tpir(
         search(scores, gallery_subjects, probe_subjects, keep=keep), fpir, protocol=protocol

@@ -12,7 +12,7 @@ from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import with_exact_bounds
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
-from likeness.eval.results import Conventions, Result, Terms, with_bounds, with_iso_terms
+from likeness.eval.results import Conventions, Result, Terms, with_iso_terms
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
 _EER_RULES = {
@@ -128,11 +128,12 @@ def measure_system(
     resamples = None
     if settings.num_resamples:
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
-        intervals, resamples = bootstrap.bounds_of(
-            resampled, scores, subjects, **bootstrap.draws_of(settings)
-        )
         values = {name: each.measured.value for name, each in measures.items()}
-        intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
+        intervals, resamples = bootstrap.bounds_of(
+            resampled, scores, subjects, values, **bootstrap.draws_of(settings)
+        )
+        level, costs = settings.level, settings.costs
+        intervals = with_exact_bounds(intervals, values, scores, subjects, level, **costs)
         resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
     known = subjects is not None
     common: Conventions = {
@@ -148,8 +149,9 @@ def measure_system(
     results = []
     for name, (_, (value, limit), own) in measures.items():
         threshold = limit if np.isfinite(limit) else None
-        result = Result(system, name, value, None, threshold, counts, own | common, protocol)
-        results.append(with_bounds(result, intervals.get(name)))
+        ends, note = intervals.get(name, bootstrap.Bounds(None))
+        stated = own | common | ({"interval_note": note} if note else {})
+        results.append(Result(system, name, value, ends, threshold, counts, stated, protocol))
     if settings.terms == "iso":
         results = with_iso_terms(results)
     return results, resamples

@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -493,18 +493,25 @@ def check_rate(name: str, rate: float) -> None:
         raise LikenessError(f"{name} = {rate}: a rate lies between 0 and 1")
 
 
-def num_allowed(far: float, num_nontargets: int) -> int:
-    """How many of N nontarget trials may be accepted: floor(far N).
+@overload
+def num_allowed(far: float, num_nontargets: int) -> int: ...
+@overload
+def num_allowed(far: float, num_nontargets: Counts) -> Counts: ...
+def num_allowed(far: float, num_nontargets: int | Counts) -> int | Counts:
+    """How many of N nontarget trials may be accepted: floor(far N), for each N.
 
     A product within rounding of a whole number counts as that number: 0.29 * 100 is 29, not 28.
 
-    Raises:
-        LikenessError: `far` is outside 0 to 1.
+    Example:
+        >>> num_allowed(0.29, 100), num_allowed(0.1, np.array([19, 20])).tolist()
+        (29, [1, 2])
     """
-    check_rate("far", far)
-    product = float(far) * num_nontargets
-    whole = round(product)
-    return whole if abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole else int(product)
+    assert 0 <= far <= 1, "a rate that nobody checked"
+    product = np.float64(far) * num_nontargets
+    whole = np.rint(product)
+    is_whole = np.abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole
+    allowed: Counts = np.where(is_whole, whole, np.floor(product)).astype(np.int64)
+    return allowed if allowed.ndim else int(allowed)
 
 
 def measured_tar(s: Sorted, far: float, rule: TarRule = "strict") -> Measured:
@@ -568,6 +575,7 @@ def tar_at_far(
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
     True
     """
+    check_rate("far", far)
     return measured_tar(sort_scores(target, nontarget), far, rule).value
 
 
@@ -599,6 +607,8 @@ def verification_metrics(
     >>> {name: round(value, 3) for name, (value, _) in found.items()}
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
     """
+    for far in fars:
+        check_rate("far", far)
     s = sort_scores(target, nontarget)
     measured = {"eer": measured_eer(s)}
     measured |= {f"min_dcf({p:g})": measured_min_dcf(s, p) for p in p_targets}

@@ -27,6 +27,7 @@ from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import (
+    check_rate,
     measured_eer,
     measured_min_dcf,
     measured_tar,
@@ -162,6 +163,7 @@ class Evaluation:
         scores, costs = self.compared.scores[self._system], self.settings.costs
         ordered = sort_scores(scores.targets, scores.nontargets)
         if far is not None:
+            check_rate("far", far)
             return measured_tar(ordered, far).threshold
         if p_target is not None:
             return measured_min_dcf(ordered, p_target, **costs).threshold

@@ -180,7 +180,7 @@ def score(
         (28, 'cosine')
     """
     scoring = scoring or Scoring()
-    inputs = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
+    inputs, name = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
     meta, calibration = inputs.embeddings.meta, scoring.calibration
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
@@ -196,7 +196,7 @@ def score(
         )
     origin = None
     if inputs.probe is None or dict(inputs.probe.meta) == dict(meta):
-        origin = Origin(system, meta, digest_of(calibration), inputs.name)
+        origin = Origin(system, meta, digest_of(calibration), name)
     return Scored(inputs.trials, values, system, origin)
 
 
@@ -253,7 +253,7 @@ def calibrate(
     measures = (quality,) if isinstance(quality, str) else quality
     for measure in measures:
         check_choice("quality measure", measure, QUALITY)
-    inputs = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
+    inputs, _ = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
     target = inputs.trials.target
     if scoring.calibration is not None or target is None:
         lacks = "a list with labels" if target is None else "a scoring without calibration"
@@ -270,13 +270,12 @@ def calibrate(
 
 
 class _Inputs(NamedTuple):
-    """What trials are scored with, in memory; `name` is that of their list, where it is a file."""
+    """What trials are scored with, in memory."""
 
     trials: Trials
     embeddings: Embeddings
     probe: Embeddings | None
     models: Mapping[str, Sequence[str]] | None
-    name: str
 
     def sides(self, scoring: Scoring) -> Sides:
         """Both sides of the trials."""
@@ -291,8 +290,12 @@ def _read(
     columns: ColumnNames,
     strip_extension: bool,
     missing: Missing,
-) -> _Inputs:
-    """Read what is a file, and give the ids the spelling of the embeddings. As for `score`."""
+) -> tuple[_Inputs, str]:
+    """Read what is a file, and give the ids the spelling of the embeddings. As for `score`.
+
+    Returns:
+        The inputs, and the name of the list of trials, where it is a file.
+    """
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
     enrol, items_of = embeddings_of(embeddings), models_of(models)
@@ -305,7 +308,7 @@ def _read(
     if missing == "skip":
         listed, items_of, left_out = _with_embeddings(listed, enrol, other, items_of)
         name += left_out
-    return _Inputs(listed, enrol, other, items_of, name)
+    return _Inputs(listed, enrol, other, items_of), name
 
 
 def _with_embeddings(

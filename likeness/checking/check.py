@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from likeness.checking import _confounds
 from likeness.checking._files import Modality, Seen, inspection_of, look_at, read_headers
-from likeness.checking.lists import modality_of
+from likeness.checking.lists import list_most
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
@@ -451,11 +451,18 @@ def check(
     """
     folder = Path(data)
     listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}
-    kind = modality or modality_of(folder, **listing)
     passed_over: list[str] = []
-    listing |= {"missing": "leave", "passed_over": passed_over, "suffixes": suffixes_of(kind)}
-    items = list_items(folder, **listing)
-    tested = Items.of([]) if test is None else list_items(Path(test), **listing)
+    listing["passed_over"] = passed_over
+    if folder.suffix == ".rec":
+        modality = modality or "face"
+    if modality is None:
+        items, kind = list_most(folder, **listing)
+    else:
+        kind = modality
+        items = list_items(folder, suffixes=suffixes_of(kind), missing="leave", **listing)
+    tested = Items.of([])
+    if test is not None:
+        tested = list_items(Path(test), suffixes=suffixes_of(kind), missing="leave", **listing)
     vectors = None if embeddings is None else embeddings_of(embeddings)
 
     every = Items.of([*items, *tested]) if tested else items

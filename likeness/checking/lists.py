@@ -13,7 +13,7 @@ from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import write_text
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
-from likeness.eval.items.listing import list_items
+from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, name_first
@@ -68,34 +68,41 @@ def items(
 
 
 def modality_of(data: Path, **listing: Any) -> Modality:
-    """Say of what modality most items of the data are, by the endings of their files.
+    """Say of what modality most items of the data are: see `list_most`.
+
+    A .rec file is of faces, which alone have such files.
+    """
+    return "face" if data.suffix == ".rec" else list_most(data, passed_over=[], **listing)[1]
+
+
+def list_most(data: Path, **listing: Any) -> tuple[Items, Modality]:
+    """List recordings or images, whichever most files of the data are by their endings.
 
     Args:
         data: As for `items`.
-        listing: Columns, label and root, as for `items`.
+        listing: As for `list_items`.
 
     Returns:
-        "speaker" for recordings, "image" for images, and "face" for a .rec file, which only faces
-        have.
+        The items, and "speaker" for recordings or "image" for images.
 
     Raises:
         LikenessError: The data do not exist. No file has an ending that is known.
     """
-    from likeness.eval.items.listing import suffixes_of
-
-    if data.suffix == ".rec":
-        return "face"
     sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
-    suffixes = (*sounds, *pictures)
-    listed = list_items(data, suffixes=suffixes, missing="leave", passed_over=[], **listing)
-    voices = sum(item.suffix in sounds for item in listed)
-    images = sum(item.suffix in pictures for item in listed)
+    listed = list_items(data, suffixes=(*sounds, *pictures), missing="leave", **listing)
+    endings = [item.suffix for item in listed]
+    voices = sum(ending in sounds for ending in endings)
+    images = sum(ending in pictures for ending in endings)
     if not voices + images:
         raise LikenessError(
             f"{data}: none of {len(listed)} files has an ending of a recording or an image; say "
             "what they are with --modality speaker, face or image"
         )
-    return "speaker" if voices >= images else "image"
+    modality: Modality = "speaker" if voices >= images else "image"
+    if data.is_dir() and not is_kaldi_folder(data):
+        read = sounds if modality == "speaker" else pictures
+        listed = listed[np.array([ending in read for ending in endings])]
+    return listed, modality
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def compare(
     )
     asked = context.params
     given = options.arguments_of(context, prepare_recipe)
-    chosen = {key: prepare_recipe(**given | {"recipe": value}) for key, value in chosen.items()}
+    chosen = {key: prepare_recipe(**given | {"recipe": value})[0] for key, value in chosen.items()}
     with options.stoppable():
         result = comparing.compare(
             chosen,

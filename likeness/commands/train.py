@@ -79,6 +79,7 @@ def train(  # its options are those of a command, each of which is typed alone
     """
     from likeness.models.load import read_initial
     from likeness.toolkit.parallel import distributed
+    from likeness.toolkit.training.listed import Listed
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
@@ -92,18 +93,18 @@ def train(  # its options are those of a command, each of which is typed alone
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)
-    chosen = prepare_recipe(**given | {"recipe": override(loaded, overrides or [])})
+    chosen, listed = prepare_recipe(**given | {"recipe": override(loaded, overrides or [])})
     if check:
-        say(check_training(chosen, data, read_initial=read_initial))
+        say(check_training(chosen, listed, read_initial=read_initial))
         return
     if out is None:
         raise LikenessError("--out is missing: it names the folder for checkpoints and log")
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first and resume and not holds_checkpoint(out):
         say(f"{out} holds no run to go on with; training begins at the first step", error=True)
-    if is_first:
-        warn_of_labels(chosen, data)
-    places: Any = {"data": data, "out": out, "loggers": log or []}
+    if is_first and isinstance(listed, Listed):
+        warn_of_labels(listed)
+    places: Any = {"data": listed, "out": out, "loggers": log or []}
     try:
         with options.stoppable():
             model = fit(chosen, resume=resume, read_initial=read_initial, **places)
@@ -112,6 +113,6 @@ def train(  # its options are those of a command, each of which is typed alone
     if not is_first:
         return
     say(f"{variant}: trained model in {model}")
-    held_out = report_run(chosen, out, data, command=f"{context.obj} --resume")
+    held_out = report_run(chosen, out, listed, command=f"{context.obj} --resume")
     if commands := next_commands(chosen, data, out, held_out):
         say("\n".join(["next:", *(f"  {line}" for line in commands)]))

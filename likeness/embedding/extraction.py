@@ -19,7 +19,7 @@ from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.listing import list_items, suffixes_of
-from likeness.eval.items.presence import refuse_missing_files
+from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.progress import as_part
 from likeness.models.load import (
     every_face,

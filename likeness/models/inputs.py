@@ -24,8 +24,8 @@ from likeness.eval.items.item_lists import items_of_frame
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items, suffixes_of
-from likeness.eval.items.presence import refuse_missing_files
-from likeness.eval.items.remote import is_url, place_below
+from likeness.eval.items.remote import is_url, listed_path, refuse_missing_files
+from likeness.eval.types import nfc
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 _SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
@@ -82,10 +82,21 @@ def items_of(
     with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
-        items = Items.of(maker.several(inputs))
+        items: Sequence[Item]
+        if isinstance(inputs, str | os.PathLike):
+            items = maker.from_path(Path(inputs), str(inputs))
+        elif hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+            items = maker.from_columns(inputs)
+        elif isinstance(inputs, Mapping):
+            items = [maker.single(value, "", nfc(str(key))) for key, value in inputs.items()]
+        elif _is_single(inputs):
+            items = [maker.single(inputs, "0")]
+        else:
+            items = [maker.single(value, str(number)) for number, value in enumerate(inputs)]
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
-        check_unique(items, "inputs")
+        if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
+            check_unique(items, "inputs")
         paths = [item.path for item in items]
         refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
@@ -119,26 +130,7 @@ class _Maker:
     def suffixes(self) -> Sequence[str]:
         return suffixes_of(self.modality)
 
-    def several(self, inputs: Any) -> Sequence[Item]:
-        if isinstance(inputs, str | os.PathLike):
-            return self._from_path(Path(inputs), str(inputs))
-        if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
-            return self._from_columns(inputs)
-        if isinstance(inputs, Mapping):
-            return [self._single(value, "", str(key)) for key, value in inputs.items()]
-        if _is_texts(inputs):
-            inputs = list(inputs)
-        is_single = (
-            isinstance(inputs, Item | bytes)
-            or hasattr(inputs, "read")
-            or _is_array(inputs)
-            or _is_recording(inputs)
-        )
-        if is_single or not isinstance(inputs, Iterable):
-            return [self._single(inputs, "0")]
-        return [self._single(value, str(number)) for number, value in enumerate(inputs)]
-
-    def _single(self, value: Any, number: str, key: str | None = None) -> Item:
+    def single(self, value: Any, number: str, key: str | None = None) -> Item:
         """Make one item.
 
         Args:
@@ -147,11 +139,13 @@ class _Maker:
             key: the id that the caller gave it, or None.
         """
         if isinstance(value, Item):
-            return value if key is None else value._replace(id=key)
+            label = value.label and nfc(value.label)
+            return value._replace(id=nfc(value.id) if key is None else key, label=label)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            path = Path(place_below(self.root or Path(), os.fspath(value)))
-            return Item(str(value) if key is None else key, path)
+            root, text = self.root or Path(), os.fspath(value)
+            path = Path(listed_path(root, text)) if is_url(text) else root / text
+            return Item(nfc(str(value)) if key is None else key, path)
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
         if self.modality != "speaker" and _is_array(value):
@@ -164,13 +158,13 @@ class _Maker:
             "path, a table with a column of paths, an Item, an array or an open file"
         )
 
-    def _from_path(self, path: Path, text: str) -> Sequence[Item]:
+    def from_path(self, path: Path, text: str) -> Sequence[Item]:
         if is_url(text) and path.suffix.lower() in self.suffixes:
-            return [Item(text, path)]
+            return [Item(nfc(text), path)]
         if not text or not path.exists():
             raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_file() and path.suffix.lower() in self.suffixes:
-            return [Item(text, path)]
+            return [Item(nfc(text), path)]
         try:
             return list_items(
                 path,
@@ -188,7 +182,7 @@ class _Maker:
                 f"files that end in {', '.join(self.suffixes)}"
             ) from None
 
-    def _from_columns(self, table: Any) -> Items:
+    def from_columns(self, table: Any) -> Items:
         root = self.root or Path()
         items = items_of_frame(table, root=root, columns=parse_columns(self.columns))
         if not self.label:
@@ -262,6 +256,13 @@ def _is_texts(value: Any) -> bool:
     return _is_array(value) and (
         str(dtype) in ("object", "string", "str") or getattr(dtype, "kind", "") in ("U", "O")
     )
+
+
+def _is_single(value: Any) -> bool:
+    """Whether the value is one input, and no sequence of inputs."""
+    is_file = isinstance(value, Item | bytes) or hasattr(value, "read")
+    is_array = (_is_array(value) and not _is_texts(value)) or _is_recording(value)
+    return is_file or is_array or not isinstance(value, Iterable)
 
 
 def _is_recording(value: Any) -> bool:

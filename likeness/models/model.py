@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.presence import refuse_missing_files
+from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.types import name_first
 from likeness.models.included import is_included, resolved

@@ -19,7 +19,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.items import Item
-from likeness.eval.items.presence import refuse_missing_files
+from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.settings import Scoring

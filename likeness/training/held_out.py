@@ -15,6 +15,7 @@ from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.toolkit.console import say, warn
+from likeness.toolkit.training.listed import Data, list_by
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.recipe import Recipe
@@ -46,7 +47,7 @@ class HeldOut:
 
 
 def measure_held_out(
-    recipe: Recipe, run: Path, data: Path, *, measured: PerItem | None = None
+    recipe: Recipe, run: Path, data: Data, *, measured: PerItem | None = None
 ) -> HeldOut | None:
     """Embed the items that a run was measured on, and score trials among them.
 
@@ -72,17 +73,17 @@ def measure_held_out(
     from likeness.toolkit.training.recipe import Retrieval, Verification, of_data
 
     if isinstance(recipe.measure, Verification):
-        listed, trials = recipe.measure.trials(data)
+        listed, trials = list_by(recipe.measure.trials, data)
         items = Items.of(listed)
     elif isinstance(recipe.measure, Retrieval):
-        items = Items.of(recipe.measure.items(data))
+        items = Items.of(list_by(recipe.measure.items, data))
         drawn = _draw(items)
         if drawn is None:
             return None
         trials = drawn
     else:
         return None
-    chosen = replace(recipe, frontend=of_data(recipe.frontend, data))
+    chosen = replace(recipe, frontend=of_data(recipe.frontend, Path(data)))
     loaded = load_embedder(run, chosen)
     if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
         matrix = measured.embeddings.astype("float32")
@@ -142,7 +143,7 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     held_out.scored.save(files.scores)
 
 
-def report_run(recipe: Recipe, out: Path, data: Path, *, command: str) -> HeldOut | None:
+def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOut | None:
     """Measure a finished run on what it held out; print it, and leave files and a page.
 
     Args:

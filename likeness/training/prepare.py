@@ -2,7 +2,6 @@
 come next.
 """
 
-import inspect
 import math
 import shlex
 import statistics
@@ -25,16 +24,18 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
+from likeness.eval.items.listing import is_kaldi_folder
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.modalities.face import validation
+from likeness.modalities.folders import list_all
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
 from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
@@ -54,9 +55,9 @@ def prepare_recipe(
     label: str = "",
     root: str | Path | None = None,
     test: str | Path | None = None,
-) -> Recipe:
-    """Give a recipe that lists items by these settings, also those of its measure, and that takes
-    narrow recordings where it is trained on them.
+) -> tuple[Recipe, Data]:
+    """List the data, and give the recipe that lists items by these settings, also those of its
+    measure, and that takes narrow recordings where it is trained on them.
 
     Args:
         recipe: The recipe.
@@ -65,6 +66,9 @@ def prepare_recipe(
         label: A pattern of paths that has the labels, such as "{label}_*.wav".
         root: The folder that relative paths start from.
         test: Other data that test, while all of the data train.
+
+    Returns:
+        The recipe, and its data: with all items, unless the recipe lists a data set of its own.
 
     Raises:
         LikenessError: A setting is malformed, or the recipe lists a data set of its own, which has
@@ -78,7 +82,7 @@ def prepare_recipe(
         "test": "" if test is None else str(test),
     }
     settings = {name: value for name, value in settings.items() if value}
-    if settings and not takes_settings(recipe.items):
+    if settings and listing_of(recipe.items) is None:
         raise LikenessError(
             f"--{' and --'.join(settings)}: this recipe lists a data set of its own; take the "
             f"recipe {recipe.modality}/folders for data of yours, or leave the options out"
@@ -86,7 +90,14 @@ def prepare_recipe(
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)
-    return with_bandwidth(recipe, data)
+    listing = listing_of(recipe.items)
+    listed: Data = data
+    if listing is not None:
+        listed = Listed(data, list_all(data, **listing), listing)
+    if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
+        trained = Items.of(list_by(recipe.items, listed))
+        recipe = replace(recipe, read=for_bandwidth(recipe.read, trained, recipe.max_bad_share))
+    return recipe, listed
 
 
 def _set(measure: Any, settings: Mapping[str, str]) -> Any:
@@ -98,62 +109,47 @@ def _set(measure: Any, settings: Mapping[str, str]) -> Any:
         value = getattr(measure, field.name)
         if field.name == "validation":
             changed[field.name] = _set(value, settings)
-        elif callable(value) and takes_settings(value):
+        elif callable(value) and listing_of(value) is not None:
             changed[field.name] = partial(value, **settings)
     return replace(measure, **changed)
 
 
-def takes_settings(part: Any) -> bool:
-    """Whether a part lists whatever a person has."""
-    function = part.func if isinstance(part, partial) else part
-    return {"columns", "label", "root", "test"} <= inspect.signature(function).parameters.keys()
-
-
-def with_bandwidth(recipe: Recipe, data: Path) -> Recipe:
+def for_bandwidth(stated: partial[Any], items: Items, max_bad_share: float) -> partial[Any]:
     """Let a model take narrow recordings, such as of telephones, where it is trained on them.
 
     Args:
-        recipe: The recipe. One whose `read` refuses no narrow recordings (read.needs_hz) stays.
-        data: Its data, of which 50 recordings are looked at.
+        stated: Reads items, and refuses narrow recordings by its setting needs_hz.
+        items: What is trained on, of which 50 recordings are looked at.
+        max_bad_share: The share of recordings that may be unreadable.
 
     Returns:
-        The recipe. It refuses none where more of them are narrow than may be unreadable.
+        What reads items. It refuses none where more of them are narrow than may be unreadable.
     """
-    settings = recipe.read.keywords if isinstance(recipe.read, partial) else {}
-    needs_hz = settings.get("needs_hz")
-    if not needs_hz:
-        return recipe
-    items = Items.of(recipe.items(data))
-    read, rate_hz = partial(recipe.read, needs_hz=0.0), settings.get("rate_hz", 16_000)
+    needs_hz, rate_hz = stated.keywords["needs_hz"], stated.keywords.get("rate_hz", 16_000)
+    read = partial(stated, needs_hz=0.0)
     narrow = []
     for item in items[:: math.ceil(len(items) / 50)]:
         with suppress(LikenessError, OSError):  # the training names what cannot be read
             narrow.append(is_narrow(read(item), rate_hz, needs_hz))
-    if sum(narrow) <= recipe.max_bad_share * len(narrow):
-        return recipe
+    if sum(narrow) <= max_bad_share * len(narrow):
+        return stated
     warn(
         f"{sum(narrow)} of {len(narrow)} recordings have nothing above {needs_hz / 1000:g} kHz, so "
         "the model will not refuse such recordings"
     )
-    return replace(recipe, read=read)
+    return read
 
 
-def warn_of_labels(recipe: Recipe, data: Path) -> None:
+def warn_of_labels(listed: Listed) -> None:
     """Warn of labels that are no subjects, or that something else goes with, as `check` finds them.
 
     Args:
-        recipe: The recipe. One that lists a data set of its own is not looked at.
-        data: Its data.
+        listed: The data that are trained on.
     """
-    if not takes_settings(recipe.items):
-        return
-    stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
-    listing = {name: stated[name] for name in ("columns", "label", "root") if name in stated}
-    modality: Any = recipe.modality
+    path, listing = listed.path, listed.listing
+    is_plain = path.is_dir() and not listing["label"] and not is_kaldi_folder(path)
     try:
-        items = list_items(data, suffixes=suffixes_of(modality), missing="leave", **listing)
-        is_plain = data.is_dir() and not listing.get("label") and not is_kaldi_folder(data)
-        found = check_labels(items, modality, data if is_plain else None)
+        found = check_labels(listed.items, listing["modality"], path if is_plain else None)
     except (LikenessError, OSError):  # the training says what is wrong
         return
     for finding in found:
@@ -161,7 +157,7 @@ def warn_of_labels(recipe: Recipe, data: Path) -> None:
 
 
 def check_training(
-    recipe: Recipe, data: Path, *, read_initial: ReadInitial, num_steps: int = 6
+    recipe: Recipe, data: Data, *, read_initial: ReadInitial, num_steps: int = 6
 ) -> str:
     """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
 
@@ -262,7 +258,7 @@ def _far_of(trials: Trials) -> str:
 
 def _embed(recipe: Recipe, data: Path, out: Path, trust: list[str]) -> list[str]:
     """The command that embeds all the data, if they are in a form that `embed` takes."""
-    if not takes_settings(recipe.items) or data.suffix == ".rec" or (data / "train.rec").is_file():
+    if listing_of(recipe.items) is None or data.suffix == ".rec" or (data / "train.rec").is_file():
         return []
     stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
     words: list[str | Path] = ["--items", data]

@@ -62,8 +62,8 @@ def train(
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)
     listing: Any = {"columns": columns, "label": label, "root": root}
-    changed = prepare_recipe(override(loaded, changes), Path(data), **listing)
-    fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
+    changed, listed = prepare_recipe(override(loaded, changes), Path(data), **listing)
+    fit(changed, data=listed, out=Path(out), resume=resume, read_initial=read_initial)
     parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
     # Whose recipe was run trusts its packages.
     return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))

@@ -13,7 +13,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker._level import levelled
-from likeness.modalities.speaker.bandwidth import refuse_narrow
+from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 
 
 def read(
@@ -65,7 +65,10 @@ def read(
     whole = mono_blocks(item, rate_hz, max_seconds=max_seconds, max_values=max_values)
     blocks = [block for block, _ in whole]
     wave = blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, np.float32), *blocks])
-    _refuse_short(item.name, len(wave) / rate_hz * decoding.speed_of(item.id), min_seconds)
+    least = max(min_seconds - 1e-4, 1e-9)  # a resampler rounds the number of samples
+    seconds = len(wave) / rate_hz * decoding.speed_of(item.id)
+    if seconds < least:
+        raise _too_short(item, seconds, min_seconds)
     peak = float(np.abs(wave).max())
     if peak < 10 ** (decoding.SILENCE_DBFS / 20):
         level = 20 * np.log10(max(peak, 1e-30))
@@ -73,10 +76,12 @@ def read(
             f"{item.name}: the audio is silent, its peak is {level:.1f} dBFS after its channels "
             f"are averaged; at least {decoding.SILENCE_DBFS:.0f} dBFS is needed; remove the file"
         )
-    refuse_narrow(item.name, wave, rate_hz, needs_hz)
+    if needs_hz and is_narrow(wave, rate_hz, needs_hz):
+        raise narrow_audio(item, needs_hz)
     if level_dbfs is not None:
         wave = levelled(wave, level_dbfs)
-        _refuse_short(item.name, len(wave) / rate_hz, min_seconds)
+        if len(wave) / rate_hz < least:
+            raise _too_short(item, len(wave) / rate_hz, min_seconds)
     return wave
 
 
@@ -121,14 +126,12 @@ def mono_blocks(
         yield to_rate.resample_chunk(np.empty(0, np.float32), last=True), length
 
 
-def _refuse_short(name: str, seconds: float, min_seconds: float) -> None:
-    """Raise BadAudio for a wave without samples, or of less than min_seconds."""
-    # A resampler rounds the number of samples.
-    if not seconds or seconds < min_seconds - 1e-4:
-        raise decoding.BadAudio(
-            f"{name}: the audio is too short, {seconds:.3f} s; at least {min_seconds} s are "
-            "needed; give a longer recording, or remove this one"
-        )
+def _too_short(item: Item, seconds: float, min_seconds: float) -> decoding.BadAudio:
+    """The error of a wave without samples, or of less than min_seconds."""
+    return decoding.BadAudio(
+        f"{item.name}: the audio is too short, {seconds:.3f} s; at least {min_seconds} s are "
+        "needed; give a longer recording, or remove this one"
+    )
 
 
 def resample(wave: decoding.Wave, from_hz: float, to_hz: float) -> decoding.Wave:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.modalities.speaker.decoding import ROUNDING, BadAudio, Wave
 
 # Two limits, because either alone is passed by recordings that have nothing there. The first one
@@ -69,13 +70,21 @@ def is_narrow(wave: Wave, rate_hz: int, edge_hz: float) -> bool:
     Args:
         wave: (samples,) at rate_hz, where full scale is 1.
         rate_hz: The rate in Hz.
-        edge_hz: The frequency in Hz.
+        edge_hz: The frequency in Hz, below half the rate.
+
+    Raises:
+        LikenessError: The frequency is not below half the rate.
 
     Example:
         >>> tone = np.sin(np.arange(16_000) / 4).astype(np.float32)
         >>> is_narrow(tone, 16_000, 4000.0)
         True
     """
+    if not 0 < edge_hz < rate_hz / 2:
+        raise LikenessError(
+            f"needs_hz is {edge_hz:g}, and recordings are read at {rate_hz} Hz; give a frequency "
+            "below half of that, or 0"
+        )
     whole, above = powers(wave, rate_hz, edge_hz).T
     if above.sum() <= LEAST_SHARE * whole.sum():
         return True
@@ -83,30 +92,11 @@ def is_narrow(wave: Wave, rate_hz: int, edge_hz: float) -> bool:
     return usual < LEAST_ROUNDINGS * ROUNDING * (1 - edge_hz / (rate_hz / 2))
 
 
-def refuse_narrow(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> None:
-    """Refuse a wave that has nothing above a frequency.
-
-    Args:
-        name: What the error calls it.
-        wave: (samples,) at rate_hz.
-        rate_hz: The rate in Hz.
-        needs_hz: The frequency in Hz, below half the rate; 0 refuses nothing.
-
-    Raises:
-        BadAudio: It has nothing there.
-        LikenessError: The frequency is not below half the rate.
-    """
-    if not needs_hz:
-        return
-    if not 0 < needs_hz < rate_hz / 2:
-        raise LikenessError(
-            f"needs_hz is {needs_hz:g}, and recordings are read at {rate_hz} Hz; give a frequency "
-            "below half of that, or 0"
-        )
-    if is_narrow(wave, rate_hz, needs_hz):
-        raise BadAudio(
-            f"{name}: the recording has nothing above {needs_hz / 1000:g} kHz, as after a "
-            "telephone or strong compression, or is so quiet that rounding hides it, and this "
-            "model might take all such recordings for one voice; give the original, at 16 kHz "
-            "or more and not so quiet, or take another model"
-        )
+def narrow_audio(item: Item, needs_hz: float) -> BadAudio:
+    """The error of an item that has nothing above a frequency."""
+    return BadAudio(
+        f"{item.name}: the recording has nothing above {needs_hz / 1000:g} kHz, as after a "
+        "telephone or strong compression, or is so quiet that rounding hides it, and this "
+        "model might take all such recordings for one voice; give the original, at 16 kHz "
+        "or more and not so quiet, or take another model"
+    )

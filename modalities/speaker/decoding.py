@@ -144,12 +144,12 @@ def source_of(item: Item) -> Path | _Bytes:
 
     The decoders read a path faster by themselves.
     """
-    is_remote = is_url(item.path)
     # Path.is_file raises where a name is too long.
-    if not is_remote and not os.path.isfile(item.path):
-        raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
-    if item.span is None and not is_remote:
+    is_local = os.path.isfile(item.path)
+    if is_local and item.span is None:
         return item.path
+    if not is_local and not is_url(item.path):
+        raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
     try:
         with item.open() as file:
             return _Bytes(file.read())
@@ -213,7 +213,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         # where it seeks to a beginning. So that of a usual length is decoded at once.
         is_mp3 = file.format == "MP3"
         if is_mp3 and begin:
-            check_header(item.name, rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
+            check_header(item, rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
             yield (
                 file.read(begin + frames, dtype="float32", always_2d=True)[begin:],
                 rate_hz,
@@ -227,11 +227,11 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         samples = 0
         while samples < frames:
             raw: Wave = file.read(min(block, frames - samples), dtype="float32", always_2d=True)
-            if not len(raw):
-                break  # the file ends before the length that its header states
+            if not len(raw):  # the file ends before the length that its header states
+                check_whole(item, file.format, samples, frames, rate_hz)
+                break
             samples += len(raw)
             yield raw, rate_hz, frames
-        check_whole(item, file.format, samples, frames, rate_hz)
 
 
 def checked_frames(
@@ -250,10 +250,11 @@ def checked_frames(
     Raises:
         BadAudio: The recording or the item is beyond these bounds, or the item ends after it.
     """
+    begin, stop = 0, frames
     if item.stretch is not None:
-        check_header(item.name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
-    begin, stop = frames_of(item, max(1, rate_hz), frames)
-    check_header(item.name, rate_hz, channels, stop - begin, max_seconds, max_values)
+        check_header(item, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
+        begin, stop = frames_of(item, max(1, rate_hz), frames)
+    check_header(item, rate_hz, channels, stop - begin, max_seconds, max_values)
     return begin, stop - begin
 
 
@@ -292,7 +293,7 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
         import av
 
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-        check_header(item.name, rate_hz, channels, 0, *bounds)
+        check_header(item, rate_hz, channels, 0, *bounds)
         # Times may be beyond all numbers of samples.
         begin, stop = (
             round(min(time * rate_hz, _UNSTATED)) for time in item.stretch or (0.0, math.inf)
@@ -305,9 +306,9 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
                 frames += len(raw)
                 if len(inside):
                     yield inside, rate_hz, 0
-            check_header(item.name, rate_hz, channels, frames, *bounds)
+            check_header(item, rate_hz, channels, frames, *bounds)
             inner = max(0, min(frames, stop) - begin)
-            check_header(item.name, rate_hz, channels, inner, max_seconds, max_values)
+            check_header(item, rate_hz, channels, inner, max_seconds, max_values)
             if frames >= stop:
                 break
         frames_of(item, rate_hz, frames)
@@ -353,12 +354,12 @@ def _states_length(item: Item) -> bool:
 
 
 def check_header(
-    name: str, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
+    item: Item, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
 ) -> None:
     """Raise BadAudio for a header whose rate, duration or size is out of bounds.
 
     Args:
-        name: The name of the item, for the message.
+        item: The item, for the message.
         rate_hz: The rate in Hz that the header states.
         channels: The number of channels that it states.
         frames: The number of samples that are to be read.
@@ -374,7 +375,7 @@ def check_header(
         or frames * channels > max_values
     ):
         raise BadAudio(
-            f"{name}: the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} "
+            f"{item.name}: the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} "
             f"channels at {rate_hz} Hz, or too large; at most {max_seconds:g} s and {max_values} "
             f"values at {RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances, raise "
             "max_seconds or, if it is a file of its own and not AAC, embed it with "

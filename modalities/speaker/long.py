@@ -16,7 +16,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
 from likeness.modalities.speaker._level import levelled
-from likeness.modalities.speaker.bandwidth import refuse_narrow
+from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
@@ -102,8 +102,8 @@ def read(
         parts = iter((whole,))
     used = 0
     for part in parts:
-        if needs_hz:
-            refuse_narrow(item.name, part, rate_hz, needs_hz)
+        if needs_hz and is_narrow(part, rate_hz, needs_hz):
+            raise narrow_audio(item, needs_hz)
         if level_dbfs is not None:
             part = levelled(part, level_dbfs)
         if only_speech:

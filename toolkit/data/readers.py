@@ -31,19 +31,12 @@ def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Gener
     Args:
         share: share(number, workers) yields the values of process `number`, which counts from 0. It
             and the values can be pickled.
-        workers: The number of processes; 0 yields share(0, 1) in this one.
+        workers: The number of processes, at least 1.
 
     Raises:
         Exception: What `share` raised in a process; a note has its traceback there.
         LikenessError: A process was killed.
-
-    Example:
-        >>> list(read_beside(lambda number, workers: iter(range(number, 5, workers)), 0))
-        [0, 1, 2, 3, 4]
     """
-    if not workers:
-        yield from share(0, 1)
-        return
     running = []
     try:
         for number in range(workers):

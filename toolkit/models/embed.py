@@ -5,7 +5,7 @@ here imports torch.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -186,21 +186,42 @@ def embedded_rows(
     """
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    reader = read_beside(partial(inputs_of, items, reading_for(read)), workers)
+    share = partial(inputs_of, items, reading_for(read))
+    reader = read_beside(share, workers) if workers else share()
     before: tuple[_Batch, Callable[[], Floats]] | None = None
     try:
         with closing(reader):
             # A GPU embeds one batch while the next one is read.
             batches = _batches(reader, sums, bad, embedder, len(items), batch_size)
             for batch in chain(batches, [None]):
-                begun = None if batch is None else (batch, _begin(embedder, batch, items, read))
+                begun = None
+                if batch is not None:
+                    try:
+                        begun = batch, embedder.begin_batch(batch.inputs, batch.lengths)
+                    except ValueError as error:
+                        ids = dict.fromkeys(items[position].id for position in batch.positions)
+                        raise LikenessError(
+                            f"{error}; it is among ({name_first(ids)}), which {name_of(read)} "
+                            "reads: remove it, or change how it is read (min_seconds lengthens "
+                            "recordings)"
+                        ) from error
                 if before is not None:
                     _add(sums, *before)
                     report("embedding", len(sums), len(items))
                 before = begun
     finally:
         report("embedding", len(items), len(items))
-    return _means(sums, bad, items)
+    # A file may turn out to be damaged after its first chunks were embedded.
+    refused = {position for position, _ in bad}
+    rows: dict[int, Floats] = {}
+    for position, (total, weight) in sums.items():
+        with np.errstate(over="ignore", invalid="ignore"):
+            row = (total / weight).astype(np.float32)
+        if position not in refused and np.isfinite(row).all():
+            rows[position] = row
+        elif position not in refused:
+            bad.append((position, Bad(items[position].id, NO_NUMBERS)))
+    return rows, [item for _, item in sorted(bad, key=lambda pair: pair[0])]
 
 
 class _Batch(NamedTuple):
@@ -250,20 +271,6 @@ def _batches(
             window, num_values = [], 0
 
 
-def _begin(
-    embedder: Embedder, batch: _Batch, items: Sequence[Item], read: Read | ReadParts
-) -> Callable[[], Floats]:
-    """Begin to embed a batch; a network that cannot take one of its inputs is told which items."""
-    try:
-        return embedder.begin_batch(batch.inputs, batch.lengths)
-    except ValueError as error:
-        ids = dict.fromkeys(items[position].id for position in batch.positions)
-        raise LikenessError(
-            f"{error}; it is among ({name_first(ids)}), which {name_of(read)} reads: remove "
-            "it, or change how it is read (min_seconds lengthens recordings)"
-        ) from error
-
-
 def _add(sums: _Sums, batch: _Batch, embeddings: Callable[[], Floats]) -> None:
     """Add the embeddings of a batch to the sums of their items."""
     rows = embeddings().astype(np.float64)
@@ -272,26 +279,9 @@ def _add(sums: _Sums, batch: _Batch, embeddings: Callable[[], Floats]) -> None:
         sums[position] = total + size * row, weight + size
 
 
-def _means(
-    sums: _Sums, bad: list[tuple[int, Bad]], items: Sequence[Item]
-) -> tuple[dict[int, Floats], list[Bad]]:
-    """Return position -> embedding where it is finite, and the items that have none, in order."""
-    # A file may turn out to be damaged after its first chunks were embedded.
-    refused = {position for position, _ in bad}
-    rows: dict[int, Floats] = {}
-    for position, (total, weight) in sums.items():
-        with np.errstate(over="ignore", invalid="ignore"):
-            row = (total / weight).astype(np.float32)
-        if position not in refused and np.isfinite(row).all():
-            rows[position] = row
-        elif position not in refused:
-            bad.append((position, Bad(items[position].id, NO_NUMBERS)))
-    return rows, [item for _, item in sorted(bad, key=lambda pair: pair[0])]
-
-
 def inputs_of(
     items: Sequence[Item], read: Read | ReadParts, first: int = 0, step: int = 1
-) -> Iterator[tuple[int, Array | Bad | None]]:
+) -> Generator[tuple[int, Array | Bad | None]]:
     """Yield every input of every `step`-th item as (position, input), and (position, None) after
     an item's last.
 

@@ -23,7 +23,7 @@ from likeness.toolkit.training import measure
 from likeness.toolkit.training._finite import Watch
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
-from likeness.toolkit.training.recipe import Parallel, Recipe
+from likeness.toolkit.training.recipe import Parallel
 from likeness.toolkit.training.run import Run, mark_evaluated, save_run
 
 
@@ -193,7 +193,7 @@ class Keeper:
                 self.out / name,
                 embedder,
                 self.recipe,
-                similarity=similarity_of(self.recipe, loss),
+                similarity=similarity_of(self.recipe.similarity, loss),
                 step=self.run.step,
                 metrics=metrics,
                 loss=loss if self.recipe.measures_items else None,
@@ -202,9 +202,9 @@ class Keeper:
             )
 
 
-def similarity_of(recipe: Recipe, loss: nn.Module) -> str:
-    """The recipe's similarity, else the one that the loss trains, else cosine."""
-    return recipe.similarity or similarity_trained_by(loss)
+def similarity_of(stated: str, loss: nn.Module) -> str:
+    """The similarity that a recipe states, else the one that the loss trains, else cosine."""
+    return stated or similarity_trained_by(loss)
 
 
 def _metrics(run: Run, planned: Plan) -> dict[str, float]:
@@ -213,7 +213,7 @@ def _metrics(run: Run, planned: Plan) -> dict[str, float]:
     """
     recipe = planned.recipe
     embedder, loss = run.model
-    similarity, workers = similarity_of(recipe, loss), recipe.compute.workers
+    similarity, workers = similarity_of(recipe.similarity, loss), recipe.compute.workers
     model = measure.Model(embedder, loss, planned.classes, recipe.read, similarity, workers)
     if planned.trials is not None:
         return measure.metrics_of(recipe, model.score(planned.trials))

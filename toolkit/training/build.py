@@ -125,7 +125,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
             "compute.precision=float16 scales the loss by what each process sees, which many "
             "processes cannot share; set compute.precision=bfloat16 or float32"
         )
-    network = _network(recipe, embedder, device)
+    network = _network(compute, recipe.mask, embedder, device)
     run = Run(
         embedder, loss, encoder, steps, scaler, network, layout, frozen=later, average=average
     )
@@ -134,12 +134,12 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     return run
 
 
-def thaw(run: Run, recipe: Recipe) -> None:
-    """Train the frozen parts as well, once the run is at the step that the recipe states for it.
+def thaw(run: Run, freeze_until: int, compute: Compute, mask: Part | None) -> None:
+    """Train the frozen parts as well, once the run is at the step until which they stand still.
 
     DDP knows the parameters that it was made with, so the network is made anew.
     """
-    if not run.frozen or run.step < recipe.tuning.freeze_until:
+    if not run.frozen or run.step < freeze_until:
         return
     for parameter in run.frozen:
         parameter.requires_grad_(True)
@@ -148,7 +148,7 @@ def thaw(run: Run, recipe: Recipe) -> None:
         if embedder is not None:
             embedder.still = ()
             embedder.train(embedder.training)
-    run.network = _network(recipe, run.embedder, run.device)
+    run.network = _network(compute, mask, run.embedder, run.device)
 
 
 def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Parameter]) -> None:
@@ -178,14 +178,16 @@ def _add_memory(memory: Memory, loss: Any, embedder: TorchEmbedder) -> TorchEmbe
     return cast(TorchEmbedder, momentum_encoder(embedder)) if memory.momentum > 0 else None
 
 
-def _network(recipe: Recipe, embedder: TorchEmbedder, device: torch.device) -> nn.Module:
+def _network(
+    compute: Compute, mask: Part | None, embedder: TorchEmbedder, device: torch.device
+) -> nn.Module:
     """The embedder as the loop calls it: in pieces, compiled, and in DDP with many processes."""
     network: nn.Module = Network(
         embedder.frontend if embedder.trains_frontend else None,
         embedder.backbone,
-        mask=recipe.mask,
-        pieces=recipe.compute.accumulate,
-        compiled=recipe.compute.compile,
+        mask=mask,
+        pieces=compute.accumulate,
+        compiled=compute.compile,
     )
     if distributed.world() > 1 and any(value.requires_grad for value in network.parameters()):
         network = nn.parallel.DistributedDataParallel(

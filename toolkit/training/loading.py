@@ -36,20 +36,8 @@ from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
 from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.training.recipe import Compute, Recipe
+from likeness.toolkit.training.recipe import Compute
 from likeness.toolkit.training.run import Run
-
-
-def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int) -> Views:
-    """The recipe's training views, read in the form that its augmentation takes."""
-    return Views(
-        items,
-        labels,
-        reading_for(recipe.train_read or recipe.read, recipe.augment),
-        recipe.augment,
-        seed=seed,
-        cache=recipe.compute.cache,
-    )
 
 
 def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
@@ -70,7 +58,7 @@ def loader_of(
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,
-        collate_fn=_collate,
+        collate_fn=_collate_to_send if compute.workers else collate_views,
         num_workers=compute.workers,
         prefetch_factor=compute.prefetch if compute.workers else None,
         worker_init_fn=leave_signals_to_parent,
@@ -80,8 +68,8 @@ def loader_of(
     )
 
 
-def _collate(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
-    """Collate views, with arrays for all but the inputs until `on_device`.
+def _collate_to_send(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
+    """Collate views in a reading process, with arrays for all but the inputs until `on_device`.
 
     Arrays travel within a message of a reading process. Each tensor takes a connection of its own,
     and the training process a third of a millisecond.
@@ -163,7 +151,8 @@ _checked: set[str] = set()  # digests of lists
 
 def _read_all(items: Items, read: Read, workers: int) -> None:
     """Read items, and refuse the first that cannot be read."""
-    reader = read_beside(partial(_unreadable, items, reading_for(read)), workers)
+    share = partial(_unreadable, items, reading_for(read))
+    reader = read_beside(share, workers) if workers else share(0, 1)
     for bad in tracked(reader, "reading what is held out", total=len(items)):
         if bad is not None:
             raise LikenessError(
@@ -185,16 +174,18 @@ _ESTIMATE_BATCH, _ESTIMATE_VIEWS, _EACH_CLASS = 64, 4_096, 4
 @torch.no_grad()
 def estimate(
     run: Run,
-    recipe: Recipe,
-    items: Sequence[Item],
-    labels: Index,
+    views: Views,
+    compute: Compute,
     *,
+    num_views: int,
+    at_means: bool,
+    seed: int,
     network: bool = True,
     loss: bool = True,
 ) -> None:
     """Let a backbone or a loss learn its constants from the training data before the first step.
 
-    It learns from recipe.estimate_views views of every item, but of at most 4,096 views. These are
+    It learns from num_views views of every item, but of at most 4,096 views. These are
     three times as many as the longest vector that a backbone here whitens has numbers (1,280 of
     MixtureStatistics). More would change the directions by little, and on large data they would
     take longer than the first epoch. Views come in batches of 64, and each round over the items
@@ -202,33 +193,34 @@ def estimate(
     classes are drawn, because a covariance within classes needs several items of a class.
 
     A backbone gets batches (features, lengths, labels); a loss gets the embeddings (N, D) that the
-    network then gives. With recipe.start_at_means the loss's class vectors are turned to the mean
-    directions of these embeddings. Every process of a run does all of it.
+    network then gives. With at_means the loss's class vectors are turned to the mean directions of
+    these embeddings. Every process of a run does all of it.
 
     Args:
         run: Its network and loss learn.
-        recipe: Says how items are read and augmented.
-        items: The N training items.
-        labels: Their class numbers (N,).
+        views: Of the training items.
+        compute: How they are read.
+        num_views: Of every item.
+        at_means: Whether the class vectors start at mean directions.
+        seed: Of the draws.
         network: False where the network's constants came with its weights.
         loss: False where the loss's did.
     """
     of_backbone = getattr(run.embedder.backbone, "estimate", None) if network else None
     of_loss = run.loss.estimate if loss and isinstance(run.loss, Estimated) else None
-    at_means = loss and recipe.start_at_means
+    at_means = loss and at_means
     if of_backbone is None and of_loss is None and not at_means:
         return
-    # other random numbers than the training views
-    views = views_of(recipe, items, labels, seed=recipe.seed + 1_000_003)
-    sampling, num_batches = _batches_of_estimate(labels, recipe.estimate_views)
+    labels = views.labels
+    sampling, num_batches = _batches_of_estimate(labels, num_views)
 
     def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        order = draws(labels, sampling, seed=recipe.seed, start=0, stop=num_batches)
-        loader = loader_of(views, order, recipe.compute, run.device, seed=recipe.seed)
+        order = draws(labels, sampling, seed=seed, start=0, stop=num_batches)
+        loader = loader_of(views, order, compute, run.device, seed=seed)
         what = "learning constants of the data"
         for batch, _ in tracked(loader, what, total=num_batches):
             if batch is not None:
-                batch = on_device(batch, run.device, recipe.compute)
+                batch = on_device(batch, run.device, compute)
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 
@@ -236,7 +228,7 @@ def estimate(
     if of_backbone is not None:
         of_backbone(batches(sampling))
     if of_loss is not None or at_means:
-        embeddings, classes = _embedded(run, batches(Sampling(sampling.batch_size)), recipe.seed)
+        embeddings, classes = _embedded(run, batches(Sampling(sampling.batch_size)), seed)
         if of_loss is not None:
             of_loss(embeddings)
         if at_means:

@@ -35,6 +35,7 @@ from likeness.toolkit.models.embedder import TorchEmbedder, in_torch, pick_devic
 from likeness.toolkit.models.loaded import Loaded, ReadParts
 from likeness.toolkit.models.parts import without_weights
 from likeness.toolkit.parallel.distributed import embed_all
+from likeness.toolkit.training.listed import Data, list_by
 from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
 from likeness.toolkit.vmf.precision import unit
 from likeness.toolkit.vmf.sampling import sample
@@ -168,17 +169,17 @@ def settings_of(measure: Measure | None) -> list[Settings]:
     return [measure] if validation is None else [validation, measure]
 
 
-def items_of(settings: Settings, data: Path) -> dict[str, Items]:
+def items_of(settings: Settings, data: Data) -> dict[str, Items]:
     """The items that a classification or retrieval takes, by the field that lists them: "items",
     and "calibrate_on" where it is given. Errors are the listing's.
     """
-    listed = {"items": Items.of(settings.items(data))}
+    listed = {"items": Items.of(list_by(settings.items, data))}
     if isinstance(settings, Classification) and settings.calibrate_on is not None:
-        listed["calibrate_on"] = Items.of(settings.calibrate_on(data))
+        listed["calibrate_on"] = Items.of(list_by(settings.calibrate_on, data))
     return listed
 
 
-def check_items(settings: Settings, data: Path, classes: Sequence[str]) -> None:
+def check_items(settings: Settings, data: Data, classes: Sequence[str]) -> None:
     """Refuse before training on `classes` what a classification or retrieval would refuse after
     hours of it: missing or damaged split files, and labels.
 
@@ -202,14 +203,14 @@ def refuse_trained(labels: Iterable[str], classes: Iterable[str]) -> None:
         )
 
 
-def measure_items(model: Model, data: Path, settings: Settings) -> PerItem:
+def measure_items(model: Model, data: Data, settings: Settings) -> PerItem:
     """Measure a model by classification or retrieval, whichever the settings are of."""
     if isinstance(settings, Classification):
         return classification(model, data, settings)
     return retrieval(model, data, settings)
 
 
-def classification(model: Model, data: Path, settings: Classification) -> PerItem:
+def classification(model: Model, data: Data, settings: Classification) -> PerItem:
     """Measure closed-set classification, where the labels of the items are training classes.
 
     Probabilities are those of the loss, without any margin: its posterior(z) where it has one,
@@ -231,7 +232,7 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
     Raises:
         LikenessError: Labels are no training classes, or the loss has no class vectors.
     """
-    tested = Items.of(settings.items(data))
+    tested = Items.of(list_by(settings.items, data))
     labels = _numbers(tested, model.classes)
     z = model.embed(tested)
     logits = _logits(model, z)
@@ -244,7 +245,7 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
         "predicted": predicted.astype(np.float64),
     }
     if settings.calibrate_on is not None:
-        held_out = Items.of(settings.calibrate_on(data))
+        held_out = Items.of(list_by(settings.calibrate_on, data))
         held_out_logits = _logits(model, model.embed(held_out))
         try:
             temperature = fit_temperature(held_out_logits, _numbers(held_out, model.classes))
@@ -257,7 +258,7 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
     return _per_item(model, tested, columns, None, "items", z, model.classes)
 
 
-def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
+def retrieval(model: Model, data: Data, settings: Retrieval) -> PerItem:
     """Measure retrieval, where each item searches all others.
 
     With num_samples = S > 0, embeddings that are distributions (VMF) get the expected metrics of
@@ -289,7 +290,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
             "by cosine; leave it out, or set num_samples to 0"
         )
     compared = "cosine" if drawn else settings.similarity or model.similarity
-    tested = Items.of(settings.items(data))
+    tested = Items.of(list_by(settings.items, data))
     names, labels = label_numbers(tested)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
@@ -313,12 +314,12 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
-def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
+def run_test(recipe: Recipe, out: Path, data: Data) -> PerItem:
     """Apply the recipe's measure, a classification or retrieval, to the model in `out`, a finished
     run, and keep what it measured as out/test.npz.
     """
     assert isinstance(recipe.measure, (Classification, Retrieval))
-    chosen = replace(recipe, frontend=of_data(recipe.frontend, data))
+    chosen = replace(recipe, frontend=of_data(recipe.frontend, Path(data)))
     measured = measure_items(load_model(out, chosen), data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured

@@ -31,8 +31,8 @@ from likeness.toolkit.models.parts import describe
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
-from likeness.toolkit.training.loading import check_held_out, views_of
-from likeness.toolkit.training.recipe import Recipe, Verification, check, of_data
+from likeness.toolkit.training.listed import Data, list_by
+from likeness.toolkit.training.recipe import Compute, Parallel, Recipe, Verification, check, of_data
 from likeness.toolkit.training.tuning import LoRA
 
 # All numbers of a recipe are at least 0, and these at least 1.
@@ -45,7 +45,7 @@ class Plan:
 
     Attributes:
         recipe: What is trained, and how.
-        data: The folder of the data set.
+        data: The data set.
         items: The N items that are trained on.
         classes: Their labels, sorted.
         labels: (N,), the place of each item's label among the classes.
@@ -58,7 +58,7 @@ class Plan:
     """
 
     recipe: Recipe
-    data: Path
+    data: Data
     items: Items
     classes: tuple[str, ...]
     labels: Index
@@ -77,26 +77,14 @@ class Plan:
             listed += measure.items_of(settings, self.data).values()
         return Items.of(chain.from_iterable(listed))
 
-    def read_held_out(self) -> None:
-        """Read every held-out item once, so that none is found to be unreadable after hours.
 
-        It takes as long as one evaluation spends on reading, so `start` does it after everything
-        that refuses at once. All processes share the work.
-
-        Raises:
-            LikenessError: Items that cannot be read, counted.
-        """
-        workers = self.recipe.compute.workers
-        check_held_out(self.held_out(), self.recipe.read, workers=workers)
-
-
-def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> Plan:
+def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> Plan:
     """Check a recipe's settings, and then list and check what it trains on and is measured on.
 
     Args:
         recipe: What is trained, and how. The plan's recipe has settings that follow from the
             data, too. If the data cannot fill its batches, it has the largest that they can fill.
-        data: The folder of the data set.
+        data: The data set, perhaps with its items.
         items: What is trained on, instead of the recipe's own items.
 
     Returns:
@@ -107,24 +95,31 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
             the processes of the run disagree about them.
     """
     check_settings(recipe)
-    recipe = replace(recipe, frontend=of_data(recipe.frontend, data))
+    recipe = replace(recipe, frontend=of_data(recipe.frontend, Path(data)))
     with step("listing the data"):
-        items = Items.of(recipe.items(data) if items is None else items)
+        items = Items.of(list_by(recipe.items, data) if items is None else items)
         check_unique(items, "items")
         classes, labels = label_numbers(items)
     recipe = replace(recipe, sampling=fitted(labels, recipe.sampling))
-    _check_rows(recipe)
+    _check_rows(recipe.sampling.batch_size, recipe.compute, recipe.parallel)
     description = describe(recipe)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
         with step("listing the trials"):
-            trials = recipe.measure.trials(data)
+            trials = list_by(recipe.measure.trials, data)
         _check_trials(trials, classes)
     for settings in measure.settings_of(recipe.measure):
         measure.check_items(settings, data, classes)
     reading_for(recipe.read)
-    views = views_of(recipe, items, labels, seed=recipe.seed)
+    views = Views(
+        items,
+        labels,
+        reading_for(recipe.train_read or recipe.read, recipe.augment),
+        recipe.augment,
+        seed=recipe.seed,
+        cache=recipe.compute.cache,
+    )
     views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
     if recipe.mask is not None:  # and so may a mask
         recipe.mask(torch.zeros(1, 1, 1), torch.ones(1))
@@ -138,14 +133,14 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     return Plan(recipe, data, items, classes, labels, shards, views, trials, description, summed)
 
 
-def _check_rows(recipe: Recipe) -> None:
+def _check_rows(size: int, compute: Compute, parallel: Parallel) -> None:
     """Refuse batches that are too small for the pieces and processes of a run."""
-    size, pieces = recipe.sampling.batch_size, distributed.world()
-    least = least_rows(recipe.compute, recipe.parallel)
+    pieces = distributed.world()
+    least = least_rows(compute, parallel)
     if size // pieces < least:
         raise LikenessError(
             f"a batch of {size} items gives each of {pieces} processes {size // pieces} of them, "
-            f"and compute.accumulate={recipe.compute.accumulate} needs {least}; raise "
+            f"and compute.accumulate={compute.accumulate} needs {least}; raise "
             "sampling.batch_size, lower compute.accumulate, or start fewer processes"
         )
 
@@ -196,7 +191,7 @@ def check_settings(recipe: Recipe) -> None:
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
     check_sampling(recipe.sampling)
-    _check_rows(recipe)
+    _check_rows(recipe.sampling.batch_size, recipe.compute, recipe.parallel)
     for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
         if similarity:
             check_similarity(similarity)

@@ -1,7 +1,7 @@
 """start(): from a plan to a run that can take its next step, built anew or restored."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import run as runs
 from likeness.toolkit.training._finite import not_finite
 from likeness.toolkit.training.build import build, thaw
-from likeness.toolkit.training.loading import estimate
+from likeness.toolkit.training.loading import check_held_out, estimate
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run, is_finished, load_run
@@ -96,11 +96,20 @@ def start(
             initial = distributed.on_all(lambda: read_initial(recipe.init))
         taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
-        planned.read_held_out()
+        check_held_out(planned.held_out(), recipe.read, workers=recipe.compute.workers)
     distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
-        estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
-    thaw(run, recipe)
+        estimate(
+            run,
+            replace(planned.views, seed=recipe.seed + 1_000_003),  # other views than the first
+            recipe.compute,
+            num_views=recipe.estimate_views,
+            at_means=recipe.start_at_means,
+            seed=recipe.seed,
+            network=not fine_tunes,
+            loss=not taken,
+        )
+    thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
     return run
 
 

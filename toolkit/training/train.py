@@ -16,8 +16,10 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.parallel import distributed, spread
+from likeness.toolkit.training._finite import Watch
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
+from likeness.toolkit.training.listed import Data
 from likeness.toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
@@ -82,7 +84,7 @@ def step(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 def fit(
     recipe: Recipe,
     *,
-    data: Path,
+    data: Data,
     out: Path,
     resume: bool = False,
     loggers: Sequence[str] = (),
@@ -99,7 +101,7 @@ def fit(
 
     Args:
         recipe: What is trained, and how.
-        data: The folder of the data set.
+        data: The data set, perhaps with its items.
         out: The run's folder: checkpoints, log.jsonl and recipe.json.
         resume: Whether to go on from the checkpoint in `out`.
         loggers: "tensorboard" and "wandb", which get the numbers of log.jsonl as well.
@@ -127,7 +129,13 @@ def fit(
         planned = plan(recipe, data, items=items)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
-            say(_overview(run, planned), error=True)
+            schedule, batch_size = planned.recipe.schedule, planned.recipe.sampling.batch_size
+            processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
+            say(
+                f"{len(planned.items)} items of {len(planned.classes)} classes, {_size(run)}, "
+                f"{schedule.steps} steps of {batch_size} items on {run.device.type}{processes}",
+                error=True,
+            )
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
@@ -161,7 +169,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
             return
         run.embedder.train()
         for batch in keeper.batches(loader):
-            thaw(run, recipe)
+            thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
             rate = _set_rate(run, recipe)
             # margins and annealings that move
             if isinstance(run.loss, Scheduled):
@@ -177,21 +185,21 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                     loss = step(run, batch, recipe)
                 assert not loss.ndim, "the loss is not one number"
                 assert loss.requires_grad, "the loss has no gradient"
-                _descend(run, recipe, loss, keeper, rate)
+                _descend(run, loss, keeper.watch, rate, recipe.optim.grad_clip)
             run.step += 1
             if keeper.after_step(rate):
                 break
     keeper.report()
 
 
-def _descend(run: Run, recipe: Recipe, loss: Tensor, keeper: Keeper, rate: float) -> None:
+def _descend(run: Run, loss: Tensor, watch: Watch, rate: float, grad_clip: float) -> None:
     """Change the weights by the loss's gradients, once these were seen to be finite."""
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     spread.average_gradients(run.loss, run.layout)
-    if recipe.optim.grad_clip:
+    if grad_clip:
         run.scaler.unscale_(run.optimizer)
-        spread.clip_gradients(run.trained, recipe.optim.grad_clip, run.loss, run.layout)
-    keeper.watch.add(run.step, rate, loss)
+        spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
+    watch.add(run.step, rate, loss)
     run.scaler.step(run.optimizer)
     run.scaler.update()
 
@@ -206,14 +214,9 @@ def _set_rate(run: Run, recipe: Recipe) -> float:
     return recipe.optim.lr * factor
 
 
-def _overview(run: Run, planned: Plan) -> str:
-    """One line on what is trained on what."""
-    schedule, batch_size = planned.recipe.schedule, planned.recipe.sampling.batch_size
+def _size(run: Run) -> str:
+    """The parameters of the network, and how many of them are trained."""
     size = sum(parameter.numel() for parameter in run.embedder.parameters())
     trained = sum(value.numel() for value in run.embedder.parameters() if value.requires_grad)
     part = f" ({trained:,} of them trained)" if trained < size else ""
-    processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
-    return (
-        f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters{part}, "
-        f"{schedule.steps} steps of {batch_size} items on {run.device.type}{processes}"
-    )
+    return f"{size:,} parameters{part}"

@@ -19,7 +19,7 @@ from likeness.eval.items import remote
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items
-from likeness.eval.items.presence import refuse_missing_files
+from likeness.eval.items.remote import refuse_missing_files
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.toolkit.data.images import encode

@@ -251,7 +251,7 @@ def test_a_change_that_fails_within_leaves_the_old(kind: str, place: Place) -> N
 SHARING = """
 import sys
 import numpy as np
-from likeness.eval.types import Embeddings
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.toolkit.gallery.gallery import open_gallery
 where, mine = sys.argv[1], int(sys.argv[2])
 meta = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}

@@ -1,0 +1,42 @@
+"""The functions that a value passes through are no more than they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+# From the command and from Python: at most so many functions, in so many files.
+BOUNDS = {
+    "a wav path of `verify`": ((20, 11), (15, 7)),
+    "a trial list of `score`": ((20, 9), (15, 6)),
+    "`--far` of `evaluate`": ((36, 10), (21, 7)),
+    "a batch to its loss": ((57, 23), (57, 23)),
+    "an override of `train`": ((51, 23), (42, 20)),
+}
+
+
+@pytest.fixture(scope="module")
+def ways(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("ways")
+
+
+def test_a_function_receives_what_it_is_given_or_holds(ways: ModuleType) -> None:
+    is_path = ways.text_is("a.wav")
+    assert ways.holds(Path("a.wav"), is_path)
+    assert ways.holds({"files": [("a.wav", 1)]}, is_path)
+    assert not ways.holds({"a.wav": 1}, is_path)
+    assert not ways.holds("b/a.wav", is_path)
+
+
+def test_ways_are_no_longer_than_they_were(ways: ModuleType, tmp_path: Path) -> None:
+    sizes = {
+        value: tuple(map(ways.size_of, both)) for value, both in ways.measure(tmp_path).items()
+    }
+    assert sizes.keys() == BOUNDS.keys() == ways.WANTED.keys()
+    for value, bounds in BOUNDS.items():
+        for (functions, files), (most, most_files) in zip(sizes[value], bounds, strict=True):
+            assert 0 < functions <= most, value
+            assert files <= most_files, value

@@ -1,0 +1,62 @@
+"""The data of a run, listed once for all parts of its recipe."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from likeness.eval.items.items import Items
+
+_LISTING = ("modality", "columns", "label", "root")
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Data with all of its items, so that no part of a recipe walks the folder again.
+
+    Attributes:
+        path: The folder, list or table.
+        items: All of its items.
+        listing: The settings by which they were listed.
+    """
+
+    path: Path
+    items: Items
+    listing: Mapping[str, Any]
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+Data = Path | Listed
+
+
+def listing_of(part: Any) -> dict[str, Any] | None:
+    """Return the settings by which a part of a recipe lists whatever a person has.
+
+    None for a part that lists a data set of its own: it has no parameter `every`, which takes all
+    items of the data.
+    """
+    parameters = inspect.signature(part).parameters
+    if "every" not in parameters:
+        return None
+    return {name: parameters[name].default for name in _LISTING}
+
+
+def list_by(part: Any, data: Data) -> Any:
+    """Return what a part of a recipe lists of the data.
+
+    Args:
+        part: part(data), such as the items or the trials of a recipe.
+        data: The data. Items that are listed already are handed on, if the part would list the
+            same.
+    """
+    if isinstance(data, Listed) and listing_of(part) == data.listing:
+        return part(data.path, every=data.items)
+    return part(Path(data))
