@@ -9,6 +9,7 @@ Example:
     0.3333333333333333
 """
 
+from likeness.eval.intervals import per_item as per_item
 from likeness.eval.intervals.bootstrap import bounds as bounds
 from likeness.eval.intervals.bootstrap import bounds_of as bounds_of
 from likeness.eval.intervals.bootstrap import drawn_from as drawn_from

@@ -5,7 +5,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.ranks import Counts
@@ -101,6 +100,8 @@ def agreement(labels: Sequence[str], clusters: Counts) -> dict[str, float]:
     _, label = np.unique(np.array(labels, dtype=str), return_inverse=True)
     alone = clusters.max(initial=0) + 1 + np.arange(len(clusters))
     _, cluster = np.unique(np.where(clusters == 0, alone, clusters), return_inverse=True)
+    from scipy.sparse import coo_array  # slow to import, needed here only
+
     table = coo_array((np.ones(len(label)), (cluster, label))).tocsr()
     both = np.asarray(table[cluster, label]).ravel()
     precision = float((both / np.bincount(cluster)[cluster]).mean())

@@ -4,7 +4,7 @@ with intervals over classes, as results and as a table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from likeness.eval.intervals import bootstrap, uncertainty
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.results import Result, table, with_bounds
 from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
@@ -35,13 +36,12 @@ class RetrievalSettings:
     """How queries search and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
-            that the meta of the queries names, or for cosine where it names none.
-        ks: K of recall@K.
-        level: Share of the resamples that an interval spans.
+        similarity: As in `likeness.eval.scoring.settings.Scoring`.
+        ks: A K of recall@K; there may be several.
+        level: The share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the classes of the queries; 0 leaves the
             intervals out.
-        seed: Of the draws.
+        seed: The seed of the draws.
         quality: "norm", or a number for the id of each query, higher for queries to be trusted
             more. The R-AUROC then measures how well it says which queries are answered wrongly, see
             `likeness.eval.intervals.uncertainty`. None leaves it out.
@@ -56,11 +56,11 @@ class RetrievalSettings:
     """
 
     similarity: str | None = None
-    ks: Sequence[int] = (1, 2, 4, 8)
+    ks: Annotated[Sequence[int], Option("--k")] = (1, 2, 4, 8)
     level: float = 0.95
-    num_resamples: int = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000
     seed: int = 0
-    quality: Quality | None = None
+    quality: Annotated[Quality | None, Option(is_typed=False)] = None
 
     def __post_init__(self) -> None:
         freeze_numbers(self, "ks")

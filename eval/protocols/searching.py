@@ -1,19 +1,29 @@
 """Identify, retrieve, cluster: embeddings are searched or grouped, of files or in memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Annotated, Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import labels_of
-from likeness.eval.formats.values import File, Names, digests_of, embeddings_of, files_in, names_of
+from likeness.eval.formats.values import (
+    File,
+    Names,
+    digests_of,
+    embeddings_of,
+    files_in,
+    names_of,
+    quality_of,
+)
 from likeness.eval.formats.writing import write_rows
 from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.clustering import Method, agreement
 from likeness.eval.metrics.clustering import cluster as cluster_rows
 from likeness.eval.metrics.ranks import Counts
+from likeness.eval.option import Option
 from likeness.eval.protocols.identification import IdentificationSettings, Identified
 from likeness.eval.protocols.identification import identify as identify_values
 from likeness.eval.protocols.retrieval import RetrievalSettings, Retrieved
@@ -106,22 +116,21 @@ class SearchEvaluation:
 
 
 def identify(
-    gallery: File | Embeddings,
-    probes: File | Embeddings,
+    gallery: Annotated[File | Embeddings, Option(path="file")],
+    probes: Annotated[File | Embeddings, Option(path="file")],
     settings: IdentificationSettings | None = None,
     *,
-    gallery_subjects: Names | None = None,
-    probe_subjects: Names | None = None,
+    gallery_subjects: Annotated[Names | None, Option(path="file")] = None,
+    probe_subjects: Annotated[Names | None, Option(path="file")] = None,
 ) -> SearchEvaluation:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
     Args:
-        gallery: embeddings to search in, or a file of them.
-        probes: embeddings to search for.
+        gallery: the embeddings to search in.
+        probes: the embeddings to search for.
         settings: what is measured and by which rule.
-        gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
-            the first folder of the ids.
-        probe_subjects: the same of the probes.
+        gallery_subjects: lines `id subject`, or a mapping (default: the first folder of the ids).
+        probe_subjects: lines `id subject`, or a mapping (default: the first folder of the ids).
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -150,22 +159,26 @@ def identify(
 
 
 def retrieve(
-    embeddings: File | Embeddings,
-    labels: Names | None = None,
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
+    labels: Annotated[Names | None, Option(path="file")] = None,
     settings: RetrievalSettings | None = None,
     *,
-    gallery: File | Embeddings | None = None,
-    gallery_labels: Names | None = None,
+    gallery: Annotated[File | Embeddings | None, Option(path="file")] = None,
+    gallery_labels: Annotated[Names | None, Option(path="file")] = None,
+    quality: Annotated[
+        Literal["norm"] | File | Mapping[str, float] | None, Option(metavar="norm|FILE")
+    ] = None,
 ) -> SearchEvaluation:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
     Args:
-        embeddings: the queries, or a file of them.
-        labels: the class of each id, as an `id label` list or a mapping. By default the first
-            folder of the ids.
+        embeddings: the embeddings of the queries, each of which searches all others, or the
+            gallery.
+        labels: lines `id label`, or a mapping (default: the first folder of the ids).
         settings: what is measured and by which rule.
-        gallery: embeddings that are searched instead of the queries themselves.
-        gallery_labels: the class of each id of the gallery; by default `labels`.
+        gallery: the embeddings to search in, instead of the queries themselves.
+        gallery_labels: the same of the gallery (default: those of the queries).
+        quality: as in `likeness.eval.protocols.evaluation.evaluate`.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -184,17 +197,20 @@ def retrieve(
     queries, of_queries = embeddings_of(embeddings), names_of(labels)
     searched = None if gallery is None else embeddings_of(gallery)
     of_gallery = names_of(gallery_labels)
+    settings = settings or RetrievalSettings()
+    if quality is not None:
+        settings = replace(settings, quality=quality_of(quality))
     measured = retrieve_values(
         queries,
         of_queries,
-        settings or RetrievalSettings(),
+        settings,
         gallery=searched,
         gallery_labels=of_gallery,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
         labels_from=Path(labels).name if isinstance(labels, str | PathLike) else "",
     )
     labelled = None if searched is None else (searched, of_gallery or of_queries)
-    files = files_in(embeddings, labels, gallery, gallery_labels)
+    files = files_in(embeddings, labels, gallery, gallery_labels, quality)
     return SearchEvaluation(measured, (queries, of_queries), labelled, files)
 
 
@@ -287,10 +303,10 @@ class Clusters:
 def cluster(
     embeddings: File | Embeddings,
     *,
-    threshold: float | None = None,
-    num_clusters: int | None = None,
+    threshold: Annotated[float | None, Option(is_typed=False)] = None,
+    num_clusters: Annotated[int | None, Option(least=1)] = None,
     method: Method = "agglomerative",
-    source: str = "",
+    source: Annotated[str, Option(is_typed=False)] = "",
 ) -> Clusters:
     """Group items that are alike: how many subjects are there, and which item is whose?
 
@@ -299,8 +315,8 @@ def cluster(
         threshold: Two clusters are joined if the mean score of their members is at least this,
             such as `model.thresholds.at(0.01).value`.
         num_clusters: How many clusters there are, in place of a threshold.
-        method: "agglomerative", by average linkage; or "hdbscan", which needs neither of both and
-            leaves out what belongs to no dense group.
+        method: agglomerative joins by average linkage; hdbscan needs neither threshold nor number,
+            and leaves out what belongs to no dense group.
         source: Where the threshold comes from, as the page will say it.
 
     Returns:

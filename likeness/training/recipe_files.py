@@ -16,7 +16,7 @@ SHARED = "_shared.py"  # what the recipes of one folder share
 
 def folder() -> Path:
     """The folder that holds MODALITY/NAME.py, and the recipes of no modality."""
-    return (Path(__file__).parent / "recipes").resolve()
+    return (Path(__file__).parents[1] / "recipes").resolve()
 
 
 def names() -> list[str]:
