@@ -37,6 +37,7 @@ def score(
         write_scores(out, trials, fused)
         say(f"{len(fusion.systems)} systems fused on {len(trials)} trials in {out}")
         return
+    fused_by.refuse_idle("without --fusion", "SCORES")
     scored_by.refuse_others()
     if "--cohort" not in scored_by:
         scored_by.refuse_idle("without --cohort", "--norm", "--top-n")
