@@ -141,7 +141,7 @@ def command_page() -> str:
     lines = ["# The command line", "", "This is what `likeness COMMAND --help` prints.", ""]
     commands: list[tuple[str, Any]] = []
     for name in sorted(group.commands):
-        command = group.commands[name]
+        command = group.get_command(None, name)
         commands.append((name, command))
         commands += [
             (f"{name} {sub}", getattr(command, "commands", {})[sub])

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
 from likeness.eval.metrics.system import VerificationSettings
+from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
@@ -195,30 +196,33 @@ def _score_all(
 
 
 def bench(
-    models: Sequence[str | Path],
-    trials: File | Trials,
-    conditions: Sequence[str] = (),
+    models: Annotated[Sequence[str | Path], Option("--model", metavar="TEXT")],
+    trials: Annotated[File | Trials, Option(path="file")],
+    conditions: Annotated[Sequence[str], Option(separator=",")] = (),
     *,
     root: str | Path | None = None,
-    subjects: Names | None = None,
-    groups: Names | Sequence[Names] | None = None,
-    far: Far = 0.01,
+    subjects: Annotated[Names | None, Option(path="file")] = None,
+    groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
+    far: Annotated[Far, Option(metavar="RATE")] = 0.01,
     both_sides: bool = False,
-    num_resamples: int = 1000,
+    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000,
 ) -> Bench:
     """Measure models on the same trials under conditions, such as codecs, noise and rooms.
 
     Args:
-        models: MODEL texts, as `likeness.load` takes them, of one modality.
-        trials: labelled trials, as a list or Trials.
-        conditions: such as "mp3" and "noise20". The items as they are come first in any case.
+        models: a model, as `likeness.load` takes it; all are of one modality, and the others are
+            compared with the first.
+        trials: the trial list with labels, or Trials.
+        conditions: what is done to the test side: mp3, ogg, opus, 8khz, noise20 (dB below),
+            reverb0.5 (s), quiet20 (dB less); of pictures jpeg30 (quality), blur2 and small32
+            (pixels), dark30 (%), mirror. The items as they are come first in any case.
         root: the folder that the ids of the trials, which are paths, start from.
-        subjects: the subject of each id, as for `likeness.evaluate`.
-        groups: as for `likeness.evaluate`, such as "items.csv:room". The trials are split by the
+        subjects: as in `likeness.eval.protocols.verification.evaluate`.
+        groups: as in `likeness.eval.protocols.verification.evaluate`. The trials are split by the
             groups of both sides as well.
         far: the false-accept rate of the stored threshold at which FAR and FRR are measured.
         both_sides: whether the enrolment side is damaged as well as the test side.
-        num_resamples: draws of the bootstrap over subjects.
+        num_resamples: draws of the bootstrap over subjects; 0 leaves the intervals out.
 
     Returns:
         The results; print them to see the table.

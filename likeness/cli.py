@@ -1,95 +1,83 @@
 """The `likeness` command: which commands there are, their help, and how they start and end.
 
-The command NAME stands in likeness/commands/NAME.py, which holds its options and its work. Whatever
+The command NAME stands in likeness/commands/NAME.py, which is imported when it is typed. Whatever
 is slow to import is imported there inside the functions that use it, so that `--help` is quick and
 files are scored without torch.
 """
 
+import importlib
 import os
 import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, cast
 
 import typer
 
-from likeness.commands import (
-    align,
-    bench,
-    check,
-    compare,
-    demo,
-    embed,
-    evaluate,
-    export,
-    fit,
-    gallery,
-    identify,
-    lists,
-    prepare,
-    recipes,
-    reproduce,
-    retrieve,
-    score,
-    serve,
-    threshold,
-    train,
-    verify,
-)
-from likeness.commands.options import app
 from likeness.errors import one_sentence
-from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import help_columns, say, shown
 
 GROUPS = {  # of commands, in the order of --help
-    "Start": (demo, recipes, prepare),
-    "Data": (check, lists, align),
-    "Train": (train, compare, reproduce),
-    "Measure": (embed, score, fit, evaluate, bench, identify, retrieve),
-    "Use": (verify, gallery, threshold, export, serve),
+    "Start": ("demo", "recipes", "prepare"),
+    "Data": ("check", "lists", "align"),
+    "Train": ("train", "compare", "reproduce"),
+    "Measure": ("embed", "score", "fit", "evaluate", "bench", "identify", "retrieve"),
+    "Use": ("verify", "gallery", "threshold", "export", "serve"),
 }
-_OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written
-# commands that go on with what is there
-_RESUME = ("train", "compare", "reproduce", "demo", "align")
+COMMANDS = [name for names in GROUPS.values() for name in names]
 # What stands for a value in help, by its type.
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 # ClickException: of click, or of the copy of it that newer versions of typer hold
 _USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
+_SETTINGS: dict[str, Any] = {
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
 
 
-class _Groups(typer.core.TyperGroup):
-    """The command line, whose help lists the commands by what they are for."""
+class _Lazy(typer.core.TyperGroup):
+    """The command line, which imports a command when it is typed, and lists all by their use."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)  # whose names may be suggested
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return command_of(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, modules in GROUPS.items():
-            names = [name_of(module) for module in modules]
+        for title, names in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].short_help) for name in names])
+                formatter.write_dl([(name, summary_of(name)) for name in names])
 
 
-def name_of(module: ModuleType) -> str:
-    """The name of the command of a module of likeness/commands."""
-    return module.__name__.rpartition(".")[2]
+def summary_of(name: str) -> str:
+    """The first sentence of a command's docstring, which is read without importing it."""
+    text = Path(__file__).with_name("commands").joinpath(f"{name}.py").read_text("utf-8")
+    docstring = re.search(rf'^def {name}\(.*?"""(.+?)(?:\n\n|""")', text, re.DOTALL | re.MULTILINE)
+    assert docstring is not None, name
+    return _first_sentence(docstring[1])
 
 
-app.add_typer(fit.app)
-app.add_typer(gallery.app)
-_common = typer.Typer(add_completion=False)
+def command_of(name: str) -> Any:
+    """A command, as typer makes it of what its module defines; several are a group."""
+    module = importlib.import_module(f"likeness.commands.{name}")
+    from likeness.commands._signature import Command
 
-
-@_common.command()
-def _of_outputs(
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-) -> None:
-    """The option that every command has which writes files and does not resume."""
-
-
-_FORCE = typer.main.get_command(_common).params
+    defined = {key: each for key, each in vars(module).items() if isinstance(each, Command)}
+    app = typer.Typer(
+        name=name, add_completion=False, no_args_is_help=len(defined) > 1, **_SETTINGS
+    )
+    if len(defined) > 1:
+        app.callback()(getattr(module, name))
+    for key, each in defined.items():
+        app.command(key.removesuffix("_"), **each.details)(each.run)
+    command = typer.main.get_command(app)
+    _complete(command)
+    return command
 
 
 def _print_version(asked: bool) -> None:
@@ -100,7 +88,13 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(cls=_Groups)
+def whole_command() -> Any:
+    """The command line, with help that is laid out for people."""
+    app = typer.Typer(name="likeness", cls=_Lazy, no_args_is_help=True, **_SETTINGS)
+    app.callback()(likeness)
+    return typer.main.get_command(app)
+
+
 def likeness(
     version: Annotated[
         bool,
@@ -117,28 +111,20 @@ def likeness(
     """
 
 
-def whole_command() -> typer.core.TyperGroup:
-    """The command line, with help that is laid out for people."""
-    group = cast(typer.core.TyperGroup, typer.main.get_command(app))
-    _complete(group)
-    return group
+def _first_sentence(text: str) -> str:
+    return re.sub(r"(?<=[.?]) .*", "", " ".join(text.split("\n\n")[0].split()))
 
 
 def _complete(command: Any) -> None:
     """Complete what typer makes of a command, and of those below it."""
     # Without a text of its own, a command's help would be cut to the width of the terminal.
-    first = " ".join((command.help or "").split("\n\n")[0].split())
-    command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
+    command.short_help = _first_sentence(command.help or "")
     for parameter in command.params:
         parameter.metavar = parameter.metavar or _metavar(parameter)
         if parameter.param_type_name == "argument":
             _show_plainly(parameter)
     for below in getattr(command, "commands", {}).values():
         _complete(below)
-        if below.callback and not hasattr(below, "commands"):
-            if below.name not in _RESUME and _OUTPUTS & {each.name for each in below.params}:
-                below.params += _FORCE
-            below.callback = partial(_checked, below.callback)
 
 
 def _metavar(parameter: Any) -> str | None:
@@ -160,42 +146,6 @@ def _show_plainly(argument: Any) -> None:
     word = argument.metavar if argument.required else f"[{argument.metavar}]"
     argument.display_type_rich = lambda ctx: ""
     argument.get_usage_pieces = lambda ctx: [word]
-
-
-def _checked(run: Callable[..., None], force: bool = True, **options: Any) -> None:
-    """Run a command, unless an output would replace one of the files that it reads, or any file
-    without --force.
-    """
-    for name in sorted(_OUTPUTS & options.keys()):
-        out = options[name]
-        if not isinstance(out, Path):
-            continue
-        written = [place for place in _written(out) if place.is_file()]
-        inputs = [
-            read
-            for other, value in options.items()
-            for read in (value if isinstance(value, list | tuple) else [value])
-            if other != name and isinstance(read, Path | str) and os.path.isfile(read)
-        ]
-        for place in written:
-            if any(place.samefile(read) for read in inputs):
-                raise LikenessError(
-                    f"{place} is one of the inputs, and the output would replace it; name another "
-                    "file for the output"
-                )
-            if not force:
-                raise LikenessError(f"{place} exists; --force replaces it, or name another place")
-    run(**options)
-
-
-def _written(out: Path) -> list[Path]:
-    """The files that an output may replace: itself, what is written beside it, or in its folder."""
-    beside = [f"{out.stem}.left-out{out.suffix}", f"{out.name}.origin.json"]
-    beside.append(f"{out.name}.skipped.txt")
-    if out.suffix == ".ark":
-        beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
-    within = ("index.html", "report.json", "items.txt", "trials.txt", "labels.txt")
-    return [out, *map(out.with_name, beside), *(out / name for name in within)]
 
 
 def main(arguments: list[str] | None = None) -> None:

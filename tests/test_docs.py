@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.cli import main, whole_command
+from likeness.cli import command_of, main
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import located, names
@@ -274,7 +274,7 @@ def problem(arguments: list[str], folder: Path) -> str:
                 (folder / name).mkdir()
             else:
                 (folder / name).touch()
-    command: Any = whole_command().commands[arguments[0]]
+    command: Any = command_of(arguments[0])
     with contextlib.chdir(folder):
         try:
             inputs = command.make_context(arguments[0], list(arguments[1:])).params
@@ -289,7 +289,7 @@ def problem(arguments: list[str], folder: Path) -> str:
             chosen = str(inputs.get("variants") or "").split(",")
             for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
                 loaded, _ = load(path + (f":{argument}" if argument else ""))
-                recipes.override(loaded, list(inputs.get("overrides") or []))
+                recipes.override(loaded, list(inputs.get("field_value") or []))
         except (ValueError, OSError) as error:
             return str(error)
     return ""

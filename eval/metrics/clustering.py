@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
@@ -18,6 +17,7 @@ from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import nmi_of
 from likeness.eval.metrics.similarity import matrix as score_matrix
+from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.types import Floats32, check_choice, check_counts
 
@@ -114,10 +114,10 @@ class Clusters:
 def cluster(
     embeddings: File | Embeddings,
     *,
-    threshold: float | None = None,
-    num_clusters: int | None = None,
+    threshold: Annotated[float | None, Option(is_typed=False)] = None,
+    num_clusters: Annotated[int | None, Option(least=1)] = None,
     method: Method = "agglomerative",
-    source: str = "",
+    source: Annotated[str, Option(is_typed=False)] = "",
 ) -> Clusters:
     """Group items that are alike: how many subjects are there, and which item is whose?
 
@@ -131,7 +131,8 @@ def cluster(
         threshold: Two clusters are joined if the mean score of their members is at least this,
             such as `model.thresholds.at(0.01).value`.
         num_clusters: How many clusters there are, in place of a threshold.
-        method: How the clusters are found; "hdbscan" needs neither of both.
+        method: agglomerative joins by average linkage; hdbscan needs neither threshold nor number,
+            and leaves out what belongs to no dense group.
         source: Where the threshold comes from, as the page will say it.
 
     Returns:
@@ -215,6 +216,8 @@ def agreement(labels: Sequence[str], clusters: Counts) -> dict[str, float]:
     _, label = np.unique(np.array(labels, dtype=str), return_inverse=True)
     alone = clusters.max(initial=0) + 1 + np.arange(len(clusters))
     _, cluster = np.unique(np.where(clusters == 0, alone, clusters), return_inverse=True)
+    from scipy.sparse import coo_array  # slow to import, needed here only
+
     table = coo_array((np.ones(len(label)), (cluster, label))).tocsr()
     both = np.asarray(table[cluster, label]).ravel()
     precision = float((both / np.bincount(cluster)[cluster]).mean())

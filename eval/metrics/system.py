@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import Annotated, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,7 @@ from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import with_exact_bounds
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
+from likeness.eval.option import Option
 from likeness.eval.results import Conventions, Result, Terms, with_iso_terms
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
@@ -33,18 +34,18 @@ class VerificationSettings:
     """What `likeness.evaluate` measures and by which rule. Every result names them.
 
     Attributes:
-        p_targets: Priors of a target trial, one minDCF for each.
-        c_miss: Cost of a miss in the DCF.
-        c_fa: Cost of a false accept in the DCF.
-        fars: False-accept rates, one TAR for each.
-        eer_method: How the EER is read off the ROC, see `likeness.eval.metrics.verification.eer`.
-        tar_rule: Which threshold belongs to a FAR, see
+        p_targets: A prior of a target trial for minDCF; there may be several.
+        c_miss: The cost of a miss in the DCF.
+        c_fa: The cost of a false accept in the DCF.
+        fars: A false-accept rate of TAR@FAR; there may be several.
+        eer_method: How the EER is read off the ROC. See `likeness.eval.metrics.verification.eer`.
+        tar_rule: Which threshold belongs to a FAR. See
             `likeness.eval.metrics.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
-        terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
-        level: Share of the resamples that an interval spans.
+        terms: With iso, the FNMR stands beside each TAR, as in ISO/IEC 19795-1.
+        level: The share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
-        seed: Of the draws.
+        seed: The seed of the draws.
 
     Raises:
         LikenessError: A rule is unknown, or a number is outside its range.
@@ -55,16 +56,16 @@ class VerificationSettings:
     likeness.LikenessError: unknown tar_rule 'loose'; choose one of strict, nearest, interpolated
     """
 
-    p_targets: Sequence[float] = (0.01, 0.05)
+    p_targets: Annotated[Sequence[float], Option("--p-target")] = (0.01, 0.05)
     c_miss: float = 1.0
     c_fa: float = 1.0
-    fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
+    fars: Annotated[Sequence[float], Option("--far")] = (1e-1, 1e-2, 1e-3)
     eer_method: verification.EerMethod = "interpolated"
     tar_rule: verification.TarRule = "strict"
     llr: bool = False
     terms: Terms = "likeness"
     level: float = 0.95
-    num_resamples: int = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

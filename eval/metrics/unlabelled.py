@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats
@@ -92,12 +91,14 @@ def estimated_thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> l
 
 def _reached(scores: Floats, far: float, *, nearer: float) -> float:
     """The score that a share of the pairs of different people reaches, by all sorted scores."""
+    from scipy.special import ndtri  # slow to import, needed here only
+
     same, value = 0.0, 1.0
     for _ in range(_ROUNDS):
         others = scores[: round(len(scores) * (1 - same))]
         median = float(np.median(others))
         below = others[others < median] - median
         width = float(np.sqrt(np.mean(below**2)))
-        value = median + _TAIL * float(norm.isf(far)) * width + nearer
+        value = median - _TAIL * float(ndtri(far)) * width + nearer
         same = float(np.clip((scores >= value).mean() - far, 0.0, 0.5))
     return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import NamedTuple, get_args
+from typing import Annotated, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from likeness.eval.metrics.identification import (
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.verification import check_rate
+from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, with_bounds
@@ -57,16 +58,16 @@ class IdentificationSettings:
     """How probes are searched and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
-            that the meta of the embeddings names, or for cosine where it names none.
-        fpirs: False-positive identification rates, one TPIR for each.
-        ranks: K of rank-K.
-        protocol: Open or closed, see `likeness.eval.metrics.identification.RULES`.
-        terms: "iso" gives the FNIR beside each TPIR, as ISO/IEC 19795-1 does.
-        level: Share of the resamples that an interval spans.
+        similarity: As in `likeness.eval.scoring.settings.Scoring`.
+        fpirs: A false-positive identification rate of TPIR; there may be several.
+        ranks: A K of rank-K; there may be several.
+        protocol: With open, the threshold is that of the non-mated probes; closed is the variant of
+            SimPLE and OpenSphere. See `likeness.eval.metrics.identification.RULES`.
+        terms: With iso, the FNIR stands beside each TPIR, as in ISO/IEC 19795-1.
+        level: The share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the subjects of the probes; 0 leaves the
             intervals out.
-        seed: Of the draws.
+        seed: The seed of the draws.
 
     Raises:
         LikenessError: A name is unknown, or a number is outside its range.
@@ -78,12 +79,12 @@ class IdentificationSettings:
     """
 
     similarity: str | None = None
-    fpirs: Sequence[float] = (1e-2, 1e-1)
-    ranks: Sequence[int] = (1, 5, 10)
+    fpirs: Annotated[Sequence[float], Option("--fpir")] = (1e-2, 1e-1)
+    ranks: Annotated[Sequence[int], Option("--rank")] = (1, 5, 10)
     protocol: Protocol = "open"
     terms: report.Terms = "likeness"
     level: float = 0.95
-    num_resamples: int = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -115,24 +116,23 @@ class _Measure(NamedTuple):
 
 
 def identify(
-    gallery: File | Embeddings | Sequence[File | Embeddings],
-    probes: File | Embeddings,
+    gallery: Annotated[File | Embeddings | Sequence[File | Embeddings], Option(path="file")],
+    probes: Annotated[File | Embeddings, Option(path="file")],
     settings: IdentificationSettings | None = None,
     *,
-    gallery_subjects: Names | None = None,
-    probe_subjects: Names | None = None,
+    gallery_subjects: Annotated[Names | None, Option(path="file")] = None,
+    probe_subjects: Annotated[Names | None, Option(path="file")] = None,
 ) -> SearchEvaluation:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
     Args:
-        gallery: embeddings to search in, or a file of them; or several galleries apart, such as G1
-            and G2 of IJB: rank-K pools them, open-set TPIR is the mean over them, and the closed
+        gallery: the embeddings to search in. There may be several galleries apart, such as G1 and
+            G2 of IJB: rank-K pools them, open-set TPIR is the mean over them, and the closed
             protocol merges them.
-        probes: embeddings to search for.
+        probes: the embeddings to search for.
         settings: what is measured and by which rule.
-        gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
-            the first folder of the ids.
-        probe_subjects: the same of the probes.
+        gallery_subjects: lines `id subject`, or a mapping (default: the first folder of the ids).
+        probe_subjects: lines `id subject`, or a mapping (default: the first folder of the ids).
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page. TPIR that needs

@@ -5,6 +5,7 @@ faces and the lists of IJB-B or IJB-C become tables.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digests_of, names_of_files
+from likeness.eval.option import Option
 from likeness.eval.protocols import _ijb as protocol
 from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
@@ -28,6 +30,11 @@ def read_presets(
 ) -> dict[str, protocol.Switches]:
     """The switches of each --preset, by default those of likeness, with the changes of --switch.
 
+    Args:
+        preset: With --ijb: whose conventions are used, a name of docs/reference/protocols.md such
+            as insightface, adaface or opensphere (default: likeness).
+        switch: With --ijb: change one convention, as in keep_norm=false.
+
     Raises:
         LikenessError: As `likeness.eval.protocols._ijb.switches_of`.
     """
@@ -35,22 +42,24 @@ def read_presets(
 
 
 def evaluate_files(
-    scores: Sequence[Path],
-    ijb: Path,
+    scores: Annotated[Sequence[Path], Option("SCORES", path="any")],
+    ijb: Annotated[Path, Option(path="folder")],
     presets: Mapping[str, protocol.Switches],
-    fars: Sequence[float] = (),
-    num_resamples: int = 0,
-    json_file: Path | None = None,
+    fars: Annotated[Sequence[float], Option("--far")] = (),
+    num_resamples: Annotated[int, Option("--resamples", least=0)] = 0,
+    json_file: Annotated[Path | None, Option("--json", path="output")] = None,
 ) -> str:
     """1:1 of an IJB pack from features of its faces.
 
     Args:
-        scores: Files of `likeness embed --ijb`, or any embeddings whose ids are the names of the
-            faces.
-        ijb: The folder of the pack.
+        scores: As in `likeness.eval.protocols.verification.evaluate`. Here they are files of
+            `likeness embed --ijb`, or any embeddings whose ids are the names of the faces.
+        ijb: The folder of IJB-B or IJB-C, whose protocol it is.
         presets: Name -> switches. The table has a column for each file and preset.
-        fars: False-accept rates, one TAR for each; empty stands for those of the protocol.
-        num_resamples: Draws of the interval over subjects, whom the 1:N lists name.
+        fars: As in `likeness.eval.metrics.system.VerificationSettings`. Empty stands for
+            those of the protocol.
+        num_resamples: As in `likeness.eval.metrics.system.VerificationSettings`. The
+            subjects are those that the 1:N lists name.
         json_file: Results in the schema of docs/reference/formats.md.
 
     Returns:
@@ -82,16 +91,19 @@ def evaluate_files(
 
 
 def identify_files(
-    probes: Path,
-    ijb: Path,
+    probes: Annotated[Path, Option(path="file")],
+    ijb: Annotated[Path, Option(path="folder")],
     presets: Mapping[str, protocol.Switches],
-    settings: IdentificationSettings,
-    json_file: Path | None = None,
+    settings: IdentificationSettings | None = None,
+    json_file: Annotated[Path | None, Option("--json", path="output")] = None,
 ) -> str:
     """1:N of an IJB pack from features of its faces: a table for each preset.
 
     Args:
-        probes: As `scores` in `evaluate_files`; so are `ijb`, `presets` and `json_file`.
+        probes: As in `likeness.eval.protocols.identification.identify`.
+        ijb: As in `evaluate_files`.
+        presets: As in `evaluate_files`.
+        json_file: As in `evaluate_files`.
         settings: What is measured; similarity and protocol are those of the switches.
 
     Returns:
@@ -112,7 +124,7 @@ def identify_files(
     tables = []
     for system, switches, pooled in _pooled([probes], files, presets):
         identified = protocol.identification_1_n(
-            system, pooled, galleries, searched, switches, settings
+            system, pooled, galleries, searched, switches, settings or IdentificationSettings()
         )
         results += identified.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())

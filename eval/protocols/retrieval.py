@@ -5,7 +5,7 @@ with intervals over classes, as results and as a table.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
-from likeness.eval.formats.subjects import Names, labels_of, names_of
+from likeness.eval.formats.subjects import Names, labels_of, names_of, quality_by_id
 from likeness.eval.intervals import bootstrap, uncertainty
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, with_bounds
@@ -38,13 +39,12 @@ class RetrievalSettings:
     """How queries search and what is measured.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
-            that the meta of the queries names, or for cosine where it names none.
-        ks: K of recall@K.
-        level: Share of the resamples that an interval spans.
+        similarity: As in `likeness.eval.scoring.settings.Scoring`.
+        ks: A K of recall@K; there may be several.
+        level: The share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the classes of the queries; 0 leaves the
             intervals out.
-        seed: Of the draws.
+        seed: The seed of the draws.
         quality: "norm", or a number for the id of each query, higher for queries to be trusted
             more. The R-AUROC then measures how well it says which queries are answered wrongly, see
             `likeness.eval.intervals.uncertainty`. None leaves it out.
@@ -59,11 +59,11 @@ class RetrievalSettings:
     """
 
     similarity: str | None = None
-    ks: Sequence[int] = (1, 2, 4, 8)
+    ks: Annotated[Sequence[int], Option("--k")] = (1, 2, 4, 8)
     level: float = 0.95
-    num_resamples: int = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000
     seed: int = 0
-    quality: Quality | None = None
+    quality: Annotated[Quality | None, Option(is_typed=False)] = None
 
     def __post_init__(self) -> None:
         freeze_numbers(self, "ks")
@@ -76,22 +76,26 @@ class RetrievalSettings:
 
 
 def retrieve(
-    embeddings: File | Embeddings,
-    labels: Names | None = None,
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
+    labels: Annotated[Names | None, Option(path="file")] = None,
     settings: RetrievalSettings | None = None,
     *,
-    gallery: File | Embeddings | None = None,
-    gallery_labels: Names | None = None,
+    gallery: Annotated[File | Embeddings | None, Option(path="file")] = None,
+    gallery_labels: Annotated[Names | None, Option(path="file")] = None,
+    quality: Annotated[
+        Literal["norm"] | File | Mapping[str, float] | None, Option(metavar="norm|FILE")
+    ] = None,
 ) -> SearchEvaluation:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
     Args:
-        embeddings: the queries, or a file of them.
-        labels: the class of each id, as an `id label` list or a mapping. By default the first
-            folder of the ids.
+        embeddings: the embeddings of the queries, each of which searches all others, or the
+            gallery.
+        labels: lines `id label`, or a mapping (default: the first folder of the ids).
         settings: what is measured and by which rule.
-        gallery: embeddings that are searched instead of the queries themselves.
-        gallery_labels: the class of each id of the gallery; by default `labels`.
+        gallery: the embeddings to search in, instead of the queries themselves.
+        gallery_labels: the same of the gallery (default: those of the queries).
+        quality: as in `likeness.eval.protocols.verification.evaluate`.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -113,17 +117,20 @@ def retrieve(
     searched = None
     if gallery is not None:
         searched = _gallery(rows, embeddings_of(gallery), names_of(gallery_labels) or class_of)
+    settings = settings or RetrievalSettings()
+    if quality is not None:
+        settings = replace(settings, quality=quality_by_id(quality))
     labels_from = "first path component of the ids"
     if labels is not None:
         labels_from = "given mapping" if isinstance(labels, Mapping) else Path(labels).name
     evaluation = _measured(
         queries,
         searched,
-        settings or RetrievalSettings(),
+        settings,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
         labels_from=labels_from,
     )
-    return replace(evaluation, files=files_in(embeddings, labels, gallery, gallery_labels))
+    return replace(evaluation, files=files_in(embeddings, labels, gallery, gallery_labels, quality))
 
 
 @step("measuring")

@@ -9,7 +9,7 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import ColumnNames
@@ -33,6 +33,7 @@ from likeness.eval.metrics.verification import (
     measured_tar,
     sort_scores,
 )
+from likeness.eval.option import Option
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.results import Result, write_results
 from likeness.eval.scoring.origin import Origin, read_origin
@@ -339,42 +340,46 @@ class Evaluation:
 
 
 def evaluate(
-    scores: System | Mapping[str, System] | Sequence[File | Scored],
+    scores: Annotated[
+        System | Mapping[str, System] | Sequence[File | Scored], Option("SCORES", path="any")
+    ],
     settings: VerificationSettings | None = None,
     *,
-    trials: File | Trials | None = None,
+    trials: Annotated[File | Trials | None, Option(path="file")] = None,
     columns: ColumnNames = "",
-    subjects: Names | None = None,
-    groups: Names | Sequence[Names] | None = None,
-    quality: Literal["norm"] | File | Mapping[str, float] | None = None,
-    embeddings: Embedded | None = None,
-    failures: File | Iterable[str] | None = None,
-    countermeasure: File | None = None,
+    subjects: Annotated[Names | None, Option(path="file")] = None,
+    groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
+    quality: Annotated[
+        Literal["norm"] | File | Mapping[str, float] | None, Option(metavar="norm|FILE")
+    ] = None,
+    embeddings: Annotated[Embedded | None, Option(path="file")] = None,
+    failures: Annotated[File | Iterable[str] | None, Option(path="file")] = None,
+    countermeasure: Annotated[File | None, Option(path="file")] = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
     Args:
-        scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
-            `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
-            names to these, or a sequence. Differences are to the first. In a sequence a file is
-            called by its name, and what `score` gives by its `system`. `Scores` know no subjects,
-            so their intervals are over trials and say so.
+        scores: a score file, the folder of a run for its held-out trials, or several of these. It
+            may be what `score` gives, or `Scores` of bare numbers; several systems, as a mapping
+            from their names or a sequence, are set side by side. Differences are to the first. In
+            a sequence a file is called by its name, and what `score` gives by its `system`.
+            `Scores` know no subjects, so their intervals are over trials and say so.
         settings: what is measured and by which rule.
-        trials: labels for score files that hold none, as a trial list or Trials.
+        trials: a trial list with the labels, or Trials, where the score files have none.
         columns: which column of the trial list is which, or without one of the score files, where
-            it does not say so itself: "enrol=a,probe=b,score=c,label=d", or by their numbers.
-        subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
-            folder of the ids, else what target trials link.
-        groups: the group of each id or subject, as an `id group` list or a mapping, or a column of
-            a list of items: "items.csv:sex", "items.csv:age<18"; or several of these. Error rates
-            are then measured within and across groups as well.
-        quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
-            each id, as an `id quality` list or a mapping. How well it says which trials are decided
+            it does not say so itself, as in "enrol=a,probe=b,score=c,label=d", or by their numbers.
+        subjects: lines `id subject`, or a mapping (default: the first folder of the ids). Where the
+            ids have none, what target trials link is one subject.
+        groups: lines `id group`, or a column of a list of items, as in "items.csv:sex", to measure
+            within and across groups. It may be a mapping, "items.csv:age<18", or several of these.
+        quality: how far each item is to be trusted: by the norm of its embedding, or by lines `id
+            quality`. It may be a mapping. How well it says which trials are decided
             wrongly is then measured as well.
-        embeddings: what was scored, or its file, for all systems or for each in their order. A
-            report then has quality by norm and a map.
-        failures: what could not be embedded: the file that `embed` writes beside its embeddings, or
-            ids. FTE, FTA, GFAR and GFRR of the whole list `trials` are then measured as well.
+        embeddings: what was scored, for all systems or for each in their order. A report then has
+            quality by norm and a map.
+        failures: what could not be embedded, for FTE and GFRR: the file that `likeness embed`
+            writes beside its embeddings, or ids. FTE, FTA, GFAR and GFRR of the whole list `trials`
+            are then measured as well.
         countermeasure: a score file of the same trials, of a system that tells spoofs from bona
             fide trials. Trials may have the label spoof: they are left out of all rates but those
             of `likeness.eval.metrics.spoofing`, which are then measured as well.

@@ -19,13 +19,17 @@ Legend: N items, D dims, K dims after LDA, C classes, P trials.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import read_json, write_json
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File, read_json, write_json
+from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.metrics.similarity import pairs
+from likeness.eval.option import Option
 from likeness.eval.progress import tracked
 from likeness.eval.types import Floats
 
@@ -126,6 +130,29 @@ def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
             f"two classes or more, {num + dims} items or more of {num} classes, and an lda_dim of "
             f"0 (none) to {min(dims, max(num - 1, 0))}: add items, or score by the cosine"
         )
+
+
+def fit_labelled(
+    embeddings: Annotated[File | Embeddings, Option("EMBEDDINGS", path="file")],
+    labels: Annotated[Names | None, Option(path="file")] = None,
+    *,
+    lda_dim: Annotated[int, Option(least=0)] = 0,
+) -> tuple[Plda, list[str]]:
+    """Fit a PLDA as `fit_plda` on embeddings with their classes, which may be files.
+
+    Args:
+        embeddings: Labelled embeddings.
+        labels: Lines `id class` (default: the first folder of the ids).
+        lda_dim: How many dimensions LDA leaves; 0 leaves LDA out.
+
+    Returns:
+        The PLDA, and the class of each item.
+    """
+    rows = embeddings_of(embeddings)
+    name = "embeddings" if isinstance(embeddings, Embeddings) else Path(embeddings).name
+    classes = labels_of(name, rows.ids, names_of(labels), "class")
+    model = rows.meta.get("model", "")
+    return fit_plda(rows.matrix, classes, lda_dim=lda_dim, model=model), classes
 
 
 def fit_plda(

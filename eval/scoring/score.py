@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from likeness.eval.formats.subjects import Models, models_of
 from likeness.eval.formats.trials import read_trials, write_scores
 from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
+from likeness.eval.option import Option
 from likeness.eval.scoring import normalization, templates
 from likeness.eval.scoring.origin import Origin, digest_of, write_origin
 from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
@@ -137,12 +138,12 @@ class Sides:
 
 
 def score(
-    trials: File | Trials,
-    embeddings: File | Embeddings,
+    trials: Annotated[File | Trials, Option(path="file")],
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
     scoring: Scoring | None = None,
     *,
-    probe: File | Embeddings | None = None,
-    models: Models | None = None,
+    probe: Annotated[File | Embeddings | None, Option(path="file")] = None,
+    models: Annotated[Models | None, Option("--enrolment", path="file")] = None,
     columns: ColumnNames = "",
     strip_extension: bool = False,
     missing: Missing = "refuse",
@@ -150,19 +151,19 @@ def score(
     """Score a list of trials.
 
     Args:
-        trials: P pairs of ids, as a trial list file, as Trials, or as a table of pandas.
-        embeddings: a file of embeddings, or what `Model.embed` gives.
+        trials: the trial list, P pairs of ids: a file, Trials, or a table of pandas.
+        embeddings: the embeddings of both sides: a file of them, or what `Model.embed` gives.
         scoring: similarity, score normalisation, PLDA and calibration. By default the similarity
             that the embeddings name.
         probe: embeddings of the probe side, where they are apart.
-        models: the items that enrol each model, as a file of `model item item ...` lines or as a
-            mapping. The enrolment ids of the trials are then models.
-        columns: which column of the trial list is which, where it does not say so itself:
+        models: lines `model item item ...`, or a mapping: several items enrol a model. The
+            enrolment ids of the trials are then models.
+        columns: which column of the trial list is which, where it does not say so itself, as in
             "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
         strip_extension: whether ids of trials and embeddings may differ in the extension of a
             file, as ann/1.wav and ann/1 do.
-        missing: what becomes of trials whose ids have no embedding: "refuse", or "skip", which
-            leaves them out, with a warning that counts them.
+        missing: what becomes of trials whose ids have no embedding; skip leaves them out, with a
+            warning that counts them.
 
     Returns:
         The scores (P,), higher for more similar pairs, with their trials.
@@ -201,14 +202,14 @@ def score(
 
 
 def calibrate(
-    trials: File | Trials,
-    embeddings: File | Embeddings,
+    trials: Annotated[File | Trials, Option(path="file")],
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
     scoring: Scoring | None = None,
     *,
-    quality: Sequence[str] = (),
+    quality: Annotated[Sequence[str], Option(metavar="NAME")] = (),
     p_target: float = 0.5,
-    probe: File | Embeddings | None = None,
-    models: Models | None = None,
+    probe: Annotated[File | Embeddings | None, Option(path="file")] = None,
+    models: Annotated[Models | None, Option("--enrolment", path="file")] = None,
     columns: ColumnNames = "",
     strip_extension: bool = False,
     missing: Missing = "refuse",
@@ -220,13 +221,14 @@ def calibrate(
 
     Args:
         trials: P pairs of ids with labels, of other subjects than those to be scored.
-        embeddings: as in `score`; so are `scoring`, `probe` and `models`.
+        embeddings: as in `score`.
         scoring: without a calibration.
-        quality: measures that help the score: "log_norm", "log_duration", "cohort_mean".
-            `Model.verify` can compute "log_norm" alone.
+        quality: measures that help the score: log_norm, log_duration or cohort_mean.
+            `Model.verify` can compute log_norm alone.
         p_target: the prior of a target trial at which the calibration is to be good.
-        probe: embeddings of the probe side, where they are apart.
-        models: the items that enrol each model.
+        probe: as in `score`.
+        models: as in `score`.
+        columns: as in `score`.
         strip_extension: as in `score`.
         missing: as in `score`.
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.option import Option
 from likeness.eval.scoring.normalization import check_cohort
 from likeness.eval.scoring.plda import Plda, load_plda
 from likeness.eval.types import check_choice, check_counts
@@ -70,23 +71,23 @@ class Scoring:
     embeddings, PLDA, mapping or calibration that is read from it.
 
     Attributes:
-        similarity: A name of `likeness.eval.metrics.similarity`. None stands for the similarity
-            that the meta of the embeddings names, or for cosine where it names none.
-        pooling: How the items of a model become one embedding, see
+        similarity: How two embeddings are compared (default: as they name it, else cosine). It is
+            a name of `likeness.eval.metrics.similarity`.
+        pooling: How the items of a model become one embedding. See
             `likeness.eval.scoring.templates`.
         subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
-        plda: Scores are its log-likelihood ratios, of the mean of a model as of one item. A PLDA is
-            a similarity of its own, and its scores are not normalised.
-        cohort: Embeddings of subjects that are not in the trials. The scores are then normalised.
-        cohort_subjects: The subject of each id of the cohort. The mean embeddings of the subjects
-            are then the cohort.
-        norm: `as` normalises by the top_n highest scores of each side with the cohort; `s`, `z` and
-            `t` by the scores with the whole cohort. See `likeness.eval.scoring.normalization`.
+        plda: Scores are the log-likelihood ratios of this PLDA, of the mean of a model as of one
+            item. A PLDA is a similarity of its own, and its scores are not normalised.
+        cohort: Embeddings of subjects that are not in the trials, by which scores are normalised.
+        cohort_subjects: The subject of each id of the cohort, whose means are then the cohort.
+        norm: With a cohort: `as` normalises by the top_n highest scores of each side with it, and
+            `s`, `z` and `t` by all. See `likeness.eval.scoring.normalization`.
         top_n: How many scores `as` takes; those of the whole cohort, with a warning, where it is
             smaller.
-        calibration: Turns the scores into log-likelihood ratios. Its quality measures are computed
-            from the embeddings, the cohort and the durations.
-        durations: The seconds of each item, for the quality measure `log_duration`.
+        calibration: Turns the scores into log-likelihood ratios, as fitted by `likeness.calibrate`
+            or `likeness fit calibration`. Its quality measures are computed from the embeddings,
+            the cohort and the durations.
+        durations: The seconds of each item, for the quality measure log_duration.
 
     Raises:
         LikenessError: A name is unknown, or two fields contradict each other, or a field would
@@ -100,14 +101,14 @@ class Scoring:
 
     similarity: str | None = None
     pooling: Pooling = "mean"
-    subtract_mean: Embeddings | None = None
-    plda: Plda | None = None
-    cohort: Embeddings | None = None
-    cohort_subjects: Mapping[str, str] | None = None
+    subtract_mean: Annotated[Embeddings | None, Option(path="file")] = None
+    plda: Annotated[Plda | None, Option(path="file")] = None
+    cohort: Annotated[Embeddings | None, Option(path="file")] = None
+    cohort_subjects: Annotated[Mapping[str, str] | None, Option(path="file")] = None
     norm: Norm = "as"
-    top_n: int = 300
-    calibration: Fusion | None = None
-    durations: Mapping[str, float] | None = None
+    top_n: Annotated[int, Option(least=1)] = 300
+    calibration: Annotated[Fusion | None, Option(path="file")] = None
+    durations: Annotated[Mapping[str, float] | None, Option(path="file")] = None
 
     def __post_init__(self) -> None:
         for name, read in _READERS.items():

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json
@@ -14,6 +14,7 @@ from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import write_json
 from likeness.eval.intervals.guarantee import Guarantee
+from likeness.eval.option import Option
 from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.thresholds import CurvePoint, Far, Threshold, Thresholds, is_rate
@@ -190,17 +191,18 @@ class Rule:
     """What is to decide: a number of the user's own, or a stored threshold.
 
     Attributes:
-        threshold: The number, or None.
-        far: The false-accept rate of the stored threshold, or "eer"; None for no stored one.
-        file: The file of stored thresholds; None for the one that lies with the model.
+        threshold: The score from which on two are taken for one subject: your own number.
+        far: The false-accept rate of a stored threshold, such as 0.01, or eer. `likeness evaluate
+            SCORES --save-to MODEL` stores thresholds.
+        file: The file of stored thresholds, for a model that has no place for them.
 
     Raises:
         LikenessError: A number and a rate are given, the number is not finite, or the rate is none.
     """
 
     threshold: float | None = None
-    far: Far | None = None
-    file: str | PathLike[str] | None = None
+    far: Annotated[Far | None, Option(metavar="RATE")] = None
+    file: Annotated[str | PathLike[str] | None, Option("--thresholds", path="file")] = None
 
     def __post_init__(self) -> None:
         number, far = self.threshold, self.far

@@ -6,12 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from likeness.checking import _confounds
 from likeness.checking._files import Modality, Seen, inspection_of, look_at, read_headers
@@ -23,6 +21,7 @@ from likeness.eval.items.items import Items
 from likeness.eval.items.labels import alike, suggest_labels
 from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
+from likeness.eval.option import Option
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
@@ -386,6 +385,10 @@ class Checked:
 
     def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         pairs = near_pairs(unit, NEAR)
+        # slow to import, needed here only
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
         graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
         _, parts = connected_components(graph, directed=False)
         groups = defaultdict(list)
@@ -413,28 +416,31 @@ class Checked:
 
 # Its parameters are the options of the command.
 def check(
-    data: File,
+    data: Annotated[File, Option("DATA")],
     modality: Modality | None = None,
     *,
     columns: str | Mapping[str, str] = "",
-    label: str = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
     root: str | Path | None = None,
-    test: File | None = None,
-    decode: bool | None = None,
-    embeddings: File | Embeddings | None = None,
+    test: Annotated[File | None, Option(metavar="TEST_DATA")] = None,
+    decode: Annotated[bool | None, Option("--decode/--headers")] = None,
+    embeddings: Annotated[File | Embeddings | None, Option(path="file")] = None,
     clean: bool = False,
 ) -> Checked:
     """Say what is wrong with a data set before anything trains on it.
 
     Args:
-        data: what `likeness.items` takes; columns, label and root are those of it, too.
-        modality: what the items are; by default what most files are, recordings or images.
+        data: as in `likeness.checking.lists.items`.
+        modality: as in `likeness.checking.lists.items`.
+        columns: as in `likeness.checking.lists.items`.
+        label: as in `likeness.checking.lists.items`.
+        root: as in `likeness.checking.lists.items`.
         test: the data that a model will be tested on, to find what is in both.
-        decode: whether every file is decoded, or only its header read; by default up to 5,000 files
-            of up to 10 hours in all are decoded.
-        embeddings: embeddings of the items by their ids, or their file, to find labels that are
-            likely wrong and near copies. Items without one are compared with nothing.
-        clean: whether items whose label is likely wrong, and near copies, are left out too.
+        decode: decode every file, or read headers only (default: decode up to 5,000 files of up to
+            10 hours in all).
+        embeddings: embeddings of the items by their ids, to find labels that are likely wrong and
+            near copies. Items without one are compared with nothing.
+        clean: leave items whose label is likely wrong, and near copies, out too.
 
     Returns:
         The findings, and for each item why it is left out of training, if it is.

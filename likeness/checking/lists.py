@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
 from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, name_first
 
@@ -22,25 +23,25 @@ Modality = Literal["speaker", "face", "image"]
 
 
 def items(
-    data: Any,
+    data: Annotated[Any, Option("DATA", path="any")],
     modality: Modality | None = None,
     *,
     columns: str | Mapping[str, str] = "",
-    label: str = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
     root: str | Path | None = None,
 ) -> Items:
     """List the items of whatever you have: their ids, paths and labels, and what a table says.
 
     Args:
-        data: a folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a
-            table of pandas or polars, a Kaldi folder, an .rttm file, or a sequence of paths.
-        modality: "speaker", "face" or "image": which files count. None takes recordings or images,
-            whichever most files are.
-        columns: which column of a table is which, where its name does not say: "label=spk", or a
-            mapping.
-        label: a pattern of paths that has the labels, such as "{label}_*.wav".
-        root: folder that relative paths start from; by default that of the list, and the current
-            one for a table in memory.
+        data: a folder of one folder per label, a list, a table, a Kaldi folder or an .rttm file.
+            Tables are .csv, .tsv and .parquet files, and those of pandas or polars; a sequence of
+            paths is a list.
+        modality: what the items are (default: what most files are, recordings or images).
+        columns: which column of a table is which, where its name does not say so, such as
+            "label=spk" or "path=clip". It may be a mapping.
+        label: take the labels from the paths by a pattern such as "{word}/{label}_NO_*.wav".
+        root: the folder that relative paths start from (default: the list's own). For a table in
+            memory it is the current one.
 
     Returns:
         A sequence of `likeness.Item`, which may be stretches of recordings. `items.column("sex")`
@@ -110,25 +111,27 @@ class Draw:
     """Which items are listed, and how their trials are drawn.
 
     Attributes:
-        split: "test" for the subjects that the recipes `folders` hold out, "train" for the others,
-            "all" for everybody.
-        test_share: The share of the subjects that is held out.
-        seed: The seed of both draws.
-        num_trials: The number of trials, at most.
-        same_sex: Whether both sides of a trial have one sex.
-        cross_session: Whether both sides of a target trial are of different sessions.
+        split: Whose items are listed: test is the subjects that the recipes `folders` hold out, all
+            is everybody, for a model that was trained elsewhere.
+        test_share: The share of the subjects that is held out, at least 2.
+        seed: The seed of the subjects and of the trials.
+        num_trials: The number of trials, at most; half are target, as far as there are any.
+        same_sex: Both sides of a trial have one sex (column sex).
+        cross_session: Both sides of a target trial are of different sessions (column session).
     """
 
     split: Literal["test", "train", "all"] = "test"
     test_share: float = 0.2
-    seed: int = 0
-    num_trials: int = 20_000
+    seed: Annotated[int, Option(least=0)] = 0
+    num_trials: Annotated[int, Option(least=2)] = 20_000
     same_sex: bool = False
     cross_session: bool = False
 
 
 @step("drawing trials")
-def draw_lists(every: Items, draw: Draw, *, where: str) -> tuple[Items, Trials]:
+def draw_lists(
+    every: Items, draw: Draw = Draw(), *, where: Annotated[str, Option(is_typed=False)]
+) -> tuple[Items, Trials]:
     """Hold subjects out, and draw trials among them.
 
     Args:

@@ -1,64 +1,36 @@
 """`likeness check`: what is wrong with a data set, before anything trains on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from likeness.commands import options
-from likeness.commands.options import input_file
+from likeness.checking import report
+from likeness.checking.check import Checked
+from likeness.checking.check import check as check_data
+from likeness.commands._outputs import writes
+from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
 
 
-@options.app.command(
+@command(
+    check_data,
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
-    "likeness check faces --modality face --embeddings faces.npz --page findings"
+    "likeness check faces --modality face --embeddings faces.npz --page findings",
 )
-@options.with_options(options.labelling)
-def check(  # what a data set may be asked for
+def check(
+    checked_by: Call[Checked],
+    *,
     context: typer.Context,
-    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
-    modality: options.Modality = None,
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TEST_DATA",
-            help="The data that a model will be tested on, to find what is in both.",
-        ),
-    ] = None,
-    decode: Annotated[
-        bool | None,
-        typer.Option(
-            "--decode/--headers",
-            help="Decode every file, or read headers only (default: decode up to 5,000 files of "
-            "up to 10 hours in all).",
-        ),
-    ] = None,
-    embeddings: Annotated[
-        Path | None,
-        input_file(
-            "Embeddings of the items by their ids, to find labels that are likely wrong and "
-            "near copies."
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="ITEMS.csv",
             help="Write the items that can be trained on, for `train --data`. What is left out is "
             "in ITEMS.left-out.csv, with the reasons.",
-            callback=options.writes(".csv"),
+            callback=writes(".csv"),
         ),
     ] = None,
-    clean: Annotated[
-        bool,
-        typer.Option(
-            "--clean",
-            help="Leave items whose label is likely wrong, and near copies, out of --out too.",
-        ),
-    ] = False,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -77,11 +49,9 @@ def check(  # what a data set may be asked for
     and in the test data. Findings are no error: the exit code is 0 unless --strict is given. With
     embeddings, the labels that are likely wrong are found by similarity.
     """
-    import likeness
-    from likeness.checking import report
-
-    options.refuse_idle(context, ("clean",), "--embeddings", embeddings)
-    checked = likeness.check(**options.arguments_of(context, likeness.check))
+    if "--embeddings" not in checked_by:
+        checked_by.refuse_idle("without --embeddings", "--clean")
+    checked = checked_by()
     say(report.as_text(checked))
     if page is not None:
         report.write_page(page, checked, command=context.obj or "likeness check")

@@ -1,19 +1,19 @@
 """`likeness demo`: run recipes/*/demo.py, one of them or all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from likeness.commands.options import app, stoppable
+from likeness.commands._outputs import stoppable
+from likeness.commands._signature import command
 from likeness.eval.errors import LikenessError
 from likeness.training import recipe_files
 
 
-@app.command(epilog="Example: likeness demo --only face --out demo")
+@command(resumes=True, epilog="Example: likeness demo --only face --out demo")
 def demo(
+    *,
     only: Annotated[
         str,
         typer.Option(

@@ -1,71 +1,44 @@
 """`likeness identify`: embeddings and their subjects become a table and JSON."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
 import typer
 
-from likeness.commands import options
-from likeness.commands.options import input_file
-from likeness.eval.errors import LikenessError
+from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
+from likeness.commands._signature import Call, command, refuse_idle
+from likeness.eval.protocols.identification import identify as identify_probes
+from likeness.eval.protocols.ijb_packs import identify_files, read_presets
+from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.toolkit.console import say
 
 
-def measuring(
-    fpirs: Annotated[
-        list[float] | None,
-        typer.Option("--fpir", help="A false-positive identification rate (default: .01 and .1)."),
-    ] = None,
-    ranks: Annotated[
-        list[int] | None, typer.Option("--rank", help="A K of rank-K (default: 1, 5 and 10).")
-    ] = None,
-    similarity: options.Similarity = None,
-    protocol: Annotated[
-        Literal["open", "closed"],
-        typer.Option(
-            help="open takes the threshold from non-mated probes; closed is the variant of SimPLE "
-            "and OpenSphere."
-        ),
-    ] = "open",
-    terms: options.Terms = "likeness",
-) -> None:
-    """What is measured, and by which rule."""
-
-
-@options.app.command(
+@command(
+    identify_probes,
+    identify_files,
+    read_presets,
     epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
     "--json results.json; "
-    "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
+    "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface",
 )
-@options.with_options(options.packing, measuring, options.reporting, options.showing)
 def identify(
+    measure: Call[SearchEvaluation],
+    measure_pack: Call[str],
+    presets: Call[dict[str, Any]],
+    *,
     context: typer.Context,
-    probes: Annotated[
-        Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
-    ],
-    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
-    gallery_subjects: options.SubjectLines = None,
-    probe_subjects: options.SubjectLines = None,
+    json: JsonFile = None,
+    report: Report = None,
+    media: Media = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 
     The search takes about 150 MB beside the embeddings and their ids, whatever their number.
     """
-    is_pack = context.params["ijb"] is not None
-    if (gallery is None) != is_pack:
-        raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
-    options.refuse_beside_ijb(context, "probes", "fpirs", "ranks")
-    import likeness
-
-    settings = options.settings_of(context, likeness.IdentificationSettings)
-    if is_pack:
-        from likeness.eval.protocols.ijb_packs import identify_files, read_presets
-
-        given = options.arguments_of(context, identify_files)
-        presets = read_presets(**options.arguments_of(context, read_presets))
-        say(identify_files(presets=presets, settings=settings, **given))
-    else:
-        given = options.arguments_of(context, likeness.identify)
-        options.write_evaluation(context, likeness.identify(settings=settings, **given))
+    if "--ijb" in measure_pack:
+        # the presets say by which similarity and protocol
+        measure_pack.refuse_others(presets, idle=("--similarity", "--protocol"))
+        refuse_idle("beside --ijb", {"--report": report, "--media": media})
+        say(measure_pack(presets=presets(), json_file=json))
+        return
+    measure.refuse_others()
+    write_evaluation(context, measure(), json, report, media=media)

@@ -1,35 +1,31 @@
 """`likeness recipes` lists recipes, shows one, and copies one. The work is in recipe_files.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from likeness.commands.options import app
+from likeness.commands._signature import command
 from likeness.toolkit.console import say
+from likeness.training import recipe_files
 
 
-@app.command(epilog="Example: likeness recipes --copy speaker/an4 mine.py")
+@command(epilog="Example: likeness recipes --copy speaker/an4 mine.py")
 def recipes(
+    *,
     name: Annotated[
         str, typer.Argument(help="A recipe whose description is printed, such as speaker/an4.")
     ] = "",
-    copy_to: Annotated[
+    copy: Annotated[
         tuple[str, Path] | None,
-        typer.Option(
-            "--copy", help="Write a copy of recipe NAME to the new file PATH.", metavar="NAME PATH"
-        ),
+        typer.Option(help="Write a copy of recipe NAME to the new file PATH.", metavar="NAME PATH"),
     ] = None,
 ) -> None:
     """List the recipes that `likeness train` and `likeness compare` take by name.
 
     With a name, print what the recipe's head says of it.
     """
-    from likeness.training import recipe_files
-
-    if copy_to:
-        say(f"wrote {' and '.join(map(str, recipe_files.copy(*copy_to)))}")
+    if copy:
+        say(f"wrote {' and '.join(map(str, recipe_files.copy(*copy)))}")
     else:
         say(recipe_files.head(recipe_files.path_of(name)) if name else recipe_files.table())

@@ -1,53 +1,30 @@
 """`likeness threshold`: a threshold for a new place from its unlabelled recordings or images."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from likeness.commands import options
-from likeness.commands.options import output_file
+from likeness.commands._signature import Call, command
+from likeness.eval.scoring.thresholds import Thresholds
 from likeness.models.included import VOICE
+from likeness.models.model import Model, load
 from likeness.toolkit.console import say
 
 
-@options.app.command(
+@command(
+    load,
+    Model.estimate_thresholds,
+    calls_all=True,
+    optional=("--model",),
     epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
-    "lobby.json"
+    "lobby.json",
 )
-@options.with_options(options.loading)
-def threshold(
-    context: typer.Context,
-    unlabelled: Annotated[
-        Path,
-        typer.Option(
-            help="50 files or more of the place, a folder or a list; nobody is named.", exists=True
-        ),
-    ],
-    out: Annotated[Path, output_file("The file of thresholds to write.", ".json")],
-    model: options.ModelName = None,
-    far: Annotated[
-        list[float] | None,
-        typer.Option(help="A false-accept rate, from 0.001 to 0.1; may be repeated [0.01]."),
-    ] = None,
-    root: options.Root = None,
-    workers: options.Workers = 0,
-) -> None:
+def threshold(loaded_by: Call[Model], estimated_by: Call[Thresholds]) -> None:
     """Estimate a threshold for a new place from its files, without knowing who is in them.
 
     The mean of the place's embeddings is subtracted from all others from then on. The files are of
     the people who will be compared there.
     """
-    import likeness
-
-    chosen = model or VOICE
-    given = options.arguments_of(context, likeness.load) | {"model": chosen}
-    loaded = likeness.load(**given)
-    fars = tuple(far or (0.01,))
-    found = loaded.estimate_thresholds(unlabelled, out, fars=fars, root=root, workers=workers)
-    for point in found.points:
-        say(f"threshold {point.value:.4g} at {found.source(point)}")
+    model, out = loaded_by["--model"] or VOICE, estimated_by["--out"]
+    estimated = estimated_by(loaded_by(model=model))
+    for point in estimated.points:
+        say(f"threshold {point.value:.4g} at {estimated.source(point)}")
+    far = (estimated_by["--far"] or (0.01,))[0]
     say("the rate of errors here is not known; labelled trials of the place would measure it")
-    say(f"decide by it: likeness verify A B --model {chosen} --far {fars[0]:g} --thresholds {out}")
+    say(f"decide by it: likeness verify A B --model {model} --far {far:g} --thresholds {out}")

@@ -1,50 +1,42 @@
 """`likeness verify`: compare two files, or many pairs of them, by a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from likeness.commands import options
-from likeness.commands.options import input_file, output_file
+from likeness.commands._outputs import JsonFile, writes
+from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
+from likeness.eval.scoring.threshold_files import Rule
 from likeness.models.included import about, model_for
+from likeness.models.model import Model, load
+from likeness.models.verdicts import Verification, VerifiedPairs
 from likeness.toolkit.console import say
 
 
-def pairing(
-    pairs: Annotated[
-        Path | None,
-        input_file("Many pairs instead of A and B: a list, or a table with first and second."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        output_file("With --pairs: the table to write.", ".csv", ".tsv"),
-    ] = None,
-    root: options.Root = None,
-    columns: options.TrialColumns = None,
-    workers: options.Workers = 0,
-) -> None:
-    """Which pairs are compared, and how they are listed."""
-
-
-@options.app.command(
+@command(
+    load,
+    Model.verify,
+    Model.verify_pairs,
     epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
-    "verdicts.csv"
+    "verdicts.csv",
 )
-@options.with_options(pairing, options.loading, options.deciding)
 def verify(
-    context: typer.Context,
+    loaded_by: Call[Model],
+    verified_by: Call[Verification],
+    pairs_by: Call[VerifiedPairs],
+    *,
     files: Annotated[
         list[Path] | None,
         typer.Argument(metavar="A B", help="Two recordings or images.", exists=True),
     ] = None,
-    model: options.ModelName = None,
-    calibration: options.ModelCalibration = None,
-    json_file: options.JsonFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --pairs: the table to write.", callback=writes(".csv", ".tsv")),
+    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
@@ -53,27 +45,28 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    pairs, out = context.params["pairs"], context.params["out"]
-    options.refuse_idle(context, ("out", "root", "columns", "workers"), "--pairs", pairs)
-    options.refuse_idle(context, ("json_file",), "A and B", pairs is None)
-    files = files or []
-    if len(files) != (2 if pairs is None else 0):
+    has_pairs, files = "--pairs" in pairs_by, files or []
+    if has_pairs:
+        refuse_idle("without A and B", {"--json": json})
+    else:
+        pairs_by.refuse_idle("without --pairs", "--root", "--columns", "--workers", "--batch-size")
+        refuse_idle("without --pairs", {"--out": out})
+    if len(files) != (0 if has_pairs else 2):
         raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
-    rule = options.rule_in(context)
-    chosen = model_for(model, files)
-    import likeness
-
-    loaded = likeness.load(**options.arguments_of(context, likeness.load) | {"model": chosen})
-    if model is None:
-        say(about(chosen), error=True)
-    if pairs is None:
-        verified = loaded.verify(*files, threshold=rule.threshold, far=rule.far)
-        if json_file:
-            verified.save(json_file, files=files, meta=loaded.meta)
+    if "--far" not in verified_by:
+        loaded_by.refuse_idle("without --far", "--thresholds")
+    Rule(verified_by["--threshold"], verified_by["--far"])  # refuses what contradicts itself
+    name = model_for(loaded_by["--model"], files)
+    model = loaded_by(model=name)
+    if "--model" not in loaded_by:
+        say(about(name), error=True)
+    if not has_pairs:
+        verified = verified_by(model, *files)
+        if json:
+            verified.save(json, files=files, meta=model.loaded.meta)
         say(str(verified))
         return
-    given = options.arguments_of(context, loaded.verify_pairs) | {"far": rule.far}
-    many = loaded.verify_pairs(**given)
+    many = pairs_by(model)
     if out is None:
         say(many.text().rstrip("\n"))
         say(many.summary(), error=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.remote import refuse_missing_files
+from likeness.eval.option import Option
 from likeness.eval.progress import as_part
 from likeness.models.load import (
     every_face,
@@ -32,42 +34,47 @@ from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.lock import Busy, only_writer
 
 PIECE_ITEMS = 8192
+Output = Annotated[Path, Option(path="output", endings=(".npz", ".ark", ".parquet"))]
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
 
 def embed_files(
     model: str,
-    out: Path,
-    reading: Reading,
+    out: Output,
+    reading: Reading | None = None,
     *,
-    items: Path | None = None,
+    items: Annotated[Path | None, Option(path="any")] = None,
     root: Path | None = None,
-    columns: str = "",
+    columns: str | Mapping[str, str] = "",
     ray: str | None = None,
-    part: str | None = None,
-    batch_size: int = 16,
-    workers: int = 0,
-    skips_bad: bool = True,
+    part: Annotated[str | None, Option(metavar="I/N")] = None,
+    batch_size: Annotated[int, Option(least=1)] = 16,
+    workers: Annotated[int, Option(least=0)] = 0,
+    bad_items: Literal["skip", "refuse"] = "skip",
 ) -> None:
     """Embed every item and write the embeddings. The first process says what was done.
 
     Args:
-        model: A MODEL of `likeness.models.load`.
-        out: The file of embeddings.
+        model: As in `likeness.models.model.load`.
+        out: The file to write: .npz, .ark (with .scp) or .parquet.
         reading: How the model reads an item.
-        items: A folder or a list of items; None for the faces of `reading.ijb`.
-        root: The folder that relative paths start from.
-        columns: Which column of a table is which.
-        ray: The address of a Ray cluster; None for this machine.
-        part: "I/N", the part of the list that is embedded; None for all of it.
-        batch_size: The largest number of inputs in a batch.
-        workers: The number of processes that read files.
-        skips_bad: Whether unreadable items are left out; otherwise they are refused.
+        items: A folder, a list or a table of items; None for the faces of `reading.ijb`.
+        root: As in `likeness.checking.lists.items`.
+        columns: As in `likeness.checking.lists.items`.
+        ray: Embed on a Ray cluster: auto, or the address of its head.
+        part: Embed part I of N of the list.
+        batch_size: How many inputs make a batch; this changes no embedding.
+        workers: How many processes read files.
+        bad_items: Unreadable items are left out and named, or nothing is written.
 
     Raises:
         LikenessError: Items are refused; and as in reading, loading and `extract`. No embeddings
             are written then.
     """
+    reading = reading or Reading()
+    if (items is None) == (reading.ijb is None):
+        raise LikenessError("embed needs --items LIST or --ijb FOLDER, one of them")
+    skips_bad = bad_items == "skip"
     loaded, listed = load_reading(model, reading)
     if items is not None:
         suffixes = suffixes_of(loaded.modality)
@@ -105,6 +112,25 @@ def embed_files(
                 finish(out)
                 raise
             finish(out)
+
+
+def join_files(
+    parts: Annotated[Sequence[Path], Option("PARTS", path="file")],
+    out: Output,
+    *,
+    bad_items: Literal["skip", "refuse"] = "skip",
+) -> None:
+    """Join the embeddings of all parts of a list.
+
+    Args:
+        parts: The files to --join.
+        out: As in `embed_files`.
+        bad_items: As in `embed_files`.
+
+    Raises:
+        LikenessError: They are not all parts of one list; and as in `embed_files`.
+    """
+    write(join_parts(parts), out, {}, skips_bad=bad_items == "skip")
 
 
 def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) -> None:

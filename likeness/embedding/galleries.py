@@ -4,19 +4,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
+from likeness.eval.metrics import clustering
+from likeness.eval.metrics.clustering import Clusters, Method
+from likeness.eval.option import Option
 from likeness.eval.progress import step
+from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.types import name_first, nfc
+from likeness.models.included import resolved
 from likeness.models.inputs import items_of
-from likeness.models.load import every_face
+from likeness.models.load import every_face, refuse_head
+from likeness.models.model import Model
+from likeness.models.model import load as load_any
 from likeness.models.verdicts import NO_DECISION
 from likeness.toolkit.data.reading import Bad
-from likeness.toolkit.gallery.checks import Doubt, check
+from likeness.toolkit.gallery.checks import Checked, Doubt, check
 from likeness.toolkit.gallery.gallery import (
     By,
     Gallery,
@@ -25,12 +32,51 @@ from likeness.toolkit.gallery.gallery import (
     open_gallery,
     refuse_absent,
 )
+from likeness.toolkit.gallery.store import Entry
 from likeness.toolkit.models.embed import embed as embed_items
 from likeness.toolkit.models.loaded import Loaded
 
 Faces = Literal["central", "all"]
 Existing = Literal["refuse", "add", "replace", "skip"]
+Name = Annotated[str | Path, Option("--gallery", metavar="PLACE")]
+Data = Annotated[Any, Option("DATA", path="any")]
+Text = Annotated[str, Option(metavar="TEXT")]
 _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
+
+
+def load(
+    model: Text,
+    *,
+    detector: Annotated[Path | None, Option(path="file")] = None,
+    min_score: float | None = None,
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
+    device: str | None = None,
+    trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
+) -> Model:
+    """Load a model without the thresholds and the calibration that lie with it.
+
+    Args:
+        model: As in `likeness.models.model.load`.
+        detector: As in `likeness.models.model.load`.
+        min_score: As in `likeness.models.model.load`.
+        frontend: As in `likeness.models.model.load`.
+        device: As in `likeness.models.model.load`.
+        trust: As in `likeness.models.model.load`.
+
+    Raises:
+        LikenessError: As `likeness.models.model.load`; or the model is a head alone.
+    """
+    loaded = load_any(
+        model,
+        detector=detector,
+        min_score=min_score,
+        calibration=False,
+        frontend=frontend,
+        device=device,
+        trust=trust,
+    )
+    refuse_head(loaded.loaded, model)
+    return loaded
 
 
 def opened(
@@ -75,14 +121,16 @@ class Enrolled(NamedTuple):
 
 
 def enrol(
-    gallery: str | Path,
-    model: Loaded,
-    data: Any,
+    gallery: Name,
+    model: Model,
+    data: Data,
     *,
     subject: str | None = None,
     existing: Existing = "refuse",
-    workers: int = 0,
-    **listing: Any,
+    workers: Annotated[int, Option(least=0)] = 0,
+    root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
 ) -> Enrolled:
     """Embed files and enrol those that can be read; the gallery is made where there is none.
 
@@ -90,19 +138,25 @@ def enrol(
     labels at all it is the first folder of its id. A file that is given alone has none.
 
     Args:
-        gallery: The gallery, as for `opened`.
+        gallery: The folder of the gallery, which is a SQLite file in it, or another store:
+            faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.
         model: What embeds the files.
-        data: A folder, a list, a table or a file, see `likeness.models.inputs.items_of`.
-        subject: Who all files are of.
-        existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
-            adds to their enrolments, "replace" puts the files in their place, "skip" leaves them.
+        data: A folder, a file, a list of paths, a .csv, .tsv or .parquet table, a Kaldi folder, or
+            an .rttm file. See `likeness.models.inputs.items_of`.
+        subject: Who all files are of (default: the label of a list or table, else the first folder
+            of each file below DATA).
+        existing: What becomes of subjects who are enrolled already: refuse enrols nobody, add adds
+            to their enrolments, replace puts the files in their place, skip leaves them.
         workers: How many processes read files.
-        listing: How the inputs are listed, as for `likeness.models.inputs.items_of`.
+        root: As in `likeness.checking.lists.items`.
+        columns: As in `likeness.checking.lists.items`.
+        label: As in `likeness.checking.lists.items`.
 
     Raises:
         LikenessError: Files have no subject, subjects are enrolled already, nothing can be read, or
             the gallery is of another model.
     """
+    listing: Any = {"root": root, "columns": columns, "label": label}
     known = set()
     if exists(gallery):
         with opened(gallery, model.meta, makes=True) as store:
@@ -131,7 +185,7 @@ def enrol(
         chosen = [item for item in items if of_item[item.id] not in left]
         if not chosen:
             return Enrolled(0, 0, tuple(before), (), len(known))
-        embeddings, bad = _embed(model, chosen, workers)
+        embeddings, bad = _embed(model.loaded, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     names = [of_item[item_id] for item_id in embeddings.ids]
     with opened(gallery, model.meta, makes=True) as store:
@@ -179,16 +233,25 @@ def _embed(
 
 
 def embed(
-    model: Loaded, data: Any, *, workers: int = 0, faces: Faces = "central", **listing: Any
+    model: Model,
+    data: Data,
+    *,
+    workers: Annotated[int, Option(least=0)] = 0,
+    faces: Faces = "central",
+    root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
 ) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
     """Embed files that nobody has named yet.
 
     Args:
         model: What embeds the files.
-        data: As for `enrol`.
-        workers: How many processes read files.
-        faces: Of photographs, "all" faces or the "central" one. All have ids like "photo.jpg#2".
-        listing: How the inputs are listed, as for `likeness.models.inputs.items_of`.
+        data: As in `enrol`.
+        workers: As in `enrol`.
+        faces: As in `likeness.models.reading.Reading`.
+        root: As in `likeness.checking.lists.items`.
+        columns: As in `likeness.checking.lists.items`.
+        label: As in `likeness.checking.lists.items`.
 
     Returns:
         The embeddings of what can be read, the path of each id, and what cannot be read.
@@ -196,8 +259,9 @@ def embed(
     Raises:
         LikenessError: Nothing can be read.
     """
+    listing: Any = {"root": root, "columns": columns, "label": label}
     with items_of(data, modality=model.modality, **listing) as items:
-        embeddings, bad = _embed(model, items, workers, faces)
+        embeddings, bad = _embed(model.loaded, items, workers, faces)
         paths = {item.id: item.path for item in items}
         found = {one: paths.get(one) or paths[one.rpartition("#")[0]] for one in embeddings.ids}
         return embeddings, found, bad
@@ -277,42 +341,49 @@ class Found:
 
 
 def search(
-    gallery: Gallery,
-    model: Loaded,
-    data: Any,
+    gallery: Name,
+    model: Model,
+    data: Data,
     *,
-    k: int = 5,
-    threshold: float | None = None,
-    source: str = "",
+    k: Annotated[int, Option("--k -k", least=1, most=1000)] = 5,
+    rule: Rule | None = None,
     by: By = "subject",
-    num_templates: int = 1,
+    num_templates: Annotated[int, Option("--templates", least=1)] = 1,
     pool: PoolScores = "best",
     faces: Faces = "central",
-    **listing: Any,
+    root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
 ) -> Found:
     """Find the subjects, or the enrolled files, that are most similar to each file.
 
     Args:
-        gallery: An open gallery.
+        gallery: As in `enrol`.
         model: What embeds the files.
-        data: A file, a folder, a list or a table, see `likeness.models.inputs.items_of`.
-        k: How many subjects are given back for each file at most.
-        threshold: The score from which on a file is taken for a subject; None decides nothing.
-        source: Where the threshold comes from.
+        data: As in `enrol`.
+        k: How many subjects are found for each file at most.
+        rule: What decides whether a file is taken for a subject.
         by: What is found: subjects, or the enrolled files one by one.
-        num_templates: How many templates a subject has, see `Gallery.search`.
-        pool: How the scores of several templates become one.
-        faces: As for `embed`.
-        listing: How the inputs are listed, as for `likeness.models.inputs.items_of`.
+        num_templates: How many templates each subject has at most. See `Gallery.search`.
+        pool: Which score a subject with several templates gets.
+        faces: As in `embed`.
+        root: As in `likeness.checking.lists.items`.
+        columns: As in `likeness.checking.lists.items`.
+        label: As in `likeness.checking.lists.items`.
 
     Raises:
         LikenessError: Nothing can be read.
     """
-    with items_of(data, modality=model.modality, **listing) as items:
-        embeddings, bad = _embed(model, items, 0, faces)
+    threshold, source = (rule or Rule()).decide(resolved(model.source), model.meta)
+    listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    with step("searching the gallery"):
-        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, **how), strict=True))
+    with opened(gallery, model.meta) as store:
+        with items_of(data, modality=model.modality, **listing) as items:
+            embeddings, bad = _embed(model.loaded, items, 0, faces)
+        with step("searching the gallery"):
+            found = store.search(embeddings, k + 1, **how)
+        matches = dict(zip(embeddings.ids, found, strict=True))
+        similarity, size = store.similarity, len(store)
     rows = []
     for probe, best in matches.items():
         others = [match.score for match in best if match.subject != best[0].subject]
@@ -323,4 +394,67 @@ def search(
             row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
             rows.append(row)
     rows += [FoundRow(item.id, note=item.reason) for item in bad]
-    return Found(rows, gallery.similarity, threshold, source, len(gallery))
+    return Found(rows, similarity, threshold, source, size)
+
+
+def listed(gallery: Name) -> Sequence[Entry]:
+    """The subjects of a gallery.
+
+    Args:
+        gallery: As in `enrol`.
+    """
+    with opened(gallery) as store:
+        return store.entries()
+
+
+def remove(subjects: Annotated[Sequence[str], Option("SUBJECT")], gallery: Name) -> int:
+    """Erase subjects, from the disk too.
+
+    Args:
+        subjects: Whom to erase.
+        gallery: As in `enrol`.
+
+    Returns:
+        How many subjects are left.
+    """
+    with opened(gallery) as store:
+        store.remove(subjects)
+        return len(store)
+
+
+def checked(gallery: Name, model: Text = "", *, rule: Rule | None = None) -> Checked:
+    """Find enrolments that do not fit their subject, and subjects that may be one.
+
+    Args:
+        gallery: As in `enrol`.
+        model: As in `load`.
+        rule: From which score on two are taken for one subject.
+    """
+    rule = rule or Rule()
+    if rule.far is not None and not model and rule.file is None:
+        raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
+    with opened(gallery) as store:
+        return check(store, rule.decide(resolved(model), store.meta)[0])
+
+
+def cluster(
+    embeddings: Embeddings,
+    model: Text = "",
+    *,
+    rule: Rule | None = None,
+    num_clusters: Annotated[int | None, Option(least=1)] = None,
+    method: Method = "agglomerative",
+) -> Clusters:
+    """Group items by a number, or by a threshold that may be stored with their model.
+
+    Args:
+        embeddings: The items.
+        model: As in `load`.
+        rule: From which score on two are taken for one subject.
+        num_clusters: As in `likeness.eval.metrics.clustering.cluster`.
+        method: As in `likeness.eval.metrics.clustering.cluster`.
+    """
+    limit, source = (rule or Rule()).decide(resolved(model), embeddings.meta)
+    return clustering.cluster(
+        embeddings, threshold=limit, num_clusters=num_clusters, method=method, source=source
+    )

@@ -3,23 +3,81 @@
 toolkit/models/export.py writes the .onnx file, and sherpa.py that of sherpa-onnx.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import check_written
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items, suffixes_of
-from likeness.models import _sherpa
-from likeness.models._places import carry
+from likeness.eval.option import Option
+from likeness.models.included import resolved
 from likeness.toolkit.console import say
-from likeness.toolkit.models import export as exporting
 from likeness.toolkit.models.loaded import Loaded
 
 NUM_CALIBRATED = 100  # items for int8; more change the ranges little, and take longer
 
 
-def plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) -> None:
+def export(
+    model: Annotated[str, Option("MODEL")],
+    out: Annotated[Path, Option(path="output")],
+    *,
+    size: tuple[int, int] | None = None,
+    runtime: Annotated[Literal["likeness", "sherpa-onnx"], Option("--for")] = "likeness",
+    precision: Literal["float32", "float16", "int8"] = "float32",
+    calibrate: Annotated[Path | None, Option(path="any")] = None,
+    root: Path | None = None,
+    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
+    trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
+) -> None:
+    """Write a model as one file for other systems, and say how far it agrees with torch.
+
+    Args:
+        model: As in `likeness.models.joining.join`.
+        out: As in `likeness.models.joining.join`.
+        size: The height and the width of images, where the model does not say them.
+        runtime: What loads the file: every ONNX Runtime, or sherpa-onnx.
+        precision: float16 stores weights in half of the bytes, int8 in a quarter.
+        calibrate: For int8: items like those that the model will see.
+        root: As in `likeness.checking.lists.items`.
+        frontend: As in `likeness.models.model.load`.
+        trust: As in `likeness.models.model.load`.
+
+    Raises:
+        LikenessError: Settings contradict each other, or the file would give other embeddings.
+    """
+    check_written(out, (".onnx",))
+    if precision != "float32" and runtime != "likeness":
+        raise LikenessError(
+            f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
+        )
+    if (precision == "int8") != (calibrate is not None):
+        raise LikenessError(
+            "--precision int8 takes its ranges from items like those that the model will see; give "
+            "them by --calibrate"
+            if calibrate is None
+            else "--calibrate without --precision int8 would change nothing; give that too, or "
+            "leave it out"
+        )
+    from likeness.models import load
+
+    loaded = load.load_named(resolved(model), frontend=frontend, trust=trust)
+    if runtime == "sherpa-onnx":
+        _for_sherpa(loaded, out)
+    elif precision == "float32":
+        _plain(model, loaded, out, size)
+    else:
+        items = [] if calibrate is None else _calibrating(loaded, calibrate, root)
+        _smaller(loaded, out, size, precision, items)
+
+
+def _plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) -> None:
     """Write the .onnx file of a model, and its stored thresholds beside it."""
-    parity = exporting.export(loaded, path, size=size)
+    from likeness.models._places import carry
+    from likeness.toolkit.models.export import export
+
+    parity = export(loaded, path, size=size)
     carried = carry(model, loaded.meta, path)
     say(
         f"ONNX model of {loaded.embedder.dim} dimensions in {path}; on {parity.num_items} inputs "
@@ -28,8 +86,10 @@ def plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) 
     )
 
 
-def for_sherpa(loaded: Loaded, path: Path) -> None:
+def _for_sherpa(loaded: Loaded, path: Path) -> None:
     """Write the file of a speaker model for sherpa-onnx."""
+    from likeness.models import _sherpa
+
     distance, num = _sherpa.write(loaded, path)
     other = (
         ""
@@ -43,7 +103,7 @@ def for_sherpa(loaded: Loaded, path: Path) -> None:
     )
 
 
-def smaller(
+def _smaller(
     loaded: Loaded,
     path: Path,
     size: tuple[int, int] | None,
@@ -59,8 +119,10 @@ def smaller(
         precision: How weights are stored.
         calibration: Items whose ranges are measured, for int8.
     """
-    chosen = exporting.Smaller(precision, calibration)
-    parity = exporting.export(loaded, path, size=size, smaller=chosen)
+    from likeness.toolkit.models.export import Smaller, export
+
+    chosen = Smaller(precision, calibration)
+    parity = export(loaded, path, size=size, smaller=chosen)
     say(
         f"ONNX model of {loaded.embedder.dim} dimensions in {precision}, "
         f"{path.stat().st_size / 1e6:.1f} MB, in {path}; on {parity.num_items} synthetic inputs "
@@ -70,7 +132,7 @@ def smaller(
     )
 
 
-def calibrating(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
+def _calibrating(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
     """At most NUM_CALIBRATED of the items, evenly spaced."""
     listed = list_items(source, suffixes=suffixes_of(loaded.modality), root=root)
     step = max(1, len(listed) // NUM_CALIBRATED)

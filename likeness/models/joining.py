@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import remove_abandoned
+from likeness.eval.option import Option
 from likeness.models.included import resolved
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ _JOINED = "last.safetensors"  # as toolkit/models/checkpoint.py has it, which im
 
 
 def join(
-    model: str | Path,
+    model: Annotated[str | Path, Option("MODEL", metavar="MODEL")],
     head: str | Path,
-    out: str | Path,
+    out: Annotated[str | Path, Option(path="output")],
     *,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
-    trust: str | Path | Sequence[str | Path] = (),
+    trust: Annotated[str | Path | Sequence[str | Path], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
 ) -> Model:
     """Join a model and a head of its embeddings, and write the whole as one model.
 
@@ -34,13 +35,14 @@ def join(
     embeds, exports, serves and is fine-tuned as a model of `likeness.train`.
 
     Args:
-        model: the model that made the embeddings, as of `likeness.load`. It has to be one whose
-            weights torch has: a run, a .safetensors checkpoint, wespeaker:FILE.pt,
-            hub:FOLDER_OR_ID or a Python file of yours.
-        head: the run of the recipe `head` that was trained on these embeddings.
-        out: the folder of the joined model, which must not exist or be empty.
-        frontend: the filterbanks that a wespeaker: model was trained with.
-        trust: packages and Python files of others that the model may import, as of `likeness.load`.
+        model: the model: a run, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt,
+            hub:FOLDER_OR_ID or own.py[:NAME]. It made the embeddings, and torch has its weights.
+        head: join the model and this run of `likeness train head --data EMBEDDINGS`, which was
+            trained on its embeddings, to one model.
+        out: the .onnx file to write; with --head a new folder for the model. The folder must not
+            exist or be empty.
+        frontend: as in `likeness.models.model.load`.
+        trust: as in `likeness.models.model.load`.
 
     Returns:
         The joined model.

@@ -6,18 +6,20 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.option import Option
+from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import name_first
 from likeness.models.included import is_included, resolved
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
-    from likeness.eval.scoring.thresholds import Far, Thresholds
+    from likeness.eval.scoring.thresholds import Thresholds
     from likeness.eval.types import Floats, Floats32
     from likeness.models.verdicts import Comparer, Verification, VerifiedPairs
     from likeness.toolkit.data.images import Pixels
@@ -242,9 +244,9 @@ class Model:
         first: Any,
         second: Any,
         *,
-        rate_hz: float | None = None,
+        rate_hz: Annotated[float | None, Option(is_typed=False)] = None,
         threshold: float | None = None,
-        far: Far | None = None,
+        far: Annotated[Far | None, Option(metavar="RATE")] = None,
     ) -> Verification:
         """Compare two recordings or images: are they of one subject?
 
@@ -252,10 +254,10 @@ class Model:
             first: a path, an array or an open file.
             second: the other one.
             rate_hz: sampling rate in hertz of recordings that are given as arrays.
-            threshold: the score from which on both are taken for one subject: a number of your own.
-            far: the false-accept rate of a stored threshold, such as 0.01, or "eer". Without it and
-                without `threshold`, the model's calibration decides at a probability of one half.
-                Without a calibration there is no decision.
+            threshold: as in `likeness.eval.scoring.threshold_files.Rule`.
+            far: as in `likeness.eval.scoring.threshold_files.Rule`. Without it and without
+                `threshold`, the model's calibration decides at a probability of one half. Without a
+                calibration there is no decision.
 
         Returns:
             The score, and `same`, `probability` and `threshold` where they are known.
@@ -293,29 +295,28 @@ class Model:
 
     def verify_pairs(
         self,
-        pairs: str | Path | Iterable[Sequence[Any]],
+        pairs: Annotated[str | Path | Iterable[Sequence[Any]], Option(path="file")],
         *,
         threshold: float | None = None,
-        far: Far | None = None,
+        far: Annotated[Far | None, Option(metavar="RATE")] = None,
         root: str | Path | None = None,
         columns: str | Mapping[str, str] = "",
-        batch_size: int = 16,
-        workers: int = 0,
-        progress: bool = False,
+        batch_size: Annotated[int, Option(least=1)] = 16,
+        workers: Annotated[int, Option(least=0)] = 0,
+        progress: Annotated[bool, Option(is_typed=False)] = False,
     ) -> VerifiedPairs:
         """Compare many pairs of files. Each file is embedded once.
 
         Args:
-            pairs: a trial list of paths in any form: lines of two paths and possibly a label, or
-                a table, also as of pandas, with columns such as path1, path2 and label; or a
-                sequence of pairs of paths.
-            threshold: as in `verify`; so is `far`.
-            far: the false-accept rate of a stored threshold.
-            root: folder that relative paths start from; by default the current one.
-            columns: which column of the list is which, where it does not say so itself:
-                "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
+            pairs: many pairs instead of A and B: a list, or a table with first and second. A list
+                has lines of two paths and possibly a label; a table, also as of pandas, may have
+                columns such as path1, path2 and label. It may be a sequence of pairs of paths.
+            threshold: as in `Model.verify`.
+            far: as in `Model.verify`.
+            root: the folder that relative paths start from (default: the current one).
+            columns: as in `likeness.eval.scoring.score.score`.
             batch_size: how many files pass through the network at once.
-            workers: processes that read files beside this one.
+            workers: how many processes read files.
             progress: whether to show on stderr how far the work is.
 
         Returns:
@@ -361,12 +362,12 @@ class Model:
 
     def estimate_thresholds(
         self,
-        unlabelled: Any,
-        out: str | Path,
+        unlabelled: Annotated[Any, Option(path="any")],
+        out: Annotated[str | Path, Option(path="output", endings=(".json",))],
         *,
-        fars: Sequence[float] = (0.01,),
+        fars: Annotated[Sequence[float], Option("--far")] = (0.01,),
         root: str | Path | None = None,
-        workers: int = 0,
+        workers: Annotated[int, Option(least=0)] = 0,
     ) -> Thresholds:
         """Estimate thresholds for a new place from its recordings or images, without labels.
 
@@ -374,12 +375,12 @@ class Model:
         decide by them. See docs/how-to/new_place.md.
 
         Args:
-            unlabelled: 50 items or more of the place, as `embed` takes them, of those who will be
-                compared there.
-            out: the .json file to write.
-            fars: the false-accept rates, from 0.001 to 0.1.
-            root: folder that relative paths of a list start from.
-            workers: processes that read files beside this one.
+            unlabelled: 50 files or more of the place, a folder or a list; nobody is named. They are
+                of those who will be compared there, and may be all that `embed` takes.
+            out: the file of thresholds to write.
+            fars: a false-accept rate, from 0.001 to 0.1; there may be several.
+            root: the folder that relative paths start from (default: the list's own).
+            workers: how many processes read files.
 
         Raises:
             LikenessError: there are too few items, or a rate is out of range.
@@ -425,38 +426,41 @@ class Model:
 
 
 def load(
-    model: str | Path,
+    model: Annotated[str | Path, Option(metavar="TEXT")],
     *,
-    detector: str | Path | Literal[False] | None = None,
+    detector: Annotated[str | Path | Literal[False] | None, Option(path="file")] = None,
     min_score: float | None = None,
-    calibration: str | Path | Fusion | Literal[False] | None = None,
+    calibration: Annotated[str | Path | Fusion | Literal[False] | None, Option(path="file")] = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
-    trust: str | Path | Sequence[str | Path] = (),
-    thresholds: str | Path | None = None,
+    trust: Annotated[str | Path | Sequence[str | Path], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
+    thresholds: Annotated[str | Path | None, Option(path="file")] = None,
 ) -> Model:
     """Load a trained model.
 
     Args:
-        model: the folder of a run, a .safetensors checkpoint, an .onnx file,
-            "speechbrain:SOURCE", "wespeaker:FILE.pt", "hub:FOLDER_OR_ID", "insightface:PATH", or a
-            Python file of yours, "own.py" or "own.py:NAME", which is run (`likeness.Network`).
-        detector: for faces, an .onnx file of SCRFD (with landmarks) or YuNet. Inputs are then
-            photographs, and the largest face near the centre of each is aligned. By default the
+        model: the model: likeness:voice, a run, a .safetensors checkpoint, an .onnx file,
+            speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME] or
+            insightface:PATH. A Python file of yours is run (`likeness.Network`). PATH is the folder
+            of a pack such as buffalo_l, or a recognition .onnx file; InsightFace's own weights are
+            for non-commercial research only.
+        detector: for faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in
+            photographs. The largest face near the centre of each is aligned. By default the
             detector of insightface:FOLDER is taken, and other models read aligned crops. False
             takes aligned crops always.
-        min_score: the lowest score by which the detector takes something for a face, between 0 and
-            1; by default 0.9 for YuNet and 0.5 for SCRFD.
-        calibration: what `likeness.calibrate` gives, or a file of it, which `likeness fit
-            calibration` writes too. By default that of the run's folder is taken, if there is one.
-            False takes none.
-        frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
-        device: where the network runs; by default a GPU, if there is one.
-        trust: packages of others, and Python files, that may be imported because parts of the model
-            are of them. Nothing else of others is imported.
-        thresholds: a file of thresholds that `likeness evaluate --save-to FILE.json` or `likeness
-            threshold` wrote; with the latter the model embeds as it does at that place. By default
-            those in the run's folder, or beside the .onnx file, are taken.
+        min_score: the lowest score by which a detector takes something for a face (default: 0.9 of
+            YuNet, 0.5 of SCRFD). It lies between 0 and 1.
+        calibration: what `likeness fit calibration` wrote (default: RUN/calibration.json). It may
+            be what `likeness.calibrate` gives; False takes none.
+        frontend: the filterbanks that an .onnx or wespeaker: model was trained with.
+        device: where the network runs (default: a GPU, if there is one).
+        trust: a package of others, a Python file, or a folder of such files, that may be imported
+            because parts of the model are of it. There may be several, and nothing else of others
+            is imported.
+        thresholds: the file of stored thresholds, for a model that has no place for them. It is
+            what `likeness evaluate --save-to FILE.json` or `likeness threshold` wrote; with the
+            latter the model embeds as it does at that place. By default those in the run's folder,
+            or beside the .onnx file, are taken.
 
     Returns:
         The model.

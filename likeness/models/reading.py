@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
+from likeness.eval.option import Option
 from likeness.eval.types import check_choice
 from likeness.modalities.speaker import long
 from likeness.models.load import (
@@ -25,18 +26,32 @@ _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model is loaded, and reads an item. The attributes are options of `likeness embed`."""
+    """How a model is loaded, and reads an item.
+
+    Attributes:
+        frontend: As in `likeness.models.model.load`.
+        detector: As in `likeness.models.model.load`.
+        min_score: As in `likeness.models.model.load`.
+        faces: Of photographs: the largest face near the centre, or all of them, with ids such as
+            photo.jpg#2.
+        flip: For images: how the embedding is joined with that of the mirror image.
+        crops: For speech: the mean of so many crops of 4 s.
+        chunk_seconds: For speech: the mean of chunks of so many seconds.
+        only_speech: For speech: leave out pauses, by their energy.
+        ijb: Embed the faces of IJB-B or IJB-C in this folder.
+        trust: As in `likeness.models.model.load`.
+    """
 
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker"
-    detector: Path | None = None
+    detector: Annotated[Path | None, Option(path="file")] = None
     min_score: float | None = None
     faces: Literal["central", "all"] = "central"
     flip: Flip = "none"
-    crops: int = 0
-    chunk_seconds: float = 0.0
+    crops: Annotated[int, Option(least=0)] = 0
+    chunk_seconds: Annotated[float, Option(least=0)] = 0.0
     only_speech: bool = False
-    ijb: Path | None = None
-    trust: Sequence[str] = ()
+    ijb: Annotated[Path | None, Option(path="folder")] = None
+    trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = ()
 
 
 def load_reading(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:

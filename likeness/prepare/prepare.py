@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import requests
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import atomic_path, move, staged, sync_names
+from likeness.eval.option import Option
 from likeness.eval.progress import report, step
 from likeness.eval.types import name_first
 from likeness.toolkit.training.lock import only_writer
@@ -128,15 +129,20 @@ def named(name: str) -> Dataset:
     )
 
 
-def prepare(dataset: Dataset, data: Path, *, say: Say = print) -> None:
+def prepare(
+    dataset: Annotated[Dataset | str, Option("DATASET")],
+    data: Annotated[Path, Option(path="output")] = Path("data"),
+    *,
+    say: Say = print,
+) -> None:
     """Fetch, verify and unpack what is missing of a data set, then count what is there.
 
     If it is interrupted, the next call goes on with the archives that are missing. Fetched archives
     are removed once they are unpacked; files that you put into DATA/downloads yourself stay.
 
     Args:
-        dataset: The data set.
-        data: The folder DATA where data sets lie.
+        dataset: The data set, or its name.
+        data: The folder for the data, which is made if it does not exist.
         say: Called with each line of the report.
 
     Raises:
@@ -144,6 +150,8 @@ def prepare(dataset: Dataset, data: Path, *, say: Say = print) -> None:
         LikenessError: A checksum differs or an archive is damaged; or, after everything that could
             be done was done, files are missing.
     """
+    if isinstance(dataset, str):
+        dataset = named(dataset)
     say(
         f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}"
         + (f"\nNote: {dataset.note}" if dataset.note else "")

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import SimpleQueue
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
+from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.included import about, resolved
+from likeness.models.included import VOICE, about, resolved
 from likeness.models.load import Frontend
 from likeness.toolkit.console import say, warn
 
@@ -42,44 +43,52 @@ class Setup:
     """What a server serves, and to whom: the options of `likeness serve`.
 
     Attributes:
-        model: The model, as for `likeness verify`.
+        model: As in `likeness.models.model.load`. By default the voice model that comes with
+            Likeness.
         rule: What decides.
-        gallery: The folder or the address of the gallery; None for no gallery.
-        host: Where it listens.
-        port: 0 is a free one.
-        allow_host: Names by which it may be addressed, beside `host`.
+        gallery: The folder of enrolled subjects, or another store, which is made if it does not
+            exist. Without one nobody is enrolled or searched: the page compares two files.
+        host: The address to listen on. 0.0.0.0 lets other machines connect, which then need the
+            token for everything.
+        port: The port to listen on; 0 takes a free one.
+        allow_host: A further host name that requests may ask for, such as that of a proxy. There
+            may be several.
         token: Of 16 characters or more; where it is empty one is made and printed.
-        calibration: The calibration that somebody named.
+        calibration: As in `likeness.models.model.load`.
         thresholds: The file of stored thresholds that somebody named.
-        detector: Finds the faces of photographs.
-        min_score: Its lowest score of a face.
-        frontend: The filterbanks of an .onnx model.
-        trust: Packages and files that the model may import.
-        examples: A folder of files that the page offers.
-        keep_media: Whether small pictures and sounds of enrolments are kept.
-        workers: How many processes serve.
-        tls_certificate: A file in PEM, with `tls_key`, for TLS.
-        tls_key: The file of its key.
+        detector: As in `likeness.models.model.load`.
+        min_score: As in `likeness.models.model.load`.
+        frontend: As in `likeness.models.model.load`.
+        trust: As in `likeness.models.model.load`.
+        examples: A folder of recordings or images that the page offers to try, at most 24 of them.
+            They are read at the start.
+        keep_media: Keep a small picture, or eight seconds of sound, of each enrolment beside the
+            gallery, for the page to show. Without it nothing of an upload is kept but its
+            embedding.
+        workers: How many processes serve. Above 1 each loads the model, and the gallery has to be
+            in PostgreSQL, which they share.
+        tls_certificate: A certificate in PEM, for HTTPS; --tls-key names its key.
+        tls_key: Its key in PEM.
     """
 
-    model: str
-    rule: Rule
-    gallery: str | None = None
+    model: str = VOICE
+    rule: Rule = field(default_factory=Rule)
+    gallery: Annotated[str | None, Option(metavar="PLACE")] = None
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Option(least=0, most=65535)] = 8000
     allow_host: Sequence[str] = ()
     token: str = field(default="", repr=False)
-    calibration: Path | None = None
-    thresholds: Path | None = None
-    detector: Path | None = None
+    calibration: Annotated[Path | None, Option(path="file")] = None
+    thresholds: Annotated[Path | None, Option(is_typed=False)] = None
+    detector: Annotated[Path | None, Option(path="file")] = None
     min_score: float | None = None
     frontend: Frontend = "wespeaker"
-    trust: Sequence[str] = ()
-    examples: Path | None = None
+    trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = ()
+    examples: Annotated[Path | None, Option(path="folder")] = None
     keep_media: bool = False
-    workers: int = 1
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
+    workers: Annotated[int, Option(least=1, most=64)] = 1
+    tls_certificate: Annotated[Path | None, Option(path="file")] = None
+    tls_key: Annotated[Path | None, Option(path="file")] = None
 
     @property
     def is_local(self) -> bool:

@@ -28,13 +28,14 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
 from likeness.eval.formats.writing import write_json, write_text
+from likeness.eval.option import Option
 from likeness.eval.reports.comparison import piped, tabular
 from likeness.eval.results import aligned
 from likeness.toolkit.console import Interrupted, say
@@ -139,25 +140,25 @@ def in_new_process(command: Sequence[str]) -> None:
 
 
 def reproduce(
-    name: str,
-    data: Path,
-    out: Path,
+    name: Annotated[str, Option("TABLE")],
+    data: Path = Path("data"),
+    out: Annotated[Path, Option(path="output")] = Path("runs/papers"),
     *,
-    settings: Sequence[str] = (),
-    rows: Sequence[str] = (),
-    seeds: int = 0,
+    settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
+    rows: Annotated[Sequence[str], Option(separator=",")] = (),
+    seeds: Annotated[int, Option(least=0)] = 0,
     run: Callable[[Sequence[str]], None] = in_new_process,
 ) -> str:
     """Train and measure what a table of a paper is missing, and set it beside the paper's numbers.
 
     Args:
-        name: One of `tables()`.
+        name: The table or figure, such as simple/8: one of `tables()`.
         data: The folder of the data sets.
-        out: The folder for runs and results. Tables that share runs find them there. What is
-            finished is not done again.
-        settings: FIELD=VALUE, of all recipes that are trained.
-        rows: The rows that are wanted; none stands for all.
-        seeds: How many runs each row has; 0 stands for as many as in the paper.
+        out: The folder for runs and tables, where what is finished is not done again. Tables that
+            share runs find them there.
+        settings: Changes of all recipes that are trained, such as optim.lr=0.05.
+        rows: The rows that are wanted, separated by commas (default: all).
+        seeds: How many runs each row has; 0: as many as in the paper.
         run: Runs the command line of a step.
 
     Returns:

@@ -2,14 +2,76 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from likeness.eval.errors import LikenessError
+from likeness.eval.option import Option
 from likeness.models.model import Model, load
+from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
+    from likeness.eval.intervals.comparison import Comparison
+    from likeness.toolkit.training.listed import Data
     from likeness.toolkit.training.recipe import Recipe
+
+
+class Prepared(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        recipe: The recipe, with all changes.
+        variant: Its name in its file.
+        data: Its data, listed once where the recipe lists whatever a person has.
+    """
+
+    recipe: Recipe
+    variant: str
+    data: Data
+
+
+def prepare(
+    recipe: Annotated[str | Path | Recipe, Option("RECIPE", metavar="RECIPE")],
+    data: Annotated[str | Path, Option(path="any")] = Path("data"),
+    *,
+    settings: Annotated[str | Sequence[str], Option("FIELD=VALUE")] = (),
+    columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
+    root: str | Path | None = None,
+    test: str | Path | None = None,
+) -> Prepared:
+    """Read a recipe, change it, and let it list these data. Data are looked at last.
+
+    Args:
+        recipe: RECIPE.py or a name that `likeness recipes` lists; :VARIANT may follow.
+        data: The folder of the data set. Recipes that are called `folders` also take a list, a
+            .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.
+        settings: Changes of the recipe, such as optim.lr=0.05.
+        columns: As in `likeness.checking.lists.items`.
+        label: As in `likeness.checking.lists.items`.
+        root: As in `likeness.checking.lists.items`.
+        test: Other data, in a form that --data may have: all of it tests, and all of --data trains
+            (default: a fifth of the subjects is held out).
+
+    Raises:
+        LikenessError: There is no such recipe, variant or field, or there are no such data.
+    """
+    from likeness.training.recipe_files import located
+
+    # Before torch is imported.
+    file = located(str(recipe)) if isinstance(recipe, str | Path) else ""
+    _refuse_absent(data)
+
+    from likeness.toolkit.training.recipe import Recipe, load, override
+    from likeness.training.prepare import prepare_recipe
+
+    loaded, variant = (recipe, "") if isinstance(recipe, Recipe) else load(file)
+    changes = [settings] if isinstance(settings, str) else list(settings)
+    listing: Any = {"columns": columns, "label": label, "root": root, "test": test}
+    chosen, listed = prepare_recipe(override(loaded, changes), Path(data), **listing)
+    return Prepared(chosen, variant, listed)
 
 
 def train(
@@ -53,17 +115,130 @@ def train(
     from likeness.models.load import read_initial
     from likeness.models.trust import packages_of
     from likeness.toolkit.models.parts import describe
-    from likeness.toolkit.training.recipe import Recipe, override
-    from likeness.toolkit.training.recipe import load as load_recipe
     from likeness.toolkit.training.train import fit
-    from likeness.training.prepare import prepare_recipe
-    from likeness.training.recipe_files import located
 
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
-    changes = [settings] if isinstance(settings, str) else list(settings)
     listing: Any = {"columns": columns, "label": label, "root": root}
-    changed, listed = prepare_recipe(override(loaded, changes), Path(data), **listing)
-    fit(changed, data=listed, out=Path(out), resume=resume, read_initial=read_initial)
-    parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
+    prepared = prepare(recipe, data, settings=settings, **listing)
+    chosen = prepared.recipe
+    fit(chosen, data=prepared.data, out=Path(out), resume=resume, read_initial=read_initial)
+    parts = {"frontend": chosen.frontend, "backbone": chosen.backbone, "read": chosen.read}
     # Whose recipe was run trusts its packages.
     return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))
+
+
+def run(
+    prepared: Prepared,
+    out: Annotated[Path, Option(path="output")],
+    *,
+    resume: bool = False,
+    loggers: Annotated[Sequence[str], Option("--log")] = (),
+    command: Annotated[str, Option(is_typed=False)] = "",
+) -> str:
+    """Train what was prepared, report on the subjects that were held out, and say what comes next.
+
+    Args:
+        prepared: What is trained.
+        out: The folder for checkpoints and log.
+        resume: Go on from the last checkpoint in the folder.
+        loggers: Write to tensorboard or wandb as well as log.jsonl.
+        command: The command line that trains, which the report states.
+
+    Returns:
+        Where the model is, and the next commands; "" in all processes but the first.
+
+    Raises:
+        LikenessError: As `likeness.toolkit.training.train.fit`.
+        Interrupted: After Ctrl-C, when the step is finished and saved.
+    """
+    from likeness.models.load import read_initial
+    from likeness.toolkit.parallel import distributed
+    from likeness.toolkit.training.listed import Listed
+    from likeness.toolkit.training.run import holds_checkpoint
+    from likeness.toolkit.training.train import fit
+    from likeness.training.held_out import report_run
+    from likeness.training.prepare import next_commands, warn_of_labels
+
+    recipe, variant, data = prepared
+    is_first = os.environ.get("RANK", "0") == "0"
+    if is_first and resume and not holds_checkpoint(out):
+        say(f"{out} holds no run to go on with; training begins at the first step", error=True)
+    if is_first and isinstance(data, Listed):
+        warn_of_labels(data)
+    places: Any = {"data": data, "out": out, "loggers": loggers}
+    try:
+        model = fit(recipe, resume=resume, read_initial=read_initial, **places)
+    finally:
+        distributed.end()
+    if not is_first:
+        return ""
+    say(f"{variant}: trained model in {model}")
+    held_out = report_run(recipe, out, data, command=f"{command} --resume")
+    commands = next_commands(recipe, Path(data), out, held_out)
+    return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""
+
+
+def compare(
+    recipe: Annotated[str, Option("RECIPE")],
+    data: Annotated[Path, Option(path="any")] = Path("data"),
+    *,
+    out: Annotated[Path, Option(path="output")],
+    settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
+    variants: Annotated[Sequence[str], Option(separator=",")] = (),
+    seeds: Annotated[int, Option(least=1)] = 3,
+    reference: str = "",
+    tune: Annotated[int, Option(least=0)] = 0,
+    allow_different: Annotated[Sequence[str], Option(separator=",")] = (),
+    columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
+    root: str | Path | None = None,
+    command: Annotated[str, Option(is_typed=False)] = "",
+) -> Comparison:
+    """Train several variants of a recipe with several seeds, and compare them.
+
+    Args:
+        recipe: As in `prepare`.
+        data: As in `prepare`.
+        out: The folder for runs, tables and report, where what is finished is not done again.
+        settings: As in `prepare`.
+        variants: The names of the variants, separated by commas (default: all of the file).
+        seeds: How many runs each variant gets, with the seeds 0 to N - 1.
+        reference: The variant to which differences are taken (default: the one with the best mean
+            of the first metric).
+        tune: How many settings of the file's RANGES are tried for each variant on validation
+            classes first. A grid of choices ends when every point was tried.
+        allow_different: The fields besides the method in which the variants may differ, separated
+            by commas.
+        columns: As in `prepare`.
+        label: As in `prepare`.
+        root: As in `prepare`.
+        command: The command line, which the report shows.
+
+    Raises:
+        LikenessError: Anything wrong with variants, data or folder, before the first step.
+        Interrupted: After Ctrl-C. All is whole, and the same call goes on.
+    """
+    from likeness.training.recipe_files import located
+
+    file = located(recipe)
+    _refuse_absent(data)
+
+    from likeness.models.load import read_initial
+    from likeness.toolkit.training.compare import Terms, load_variants
+    from likeness.toolkit.training.compare import compare as compare_recipes
+    from likeness.training.prepare import prepare_recipe
+
+    listing: Any = {"columns": columns, "label": label, "root": root}
+    chosen, ranges = load_variants(file, variants, settings)
+    return compare_recipes(
+        {name: prepare_recipe(each, data, **listing)[0] for name, each in chosen.items()},
+        num_seeds=seeds,
+        data=data,
+        out=out,
+        terms=Terms(reference, allow_different, ranges, tune, command),
+        read_initial=read_initial,
+    )
+
+
+def _refuse_absent(data: str | Path) -> None:
+    if not Path(data).exists():
+        raise LikenessError(f"{data}: there is no such folder or file; name the data by --data")

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import IMAGES, files_below
+from likeness.eval.option import Option
 from likeness.eval.progress import tracked
 from likeness.eval.types import Bools, Floats, name_first
 from likeness.modalities.face.detectors import load_detector
@@ -505,13 +506,12 @@ def faces_as_items(
 
 
 def align_folder(
-    root: str | Path,
-    out: str | Path,
+    root: Annotated[str | Path, Option("PHOTOGRAPHS", path="folder")],
+    out: Annotated[str | Path, Option(path="output")],
     *,
-    detector: str | Path,
-    size: int = 112,
-    width: int | None = None,
-    choose: Choose | Literal["all"] = "largest",
+    detector: Annotated[str | Path, Option(path="file")],
+    size: tuple[int, int] = (112, 112),
+    choose: Annotated[Literal["largest", "central", "all"], Option("--faces")] = "largest",
     min_score: float | None = None,
 ) -> Aligned:
     """Align every image below `root` into the same place below `out`: root/A/1.jpg -> out/A/1.png.
@@ -525,13 +525,14 @@ def align_folder(
     out/several.tsv (path, number of faces), also those of the runs before.
 
     Args:
-        root: The folder of the images.
-        out: The folder of the crops, outside root.
-        detector: The path of an SCRFD or YuNet .onnx file.
-        size: The height of the crops in pixels.
-        width: The width of the crops in pixels; None means size.
-        choose: Which face is taken where there are several, see choose_face(); or "all" of them.
-        min_score: The lowest score of a face, see load_detector().
+        root: The folder of the photographs, at any depth.
+        out: The folder of the crops, which get the places of their images. It is outside root.
+        detector: An SCRFD (with landmarks) or YuNet .onnx file.
+        size: The height and the width of the crops in pixels.
+        choose: Which of several faces is taken: the largest, as InsightFace does the largest near
+            the centre, or all of them, as NAME#1.png, NAME#2.png and so on. See choose_face().
+        min_score: The lowest score by which a detector takes something for a face (default: 0.9 of
+            YuNet, 0.5 of SCRFD).
 
     Returns:
         What was done, and what failed.
@@ -541,10 +542,10 @@ def align_folder(
             images would get one name (they are counted), or load_detector() or check() refuses an
             argument.
     """
-    check(size, width)
+    sizes: Any = {"size": size[0], "width": size[1]}
+    check(**sizes)
     root, out = Path(root), Path(out)
     targets = _targets(root, out)
-    sizes: Any = {"size": size, "width": width}
     model = load_detector(detector, min_score)
 
     def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:

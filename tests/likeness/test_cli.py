@@ -85,8 +85,8 @@ def test_train_embed_score_evaluate(
 @pytest.mark.parametrize(
     ("command", "word"),
     [
-        ("train {tiny}:nothing --out {tmp}/o", "nothing"),
-        ("train {tiny} optm.lr=1 --out {tmp}/o", "optim"),
+        ("train {tiny}:nothing --data {tmp} --out {tmp}/o", "nothing"),
+        ("train {tiny} optm.lr=1 --data {tmp} --out {tmp}/o", "optim"),
         ("train {tiny} --data {tmp}/none --out {tmp}/o", "none"),
         ("embed --model {run}/run --items {run}/items.txt --out {tmp}/o.xyz", ".npz, .ark"),
         ("embed --model {run}/run --items {run}/items.txt --root {tmp} --out {tmp}/o.npz", "exist"),

@@ -74,8 +74,9 @@ def test_an_error_in_a_file_of_the_user_shows_its_traceback(
     text: str, error: type[Exception], tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.py").write_text(f"import likeness\n\n{text}\n")
+    words = ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
     with pytest.raises(error) as caught:
-        main(["train", str(tmp_path / "recipe.py"), "--out", str(tmp_path / "out")])
+        main(["train", str(tmp_path / "recipe.py"), *words])
     lines = [str(entry.path) for entry in caught.traceback]
     where = caught.value.filename if isinstance(caught.value, SyntaxError) else lines[-1]
     assert str(where) == str(tmp_path / "recipe.py")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.commands.fit import calibration as fit_command
-from likeness.commands.score import score as score_command
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.calibration import Fusion
@@ -32,22 +29,6 @@ COHORT = Embeddings(tuple(f"c{k}" for k in range(20)), RNG.standard_normal((20, 
 FIRST, SECOND = (side.astype(np.int32) for side in np.triu_indices(NUM, k=1))
 TRIALS = Trials(EMBEDDINGS.ids, EMBEDDINGS.ids, FIRST, SECOND, FIRST % 3 == SECOND % 3)
 PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM))
-
-
-def test_every_field_has_its_option_of_the_command_line() -> None:
-    """A new option is a field of Scoring and a parameter of the command, of the same name."""
-    names = {field.name for field in fields(Scoring)}
-    of_lists = {"context", "trials", "columns", "embeddings", "out", "models"}
-    of_lists |= {"strip_extension", "missing"}
-    for command, absent, more in (
-        (score_command, set(), {"scores", "fusion"}),
-        (fit_command, {"calibration"}, {"quality"}),
-    ):
-        parameters = inspect.signature(command).parameters
-        assert set(parameters) - names == of_lists | more
-        assert names - set(parameters) == absent
-        for field in fields(Scoring):
-            assert field.name in absent or parameters[field.name].default == field.default
 
 
 def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:

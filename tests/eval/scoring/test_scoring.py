@@ -69,8 +69,8 @@ def test_quality_measures_enter_the_fusion(place: Path) -> None:
         (("fit", "fusion", "dev1.txt"), "two score files"),
         (("fit", "fusion", "dev1.txt", "test1.txt", "other.txt"), "other.txt"),
         (("fit", "fusion", "blinddev2.txt", "blindtest2.txt"), "labels"),
-        (("score", "dev1.txt"), "--fusion only"),
-        (("score",), "--trials and --embeddings"),
+        (("score", "dev1.txt"), "without --fusion"),
+        (("score",), "--trials is missing"),
     ],
 )
 def test_wrong_use_is_said(place: Path, arguments: tuple[str, ...], keyword: str) -> None:

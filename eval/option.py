@@ -1,0 +1,33 @@
+"""What a parameter of a public function says of its option on the command line."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a parameter or a field is typed, in `Annotated[int, Option(least=0)]`.
+
+    Without one, the option is called like the parameter, and its type says what it takes.
+
+    Attributes:
+        name: The option where it is called otherwise, such as "--far" for `fars`; or in capitals,
+            as "SCORES", the word for what is typed without a name.
+        metavar: The word for its value in help, such as "FILE[:COLUMN]". A path is then handed on
+            as text, whether or not it exists.
+        least: The smallest number that it takes.
+        most: The largest number that it takes.
+        path: What has to exist. "output" is written, and need not exist.
+        endings: Those that the name of an output may have.
+        separator: What stands between several names in one value.
+        is_typed: Whether there is an option at all.
+    """
+
+    name: str = ""
+    metavar: str = ""
+    least: float | None = None
+    most: float | None = None
+    path: Literal["", "file", "folder", "any", "output"] = ""
+    endings: tuple[str, ...] = ()
+    separator: str = ""
+    is_typed: bool = True

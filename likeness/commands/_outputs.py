@@ -1,0 +1,121 @@
+"""What a command writes: nothing is replaced that it reads, and nothing else without --force."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import check_written
+from likeness.toolkit.console import Interrupted, say
+
+if TYPE_CHECKING:
+    from likeness.benchmark import Bench
+    from likeness.eval.protocols.searching import SearchEvaluation
+    from likeness.eval.protocols.verification import Evaluation
+
+OUTPUTS = {"out", "json", "report", "page"}  # options of what is written
+
+
+def writes(*endings: str) -> Callable[[Path | None], Path | None]:
+    """What checks the option of a file to write, before the work: its ending, and its folder."""
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None:
+            check_written(path, endings)
+        return path
+
+    return check
+
+
+JsonFile = Annotated[
+    Path | None, typer.Option(help="Write the results into this JSON file.", callback=writes())
+]
+Report = Annotated[
+    Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
+]
+Media = Annotated[
+    Path | None,
+    typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
+]
+
+
+def check_outputs(options: Mapping[str, Any], force: bool) -> None:
+    """Refuse an output that would replace one of the inputs, or any file without --force.
+
+    Args:
+        options: What was typed, by the names of the options.
+        force: Whether files are replaced.
+    """
+    for name in sorted(OUTPUTS & options.keys()):
+        out = options[name]
+        if not isinstance(out, Path):
+            continue
+        inputs = [
+            read
+            for other, value in options.items()
+            for read in (value if isinstance(value, list | tuple) else [value])
+            if other != name and isinstance(read, Path | str) and os.path.isfile(read)
+        ]
+        for path in filter(Path.is_file, _written(out)):
+            if any(path.samefile(read) for read in inputs):
+                raise LikenessError(
+                    f"{path} is one of the inputs, and the output would replace it; name another "
+                    "file for the output"
+                )
+            if not force:
+                raise LikenessError(f"{path} exists; --force replaces it, or name another place")
+
+
+def _written(out: Path) -> list[Path]:
+    """The files that an output may replace: itself, what is written beside it, or in its folder."""
+    beside = [f"{out.stem}.left-out{out.suffix}", f"{out.name}.origin.json"]
+    beside.append(f"{out.name}.skipped.txt")
+    if out.suffix == ".ark":
+        beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
+    within = ("index.html", "report.json", "items.txt", "trials.txt", "labels.txt")
+    return [out, *map(out.with_name, beside), *(out / name for name in within)]
+
+
+def write_evaluation(
+    context: typer.Context,
+    evaluation: Evaluation | SearchEvaluation | Bench,
+    json: Path | None,
+    report: Path | None,
+    **shown: Any,
+) -> None:
+    """Write the files that --json and --report name, and print what was measured.
+
+    Args:
+        context: Knows the command line, which the report states.
+        evaluation: What was measured.
+        json: The file of --json.
+        report: The folder of --report.
+        shown: What else the report shows.
+    """
+    if json:
+        evaluation.save(json)
+    if report:
+        evaluation.report(report, command=str(context.obj), **shown)
+    say(str(evaluation))
+    if report:
+        say(f"\nthe report is {report / 'index.html'}")
+
+
+@contextmanager
+def stoppable(sentence: str = "") -> Iterator[None]:
+    """Ctrl-C in training ends the command with exit code 130 and one sentence on stderr.
+
+    Args:
+        sentence: What is printed; by default what the run says of itself.
+    """
+    try:
+        yield
+    except Interrupted as stopped:
+        say(sentence or str(stopped), error=True)
+        raise typer.Exit(130) from None

@@ -1,0 +1,330 @@
+"""Every option of every command reaches the function that it is made from, with the value that was
+typed, or is refused. What only the command knows changes what it writes or says.
+
+Commands, functions and options are those that likeness.commands._signature found, so that a new one
+is covered without a change here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import re
+import typing
+from collections import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from unittest.mock import MagicMock
+
+import pytest
+from typer.models import ArgumentInfo
+
+from likeness import cli
+from likeness.commands._signature import Call, Command, Source, sources_of
+from tests.scripts import ROOT, run_command, touch
+
+
+def commands() -> Iterator[tuple[str, Command]]:
+    """What is typed for each command, and the command."""
+    for name in cli.COMMANDS:
+        for key, each in vars(importlib.import_module(f"likeness.commands.{name}")).items():
+            if isinstance(each, Command):
+                yield name if key == name else f"{name} {key.removesuffix('_')}", each
+
+
+COMMANDS = dict(commands())
+FUNCTIONS = [(name, of) for name, command in COMMANDS.items() for of in command.functions]
+
+
+class Sample(NamedTuple):
+    """What is typed for an option, and what the function gets for it."""
+
+    words: tuple[str, ...]
+    value: Any
+
+
+class Result(MagicMock):
+    """Stands for what a public function gives."""
+
+    def __format__(self, how: str) -> str:
+        return "result"
+
+
+class Arrived(Exception):
+    """The function was called that a test waits for."""
+
+
+def sample_of(source: Source, folder: Path) -> Sample:
+    """Another value than the default, of the kind of the option."""
+    option, kind, default = source.option, source.kind, source.default
+    value: Any = "text"
+    if typing.get_origin(kind) is Literal:
+        value = next(word for word in typing.get_args(kind) if word != default)
+    elif kind is bool:
+        return Sample((source.name,), True)
+    elif kind is int:
+        number = default if isinstance(default, int) else 0
+        value = max(number, int(option.least or 1)) + 1
+    elif kind is float:
+        value = 0.03125
+    elif kind is abc.Mapping:
+        value = "label=spk"
+    elif kind is tuple:
+        return Sample((source.name, "96x64"), (96, 64))
+    elif kind is Path:
+        name = f"new{(*option.endings, '')[0]}" if option.path == "output" else "file"
+        value = folder / ("folder" if option.path == "folder" else name)
+    elif option.separator:
+        return Sample((source.name, f"a{option.separator}b"), ["a", "b"])
+    words = (str(value),) if source.name[0] != "-" else (source.name, str(value))
+    return Sample(words, (value,) if source.is_many and kind is not abc.Mapping else value)
+
+
+def own_words(name: str, parameter: inspect.Parameter, folder: Path) -> list[str]:
+    """What may be typed for a parameter that only the command has."""
+    hint, details = typing.get_args(parameter.annotation)[:2]
+    members = typing.get_args(hint) or (hint,)
+    value = str(folder / "file")
+    if Path in members and not details.exists:
+        checked = inspect.getclosurevars(details.callback).nonlocals if details.callback else {}
+        value = str(folder / f"own{(*checked.get('endings', ()), '')[0]}")
+    elif float in members:
+        value = "0.9"
+    elif str in members:
+        value = "far=0.01,width=0.5" if name == "plan" else "own.json"
+    elif tuple[str, Path] in members:
+        return [option_of(name, details), "speaker/an4", str(folder / "copy.py")]
+    if isinstance(details, ArgumentInfo):
+        return [value] * (1 + (list[Path] in members))
+    return [option_of(name, details)] if bool in members else [option_of(name, details), value]
+
+
+def option_of(name: str, details: Any) -> str:
+    """The option of a parameter that only the command has."""
+    names = [word for word in (details.default, *(details.param_decls or ())) if word != ...]
+    return str(next(iter(names), f"--{name.rstrip('_').replace('_', '-')}"))
+
+
+class Run(NamedTuple):
+    """What a command did: whether it reached a function, what each got, and what was said."""
+
+    arrived: bool
+    calls: Mapping[Callable[..., Any], Mapping[str, Any]]
+    said: str
+    results: Sequence[MagicMock]
+
+
+def run(name: str, words: Sequence[str], until: object = None) -> Run:
+    """Run a command with spies in place of its public functions.
+
+    Args:
+        name: The command.
+        words: What is typed for it.
+        until: The function at which it is stopped.
+    """
+    functions = COMMANDS[name].functions
+    calls: dict[Callable[..., Any], Mapping[str, Any]] = {}
+    results: list[MagicMock] = []
+
+    def spy(function: Callable[..., Any], first: Sequence[Any], values: Mapping[str, Any]) -> Any:
+        bound = inspect.signature(function).bind(*first, **values)
+        if function not in functions:  # settings
+            return dict(values)
+        calls[function] = bound.arguments
+        if function is until:
+            raise Arrived
+        result = Result()
+        results.append(result)
+        returned = str(inspect.signature(function).return_annotation)
+        parts = 3 if returned.startswith("tuple") and "Bad" in returned else 2
+        return (result,) * parts if returned.startswith("tuple") else result
+
+    output = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        patch.setattr(Call, "run", staticmethod(spy))
+        arrived = False
+        try:
+            run_command(*name.split(), *words)
+        except Arrived:
+            arrived = True
+    return Run(arrived, calls, output.getvalue(), results)
+
+
+def value_at(call: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """What a function got for an option."""
+    value: Any = call
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return touch(tmp_path, "file")
+
+
+def required(command: Command, functions: Sequence[Callable[..., Any]]) -> list[Source]:
+    """The options that functions need."""
+    needed = {
+        source.name
+        for function in functions
+        for source in sources_of(function)
+        if source.default is inspect.Parameter.empty
+    }
+    return [source for name, source in command.sources.items() if name in needed]
+
+
+def base_lines(name: str, function: Callable[..., Any], folder: Path) -> Iterator[list[str]]:
+    """Lines that may lead a command to a function, the shortest first."""
+    command = COMMANDS[name]
+    own = {
+        key: own_words(key, each, folder) for key, each in command.own.items() if key != "context"
+    }
+    always = [
+        word
+        for key, words in own.items()
+        if command.own[key].default is inspect.Parameter.empty
+        for word in words
+    ]
+    for functions in (
+        [function],
+        *([function, each] for each in command.functions),
+        command.functions,
+    ):
+        needed = required(command, functions)
+        words = [word for source in needed for word in sample_of(source, folder).words]
+        yield [*words, *always]
+        for key, more in own.items():
+            if command.own[key].default is not inspect.Parameter.empty:
+                yield [*words, *always, *more]
+        for source in command.sources.values():
+            if source not in needed:
+                yield [*words, *always, *sample_of(source, folder).words]
+
+
+def started(name: str, function: Callable[..., Any], folder: Path) -> tuple[list[str], Run]:
+    """The shortest line that leads a command to a function, and what it did."""
+    said = ""
+    for words in base_lines(name, function, folder):
+        done = run(name, words, function)
+        if done.arrived:
+            return words, done
+        said = said or done.said
+    raise AssertionError(f"no line of {name} leads to {function.__name__}: {said}")
+
+
+def lines_with(
+    name: str, function: Callable[..., Any], source: Source, folder: Path
+) -> Iterator[list[str]]:
+    """Lines that may lead to a function and have an option, with what it says that it needs."""
+    typed = list(sample_of(source, folder).words)
+    sources = COMMANDS[name].sources
+    for words in base_lines(name, function, folder):
+        line = words if source.name in words or typed[0] in words else [*words, *typed]
+        yield line
+        done = run(name, line, function)
+        for other in re.findall(r"--[a-z-]+", done.said):
+            if other in sources and other not in line:
+                yield [*line, *sample_of(sources[other], folder).words]
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), FUNCTIONS, ids=[f"{name}-{of.__qualname__}" for name, of in FUNCTIONS]
+)
+def test_every_option_arrives(name: str, function: Callable[..., Any], folder: Path) -> None:
+    sources = COMMANDS[name].sources
+    base_words, base = started(name, function, folder)
+    for source in sources_of(function):
+        if source.name not in sources:  # the command itself hands it on
+            continue
+        assert source.help, f"{source.name} of {function.__qualname__} has no help"
+        sample = sample_of(source, folder)
+        before = value_at(base.calls[function], source.path)
+        for words in lines_with(name, function, source, folder):
+            done = run(name, words, function)
+            if done.arrived and value_at(done.calls[function], source.path) == sample.value:
+                break
+        else:
+            refusal = run(name, [*base_words, *sample.words], function).said
+            assert "would change nothing" in refusal, f"{source.name} does not arrive: {refusal}"
+            continue
+        assert sample.value != source.default
+        assert before != sample.value or sample.words[-1] in base_words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_is_dropped(name: str, folder: Path) -> None:
+    """On the way to a function, an option of another one is refused, or has gone to that one."""
+    command = COMMANDS[name]
+    ways = {function: started(name, function, folder) for function in command.functions}
+    for function, (words, _) in ways.items():
+        own = {source.name for source in sources_of(function)}
+        later = {  # what is typed for functions that are called after this one
+            source.name
+            for other, (_, done) in ways.items()
+            if function in done.calls
+            for source in sources_of(other)
+        }
+        for option in command.sources.keys() - own - later:
+            sample = sample_of(command.sources[option], folder)
+            done = run(name, [*words, *sample.words], function)
+            gone = any(
+                value_at(call, source.path) == sample.value
+                for other, call in done.calls.items()
+                for source in sources_of(other)
+                if source.name == option
+            )
+            assert gone or not done.arrived, f"{option} is dropped on the way to {function}"
+
+
+ELSEWHERE = {  # commands whose further options are tested on real data
+    "check": "tests/likeness/checking/test_check.py",
+    "lists": "tests/likeness/checking/test_lists.py",
+    "gallery cluster": "tests/eval/test_threshold_files.py",
+    "train": "tests/likeness/training/test_training_check.py",
+}
+OWN = [
+    (name, parameter)
+    for name, command in COMMANDS.items()
+    for parameter in command.own
+    if parameter != "context"
+]
+
+
+@pytest.mark.parametrize(("name", "parameter"), OWN, ids=["-".join(pair) for pair in OWN])
+def test_what_only_the_command_has_changes_what_it_does(
+    name: str, parameter: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    command = COMMANDS[name]
+    words = own_words(parameter, command.own[parameter], folder)
+    if name in ELSEWHERE:
+        assert f'"{words[0]}"' in (ROOT / ELSEWHERE[name]).read_text("utf-8")
+        return
+    functions = command.functions or [None]
+    for function in functions:
+        for base in base_lines(name, function, folder) if function else [[]]:
+            without = run(name, [word for word in base if word not in words])
+            done = run(name, base if words[-1] in base else [*base, *words])
+            effects = [
+                (one.said, [str(each.mock_calls) for each in one.results], one.calls)
+                for one in (without, done)
+            ]
+            if "Usage" not in done.said and effects[0] != effects[1]:
+                return
+    raise AssertionError(f"{words} changes nothing: {done.said}")
+
+
+def test_every_command_says_what_it_is_for() -> None:
+    for name in cli.COMMANDS:
+        summary = cli.summary_of(name)
+        assert summary.endswith((".", "?"))
+        assert summary == cli.command_of(name).short_help
