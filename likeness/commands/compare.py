@@ -12,7 +12,7 @@ from likeness.toolkit.console import say
 from likeness.training.train import compare as compare_variants
 
 if TYPE_CHECKING:
-    from likeness.toolkit.training.compare import Comparison
+    from likeness.eval.intervals.comparison import Comparison
 
 
 @command(

@@ -3,7 +3,7 @@
 The work is done by likeness/embedding/galleries.py and eval/protocols/searching.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -141,7 +141,7 @@ def remove(removed_by: Call[int]) -> None:
 )
 def cluster(
     loaded_by: Call[Model],
-    embedded_by: Call[tuple[Embeddings, Mapping[str, Path], Sequence[Bad]]],
+    embedded_by: Call[tuple[Embeddings, dict[str, Path], Sequence[Bad]]],
     clustered_by: Call[Clusters],
     *,
     context: typer.Context,
