@@ -17,7 +17,8 @@ class Option:
             as text, whether or not it exists.
         least: The smallest number that it takes.
         most: The largest number that it takes.
-        path: What has to exist. "output" is written, and need not exist.
+        path: What has to exist; without it a path may be an address, such as s3://BUCKET. "output"
+            is written, and need not exist.
         endings: Those that the name of an output may have.
         separator: What stands between several names in one value.
         is_typed: Whether there is an option at all.

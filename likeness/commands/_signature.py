@@ -104,7 +104,7 @@ class Source:
         details: dict[str, Any] = {"help": self.help + self._shown(), "metavar": metavar}
         if kind is Path and option.path == "output":
             details["callback"] = writes(*option.endings) if option.endings else None
-        elif kind is Path:
+        elif kind is Path and option.path:
             details |= {"exists": True, "dir_okay": option.path != "file"}
             details["file_okay"] = option.path != "folder"
         elif kind in (int, float):
@@ -112,7 +112,8 @@ class Source:
         if is_argument:
             details["metavar"] = self.name + "..." * (self.is_many and " " not in self.name)
         names = [] if is_argument else (option.name or self.name).split()
-        annotation = list[kind] if self.is_many else kind
+        many: Any = list
+        annotation = many[kind] if self.is_many else kind
         return inspect.Parameter(
             variable_of(self.name),
             inspect.Parameter.KEYWORD_ONLY,

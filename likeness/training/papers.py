@@ -36,7 +36,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
 from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
-from likeness.eval.reports.comparison import piped, tabular
 from likeness.eval.results import aligned
 from likeness.toolkit.console import Interrupted, say
 from likeness.toolkit.training.assign import suggest
@@ -289,6 +288,8 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
 
 def _written(table: Table, rows: Sequence[str], out: Path) -> str:
     """The table as text, after writing it in three formats."""
+    from likeness.eval.reports.comparison import piped, tabular  # slow to import
+
     shown = [["", *(head for head, *_ in table.columns)]]
     for row in rows:
         numbers = table.rows[row]

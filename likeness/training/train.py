@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.remote import is_url
 from likeness.eval.option import Option
 from likeness.models.model import Model, load
 from likeness.toolkit.console import say
@@ -34,7 +35,7 @@ class Prepared(NamedTuple):
 
 def prepare(
     recipe: Annotated[str | Path | Recipe, Option("RECIPE", metavar="RECIPE")],
-    data: Annotated[str | Path, Option(path="any")] = Path("data"),
+    data: str | Path = Path("data"),
     *,
     settings: Annotated[str | Sequence[str], Option("FIELD=VALUE")] = (),
     columns: str | Mapping[str, str] = "",
@@ -179,7 +180,7 @@ def run(
 
 def compare(
     recipe: Annotated[str, Option("RECIPE")],
-    data: Annotated[Path, Option(path="any")] = Path("data"),
+    data: Path = Path("data"),
     *,
     out: Annotated[Path, Option(path="output")],
     settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
@@ -240,5 +241,5 @@ def compare(
 
 
 def _refuse_absent(data: str | Path) -> None:
-    if not Path(data).exists():
+    if not is_url(data) and not Path(data).exists():
         raise LikenessError(f"{data}: there is no such folder or file; name the data by --data")
