@@ -35,7 +35,7 @@ class Fused(NamedTuple):
 
 
 def fuse(
-    scores: Annotated[Sequence[File], Option("SCORES")],
+    scores: Annotated[Sequence[File], Option("SCORES", path="any")],
     fusion: Annotated[File, Option(path="file")],
     *,
     embeddings: Annotated[File | Embeddings | None, Option(path="file")] = None,
@@ -71,7 +71,7 @@ def fuse(
 
 
 def fit(
-    scores: Annotated[Sequence[File], Option("SCORES")],
+    scores: Annotated[Sequence[File], Option("SCORES", path="any")],
     *,
     quality: Annotated[Sequence[str], Option(metavar="NAME")] = (),
     embeddings: Annotated[File | Embeddings | None, Option(path="file")] = None,

@@ -27,10 +27,10 @@ def compare(compared_by: "Call[Comparison]", *, context: typer.Context) -> None:
     All see the same data in the same order. The table has standard errors, intervals over subjects
     and paired differences.
     """
-    from likeness.eval.reports.comparison import table
-
     with stoppable():
         comparison = compared_by(command=str(context.obj))
+    from likeness.eval.reports.comparison import table  # slow to import
+
     page = compared_by["--out"] / "report" / "index.html"
     say(f"\n{table(comparison)}\nReport: {page}")
     if comparison.failed:
