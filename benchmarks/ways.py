@@ -11,7 +11,7 @@ Measures: of five values, how many functions of Likeness receive it, and in how 
     of floats, within the first step of a training. Functions without a name of their own, such as
     comprehensions, belong to the function that they stand in.
 Limit: the wanted numbers of the map of the code.
-Needs: `pip install likeness[train]`.
+Needs: `pip install -e '.[train]'`.
 Takes: a minute.
 Gives: a table with the wanted numbers; --functions lists the functions as well.
 """

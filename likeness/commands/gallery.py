@@ -42,7 +42,7 @@ def gallery() -> None:
 
 
 @command(
-    galleries.load,
+    galleries.load_without_thresholds,
     galleries.enrol,
     calls_all=True,
     epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4",
@@ -87,7 +87,7 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 
 
 @command(
-    galleries.load,
+    galleries.load_without_thresholds,
     galleries.search,
     calls_all=True,
     epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
@@ -130,9 +130,9 @@ def remove(removed_by: Call[int]) -> None:
 
 
 @command(
-    galleries.load,
+    galleries.load_without_thresholds,
     galleries.embed,
-    galleries.cluster,
+    galleries.cluster_items,
     calls_all=True,
     optional=("--model",),
     epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "

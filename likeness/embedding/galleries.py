@@ -44,7 +44,7 @@ Text = Annotated[str, Option(metavar="TEXT")]
 _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
 
 
-def load(
+def load_without_thresholds(
     model: Text,
     *,
     detector: Annotated[Path | None, Option(path="file")] = None,
@@ -427,7 +427,7 @@ def checked(gallery: Name, model: Text = "", *, rule: Rule | None = None) -> Che
 
     Args:
         gallery: As in `enrol`.
-        model: As in `load`.
+        model: As in `load_without_thresholds`.
         rule: From which score on two are taken for one subject.
     """
     rule = rule or Rule()
@@ -437,7 +437,7 @@ def checked(gallery: Name, model: Text = "", *, rule: Rule | None = None) -> Che
         return check(store, rule.decide(resolved(model), store.meta)[0])
 
 
-def cluster(
+def cluster_items(
     embeddings: Embeddings,
     model: Text = "",
     *,
@@ -449,7 +449,7 @@ def cluster(
 
     Args:
         embeddings: The items.
-        model: As in `load`.
+        model: As in `load_without_thresholds`.
         rule: From which score on two are taken for one subject.
         num_clusters: As in `likeness.eval.metrics.clustering.cluster`.
         method: As in `likeness.eval.metrics.clustering.cluster`.

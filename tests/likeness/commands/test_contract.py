@@ -287,8 +287,9 @@ def test_no_option_is_dropped(name: str, folder: Path) -> None:
 
 ELSEWHERE = {  # commands whose further options are tested on real data
     "check": "tests/likeness/checking/test_check.py",
+    "demo": "tests/likeness/training/test_demo.py",
     "lists": "tests/likeness/checking/test_lists.py",
-    "gallery cluster": "tests/eval/test_threshold_files.py",
+    "gallery cluster": "tests/eval/scoring/test_threshold_files.py",
     "train": "tests/likeness/training/test_training_check.py",
 }
 OWN = [

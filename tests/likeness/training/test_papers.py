@@ -23,13 +23,20 @@ from likeness.training import papers as reproduce
 from likeness.training.recipe_files import located
 from tests import test_recipes_face, test_recipes_image, test_recipes_image_tables
 from tests.eval.protocols.test_ijb_packs import Small
+from tests.modalities.speaker import test_voxceleb
 from tests.scripts import run_command
-from tests.test_recipes import vox as vox
 from tests.tiny import QUICK
 
 TABLES = reproduce.tables()
 faces, images = test_recipes_face.data, test_recipes_image.data
 birds = test_recipes_image_tables.birds
+
+
+@pytest.fixture(scope="module")
+def vox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vox")
+    test_voxceleb.miniature(folder)
+    return folder
 
 
 @cache
@@ -141,7 +148,7 @@ def test_a_table_runs_in_miniature(
     else:
         data = request.getfixturevalue("vox")
         for protocol in ("O_cleaned", "E_cleaned", "H_cleaned"):
-            monkeypatch.setitem(voxceleb.PROTOCOLS, protocol, (("trials.txt",), 4, 2))
+            monkeypatch.setitem(voxceleb.PROTOCOLS, protocol, (("veri_test2.txt",), 4, 2))
     out = tmp_path / "out"
     settings, chosen = settings_of(recipe), rows.split(",")
     text = reproduce.reproduce(
