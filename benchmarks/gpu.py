@@ -37,7 +37,7 @@ from losses import loss_classes  # noqa: E402
 from performance import parser_of, table  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from likeness.toolkit.vmf.precision import full  # noqa: E402
+from likeness.toolkit.vmf.rows import full  # noqa: E402
 
 
 def relative(value: Tensor, expected: Tensor) -> float:

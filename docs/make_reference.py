@@ -31,6 +31,7 @@ from likeness import backbones
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.contract import Spreadable, has_proxies
 from likeness.toolkit.training.assign import as_text, kind
+from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.recipe import (
     Classification,
@@ -42,7 +43,6 @@ from likeness.toolkit.training.recipe import (
     Schedule,
     Verification,
 )
-from likeness.toolkit.training.tuning import LoRA, Tuning
 from likeness.training.recipe_files import folder, head, names
 
 DOCS = Path(__file__).parent

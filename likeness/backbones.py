@@ -18,8 +18,8 @@ from likeness.toolkit.backbones.gradients import GradientHistograms as GradientH
 from likeness.toolkit.backbones.head import Beside as Beside
 from likeness.toolkit.backbones.head import Head as Head
 from likeness.toolkit.backbones.head import ScoreNorm as ScoreNorm
-from likeness.toolkit.backbones.hub import HubImage as HubImage
-from likeness.toolkit.backbones.hub import HubSpeech as HubSpeech
+from likeness.toolkit.backbones.hub_networks import HubImage as HubImage
+from likeness.toolkit.backbones.hub_networks import HubSpeech as HubSpeech
 from likeness.toolkit.backbones.image_resnet import ImageResNet as ImageResNet
 from likeness.toolkit.backbones.image_resnet import SmallCNN as SmallCNN
 from likeness.toolkit.backbones.iresnet import IResNet as IResNet

@@ -10,6 +10,7 @@ from likeness.toolkit.console import argument_parser as argument_parser
 from likeness.toolkit.console import say as say
 from likeness.toolkit.data.sampling import Sampling as Sampling
 from likeness.toolkit.models.parts import Part as Part
+from likeness.toolkit.training.fine_tuning import Tuning as Tuning
 from likeness.toolkit.training.measure import load_model as load_model
 from likeness.toolkit.training.measure import measure_items as measure_items
 from likeness.toolkit.training.memory import Memory as Memory
@@ -28,10 +29,9 @@ from likeness.toolkit.training.schedules import cosine as cosine
 from likeness.toolkit.training.schedules import exponential as exponential
 from likeness.toolkit.training.schedules import multistep as multistep
 from likeness.toolkit.training.schedules import polynomial as polynomial
+from likeness.toolkit.training.search import Choice as Choice
+from likeness.toolkit.training.search import Range as Range
+from likeness.toolkit.training.search import Search as Search
 from likeness.toolkit.training.train import Step as Step
 from likeness.toolkit.training.train import fit as fit
 from likeness.toolkit.training.train import step as step
-from likeness.toolkit.training.tune import Choice as Choice
-from likeness.toolkit.training.tune import Range as Range
-from likeness.toolkit.training.tune import Search as Search
-from likeness.toolkit.training.tuning import Tuning as Tuning

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from likeness.toolkit.backbones.hub import import_transformers
+from likeness.toolkit.backbones.hub_networks import import_transformers
 
 transformers: Any = import_transformers()
 transformers.utils.logging.set_verbosity_error()  # about torchvision, which is not needed

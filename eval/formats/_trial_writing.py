@@ -18,8 +18,8 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import is_label, is_trial_header
-from likeness.eval.formats.lists import all_fractions, in_order
 from likeness.eval.formats.parquet import Column, as_arrow
+from likeness.eval.formats.tables import all_fractions, in_order
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials

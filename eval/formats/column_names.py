@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.lists import is_number
+from likeness.eval.formats.tables import is_number
 
 Words = Mapping[str, tuple[str, ...]]
 ColumnNames = str | Mapping[str, str]

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import lists
+from likeness.eval.formats import tables
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
@@ -46,11 +46,11 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
         {'utterance1': 'ann'}
     """
 
-    def shape(sample: list[str]) -> lists.Shape:
-        fitting = lists.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
+    def shape(sample: list[str]) -> tables.Shape:
+        fitting = tables.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
         return fitting._replace(width=2, places={"id": 0, "value": 1})
 
-    table = lists.read_table(Path(path), shape)
+    table = tables.read_table(Path(path), shape)
     ids, values = table.column("id"), table.column("value")
     value_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
@@ -96,8 +96,8 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
         LikenessError: As `read_durations`.
     """
     listed = read_mapping(path, column=column)
-    values = dict(zip(listed, lists.as_floats(list(listed.values())).tolist(), strict=True))
-    if len(values) > 1 and not lists.is_number(next(iter(listed.values()))):
+    values = dict(zip(listed, tables.as_floats(list(listed.values())).tolist(), strict=True))
+    if len(values) > 1 and not tables.is_number(next(iter(listed.values()))):
         del values[next(iter(values))]  # the header, which the reader of any list cannot know
     wrong = [name for name, value in values.items() if not np.isfinite(value)]
     if wrong:

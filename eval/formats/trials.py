@@ -2,7 +2,7 @@
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
 list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
-Files are text or .parquet (see `likeness.eval.formats.lists` and
+Files are text or .parquet (see `likeness.eval.formats.tables` and
 `likeness.eval.formats._trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import lists
+from likeness.eval.formats import tables
 from likeness.eval.formats._trial_writing import write_scores as write_scores
 from likeness.eval.formats._trial_writing import write_trials as write_trials
 from likeness.eval.formats.column_names import (
@@ -37,8 +37,8 @@ from likeness.eval.formats.column_names import (
     is_trial_header,
     parse_columns,
 )
-from likeness.eval.formats.lists import Table, as_floats, is_number
 from likeness.eval.formats.parquet import Column
+from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.types import (
     Bools,
     Floats,
@@ -154,12 +154,12 @@ def _read(
         places = choose(names, stated, where, TRIALS, needed)
         return {role: place for role, place in places.items() if role in layouts[-1]}
 
-    def shape_of(sample: list[str]) -> lists.Shape:
-        fields = lists.split(sample[0], lists.separator_of(sample[0]))
+    def shape_of(sample: list[str]) -> tables.Shape:
+        fields = tables.split(sample[0], tables.separator_of(sample[0]))
         is_named = is_trial_header(fields, needed, partly=where.lower().endswith((".csv", ".tsv")))
         if stated or is_named:
-            return lists.named_shape(sample, places_of, header=is_named or not by_number(stated))
-        return lists.headless_shape(sample, fits)
+            return tables.named_shape(sample, places_of, header=is_named or not by_number(stated))
+        return tables.headless_shape(sample, fits)
 
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
@@ -178,11 +178,11 @@ def _read(
             "of embeddings?"
         )
     if in_memory:
-        table = _of_values(lists.read_frame(source, places_of))
+        table = _of_values(tables.read_frame(source, places_of))
     elif (path := Path(source)).suffix.lower() == ".parquet":
-        table = _of_values(lists.read_parquet(path, places_of))
+        table = _of_values(tables.read_parquet(path, places_of))
     else:
-        table = lists.read_table(path, shape_of, fractions="score" in needed)
+        table = tables.read_table(path, shape_of, fractions="score" in needed)
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
     is_named = bool(table.roles)
@@ -208,7 +208,7 @@ def _read(
 
 def _of_values(table: Table) -> Table:
     """A table of values, whose ids and labels are numbered as those of text are."""
-    columns = [lists.in_order(c) if isinstance(c, Column) else c for c in table.columns]
+    columns = [tables.in_order(c) if isinstance(c, Column) else c for c in table.columns]
     if not table.column("enrol").codes.size:
         raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
     return table._replace(columns=columns)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import lists
+from likeness.eval.formats import tables
 from likeness.eval.formats.column_names import by_number, choose, is_header, with_further
 from likeness.eval.formats.files import write_text
 from likeness.eval.items.items import Item, Items, check_unique
@@ -33,7 +33,7 @@ def read_items(
     other columns are carried along under their own names (Items.column).
 
     Args:
-        path: The file (see `likeness.eval.formats.lists`).
+        path: The file (see `likeness.eval.formats.tables`).
         root: The folder that relative paths start from; by default that of the file.
         columns: Role -> column, where the names of the columns do not say it.
 
@@ -49,15 +49,15 @@ def read_items(
     def chosen(names: list[str]) -> dict[str, int]:
         return with_further(names, choose(names, stated, str(path)), stated)
 
-    def shape(sample: list[str]) -> lists.Shape:
-        separator = lists.separator_of(sample[0])
-        fields = lists.split(sample[0], separator)
+    def shape(sample: list[str]) -> tables.Shape:
+        separator = tables.separator_of(sample[0])
+        fields = tables.split(sample[0], separator)
         # A list may be called .csv too. Its first line has a path where a table has names.
         is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
         if stated or is_table or is_header(fields):
-            return lists.named_shape(sample, chosen, header=not by_number(stated))
+            return tables.named_shape(sample, chosen, header=not by_number(stated))
         separator = "\t" if "\t" in sample[0] else separator
-        width = len(lists.split(sample[0], separator))
+        width = len(tables.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
                 f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
@@ -65,9 +65,9 @@ def read_items(
                 "blanks, all need tabs or commas between them"
             )
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
-        return lists.Shape(separator, width, places)
+        return tables.Shape(separator, width, places)
 
-    blocks = lists.read_rows(path, shape, chosen)
+    blocks = tables.read_rows(path, shape, chosen)
     return items_of_rows(blocks, str(path), path.parent if root is None else root)
 
 
@@ -92,7 +92,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
     def chosen(names: list[str]) -> dict[str, int]:
         return with_further(names, choose(names, columns, "the table"), columns)
 
-    read = lists.read_frame(table, chosen)
+    read = tables.read_frame(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}
     return items_of_rows([cells], "the table", root)
 

@@ -36,8 +36,8 @@ The first three take their products in float32 (relative error about 1e-7 of |x|
 1e-18 to 1e18); what follows, and the result of `pairs`, is float64. Rounding may put a cosine 1e-7
 above 1. The others need differences of nearly equal numbers and take float64 products: twice the
 time, and |x - x| may still come out as 1e-8 |x|. log C and A are exact, see
-eval/metrics/directional.py, and not the quadratic fits of the code of the paper; nor is its KL,
-which has the wrong sign and lacks A.
+eval/metrics/von_mises_fisher.py, and not the quadratic fits of the code of the paper; nor is its
+KL, which has the wrong sign and lacks A.
 """
 
 import warnings
@@ -51,7 +51,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.metrics.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
+from likeness.eval.metrics.von_mises_fisher import (
+    log_normalizer_at_zero,
+    log_normalizer_ratio,
+    relative,
+)
 from likeness.eval.progress import report
 from likeness.eval.types import Floats, Floats32, Trials, norms_of, unit_rows
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from likeness.eval.cores import keep_freed_memory
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.lists import Shape, Table, read_table, split
 from likeness.eval.formats.parquet import Column
+from likeness.eval.formats.tables import Shape, Table, read_table, split
 from likeness.eval.formats.trials import trials_of
 from likeness.eval.types import Floats, Trials, name_first
 

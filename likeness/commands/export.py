@@ -5,7 +5,7 @@ likeness/models/exporting.py writes the .onnx file, joining.py a model with a he
 
 from likeness.commands._signature import Call, command
 from likeness.models.exporting import export as export_file
-from likeness.models.joining import join
+from likeness.models.join import join
 from likeness.models.model import Model
 from likeness.toolkit.console import say
 

@@ -2,7 +2,7 @@
 
 from likeness.commands._signature import Call, command
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.models.included import VOICE
+from likeness.models.bundled import VOICE
 from likeness.models.model import Model, load
 from likeness.toolkit.console import say
 

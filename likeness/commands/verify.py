@@ -9,7 +9,7 @@ from likeness.commands._outputs import JsonFile, writes
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.included import about, model_for
+from likeness.models.bundled import about, model_for
 from likeness.models.model import Model, load
 from likeness.models.verdicts import Verification, VerifiedPairs
 from likeness.toolkit.console import say

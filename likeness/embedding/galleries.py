@@ -16,7 +16,7 @@ from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.types import name_first, nfc
-from likeness.models.included import resolved
+from likeness.models.bundled import resolved
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face, refuse_head
 from likeness.models.model import Model

@@ -7,7 +7,7 @@
 
 Files come by huggingface_hub into its cache: JSON and .safetensors alone, so no code of a
 repository is fetched or run. Inputs are read as preprocessor_config.json says, by the readers here
-and not by those of transformers. The families are in toolkit/backbones/hub.py.
+and not by those of transformers. The families are in toolkit/backbones/hub_networks.py.
 
 Example of a recipe that fine-tunes a network (docs/how-to/hub.md)::
 
@@ -35,11 +35,11 @@ from torch import Tensor
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest, sha256
-from likeness.modalities.image import hub
+from likeness.modalities.image import hub_images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
-from likeness.modalities.speaker.hub import StackedFbank, WhisperMel
-from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration, fill, takes
+from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
+from likeness.toolkit.backbones.hub_networks import HubImage, HubSpeech, configuration, fill, takes
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -290,7 +290,11 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part
     kind, method = config["model_type"], stated.get("resample", _BILINEAR)
     if method not in (_BILINEAR, _BICUBIC):
         raise LikenessError(f"resample is {method}; only 2 (bilinear) and 3 (bicubic) are read")
-    reading = partial(hub.read, bicubic=True) if method == _BICUBIC else cast(Part, hub.read)
+    reading = (
+        partial(hub_images.read, bicubic=True)
+        if method == _BICUBIC
+        else cast(Part, hub_images.read)
+    )
     if kind == "siglip2_vision_model":
         patch, most = int(stated.get("patch_size", 16)), int(stated.get("max_num_patches", 256))
         return partial(reading, patch=patch, max_patches=most)

@@ -13,7 +13,7 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import find, thresholds_path, write_thresholds
 from likeness.eval.scoring.thresholds import Threshold, Thresholds
-from likeness.models.included import resolved
+from likeness.models.bundled import resolved
 from likeness.toolkit.models.loaded import Loaded, without_centre
 
 

@@ -12,7 +12,7 @@ from likeness.eval.formats.writing import check_written
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.option import Option
-from likeness.models.included import resolved
+from likeness.models.bundled import resolved
 from likeness.toolkit.console import say
 from likeness.toolkit.models.loaded import Loaded
 
@@ -34,8 +34,8 @@ def export(
     """Write a model as one file for other systems, and say how far it agrees with torch.
 
     Args:
-        model: As in `likeness.models.joining.join`.
-        out: As in `likeness.models.joining.join`.
+        model: As in `likeness.models.join.join`.
+        out: As in `likeness.models.join.join`.
         size: The height and the width of images, where the model does not say them.
         runtime: What loads the file: every ONNX Runtime, or sherpa-onnx.
         precision: float16 stores weights in half of the bytes, int8 in a quarter.

@@ -3,7 +3,7 @@
     load_named("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness
     load_named("likeness:voice")
-        a model that comes with Likeness (likeness/models/included.py)
+        a model that comes with Likeness (likeness/models/bundled.py)
     load_named("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
@@ -49,7 +49,7 @@ from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
-from likeness.models.included import is_included, onnx_file, resolved
+from likeness.models.bundled import is_included, onnx_file, resolved
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded

@@ -15,7 +15,7 @@ from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import name_first
-from likeness.models.included import is_included, resolved
+from likeness.models.bundled import is_included, resolved
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Trials, counted, name_first
-from likeness.models.included import resolved
+from likeness.models.bundled import resolved
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 

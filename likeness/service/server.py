@@ -28,7 +28,7 @@ from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.included import VOICE, about, resolved
+from likeness.models.bundled import VOICE, about, resolved
 from likeness.models.load import Frontend
 from likeness.toolkit.console import say, warn
 

@@ -24,7 +24,7 @@ from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, name_first
-from likeness.modalities.speaker._lists import matched
+from likeness.modalities.speaker._trial_items import matched
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")

@@ -35,7 +35,7 @@ from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.items import Items
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
-from likeness.modalities.speaker._lists import matched
+from likeness.modalities.speaker._trial_items import matched
 from likeness.modalities.speaker.audio import speed_copies
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]

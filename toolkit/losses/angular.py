@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from likeness.toolkit.losses.pairing import Pairs, chunks, log1p_exp
-from likeness.toolkit.vmf.precision import once_in_full
+from likeness.toolkit.vmf.rows import once_in_full
 
 
 class _AngularSum(torch.autograd.Function):

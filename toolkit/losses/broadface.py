@@ -8,7 +8,7 @@ from likeness.toolkit.losses.classes import class_rows
 from likeness.toolkit.losses.common import checked, positive, radians
 from likeness.toolkit.losses.margin import angular_margin_softmax
 from likeness.toolkit.losses.softmax import NormFace, norms
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 
 @checked

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.vmf.precision import once_in_full
+from likeness.toolkit.vmf.rows import once_in_full
 
 
 @dataclass(frozen=True, eq=False)

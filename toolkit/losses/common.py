@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.contract import KeyBank
-from likeness.toolkit.vmf.precision import full, unit
+from likeness.toolkit.vmf.rows import full, unit
 
 Module = TypeVar("Module", bound=nn.Module)
 # Fills a (C, dim) tensor with the numbers that training starts from.

@@ -11,7 +11,7 @@ from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import Pairs
 from likeness.toolkit.losses.simple import refuse_negative
 from likeness.toolkit.losses.triplet import MarginLoss
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 
 @checked

@@ -16,7 +16,7 @@ from likeness.toolkit.losses.classes import (
 from likeness.toolkit.losses.common import checked, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
 from likeness.toolkit.losses.softmax import Softmax, unit_centred
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 LEAST = 1e-30  # a smaller payoff counts as this one, so that its logarithm has a finite gradient
 

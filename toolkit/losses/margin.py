@@ -25,7 +25,7 @@ from likeness.toolkit.losses.softmax import (
     scaled_cosine,
     tau_groups,
 )
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none", "continuous"]
 Grad = Literal["exact", "detached"]

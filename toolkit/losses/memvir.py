@@ -9,7 +9,7 @@ from likeness.toolkit.losses.classes import cross_entropy
 from likeness.toolkit.losses.common import checked, positive, proxies
 from likeness.toolkit.losses.proxy import anchor_proxies
 from likeness.toolkit.losses.softmax import scaled_cosine
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 
 @checked

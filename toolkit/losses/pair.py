@@ -18,7 +18,7 @@ from likeness.toolkit.losses.pairing import (
     summed,
 )
 from likeness.toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 EPS = 1e-6  # keeps the logarithms of LogRatio finite
 

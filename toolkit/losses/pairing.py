@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from likeness.toolkit.losses.common import against
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.simple import refuse_negative
-from likeness.toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.vmf.rows import once_in_full, unit
 
 # Numbers in a block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
 # elsewhere.

@@ -14,7 +14,7 @@ from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.vmf import distances
 from likeness.toolkit.vmf.bound import el_nivmf_cross_entropy
 from likeness.toolkit.vmf.distribution import Method, Normalizer, root
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]

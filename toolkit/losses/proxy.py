@@ -21,7 +21,7 @@ from likeness.toolkit.losses.classes import (
 from likeness.toolkit.losses.common import checked, normal, positive, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
 from likeness.toolkit.losses.softmax import norms, scaled_cosine
-from likeness.toolkit.vmf.precision import full, unit
+from likeness.toolkit.vmf.rows import full, unit
 
 
 @checked

@@ -19,7 +19,7 @@ from likeness.toolkit.losses.pairing import (
     mean,
     pair_up,
 )
-from likeness.toolkit.vmf.precision import once_in_full
+from likeness.toolkit.vmf.rows import once_in_full
 
 
 @checked

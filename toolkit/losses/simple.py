@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.common import against, checked, cosine_of_angle, positive, share
 from likeness.toolkit.losses.contract import KeyBank, Rates, default_groups
-from likeness.toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.vmf.rows import once_in_full, unit
 
 GATHERING = {"cpu"}  # devices on which positives are gathered
 BLOCK = 1 << 20  # logits in memory at a time on a CPU; sixteen times as many elsewhere

@@ -16,7 +16,7 @@ from likeness.toolkit.losses.common import (
     uniform,
 )
 from likeness.toolkit.losses.contract import Rates, default_groups
-from likeness.toolkit.vmf.precision import full, unit
+from likeness.toolkit.vmf.rows import full, unit
 
 
 def norms(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from likeness.toolkit.losses.margin import (
     straight_through,
 )
 from likeness.toolkit.losses.softmax import NormFace, Softmax, norms, scaled_cosine
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 
 def psi(cosine: Tensor, margin: float) -> Tensor:

@@ -32,7 +32,7 @@ from likeness.toolkit.losses.pairing import (
     pair_up,
     summed,
 )
-from likeness.toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.vmf.rows import once_in_full, unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics import directional
+from likeness.eval.metrics import von_mises_fisher
 from likeness.toolkit.losses.classes import class_logsumexp, class_rows, is_spread
 from likeness.toolkit.losses.common import checked, normal, positive, proxies, share
 from likeness.toolkit.losses.contract import Rates
 from likeness.toolkit.losses.softmax import tau_groups
 from likeness.toolkit.vmf.bound import bound_logits, expected_logsumexp
 from likeness.toolkit.vmf.distribution import Method, relative_log_c, resultant_ratio, root
-from likeness.toolkit.vmf.precision import full, unit
+from likeness.toolkit.vmf.rows import full, unit
 from likeness.toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, sample
 
 
@@ -311,5 +311,5 @@ class SCF(nn.Module):
         # as in the paper, no gradient reaches directions and proxies
         cosine = (mu * unit(class_rows(self.proxies, y)).to(mu.dtype)).sum(1).detach()
         n = self.directions
-        constant = n * log(self.r) - directional.log_normalizer_at_zero(n)
+        constant = n * log(self.r) - von_mises_fisher.log_normalizer_at_zero(n)
         return (-relative_log_c(kappa.square(), n) - kappa * cosine).mean() + constant

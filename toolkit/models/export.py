@@ -25,8 +25,7 @@ from likeness.eval.formats.provenance import digest, likeness_version
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, tracked
 from likeness.toolkit.data.reading import Read, as_input
-from likeness.toolkit.models import _precision as precision
-from likeness.toolkit.models import onnx
+from likeness.toolkit.models import _quantization, onnx
 from likeness.toolkit.models.embedder import in_torch
 from likeness.toolkit.models.loaded import Embedder, Loaded
 from likeness.toolkit.models.parts import describe
@@ -68,7 +67,7 @@ class Smaller(NamedTuple):
             what flows through the network; not used by float16.
     """
 
-    precision: precision.Precision
+    precision: _quantization.Precision
     calibration: Sequence[Item] = ()
 
 
@@ -179,10 +178,10 @@ def _smaller(
 ) -> tuple[Any, dict[str, str]]:
     """Return a graph in a smaller precision, and what changes in its description."""
     if smaller.precision == "float16":
-        proto = precision.with_half_weights(proto, keep=frontend)
+        proto = _quantization.with_half_weights(proto, keep=frontend)
     else:
         inputs = _readable(smaller.calibration, cast(Read, model.read), shape)
-        proto = precision.with_bytes(proto, inputs, keep=frontend)
+        proto = _quantization.with_bytes(proto, inputs, keep=frontend)
     content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     return proto, {"digest": digest([model.digest, content]), "precision": smaller.precision}
 
@@ -287,7 +286,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
     free = {0: "batch"}
     if example.ndim < 4:
         free[1] = "samples" if example.ndim == 2 else "frames"
-    with warnings.catch_warnings(), precision.silenced(*_ADVISERS):
+    with warnings.catch_warnings(), _quantization.silenced(*_ADVISERS):
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(

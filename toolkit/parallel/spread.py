@@ -34,7 +34,7 @@ from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.classes import OwnClasses, spread_classes
 from likeness.toolkit.losses.contract import Remembering, Spreadable
 from likeness.toolkit.parallel.distributed import gather, largest, lengths_of, rank, total, world
-from likeness.toolkit.vmf.precision import full
+from likeness.toolkit.vmf.rows import full
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import batch_norm, distributed, spread
 from likeness.toolkit.training._average import Average
+from likeness.toolkit.training.fine_tuning import prepare, rate_multiples, recomputed
 from likeness.toolkit.training.memory import Bank, Memory, momentum_encoder
 from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.tuning import prepare, rate_multiples, recomputed
 
 # Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed
 # DDP's argument and warns of the old name; with the new one buffers are made equal at the start,

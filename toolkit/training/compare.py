@@ -49,9 +49,9 @@ from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe, Verification, of_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
+from likeness.toolkit.training.search import Ranges, check_ranges, on_validation_classes, tune
 from likeness.toolkit.training.start import ReadInitial, read_initial
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
 
 SCORES, RESULT = "scores.txt", "result.json"  # of a run, in its folder
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
@@ -90,7 +90,7 @@ class Terms:
             of the first metric.
         allow_different: The fields besides the method in which the variants may differ.
         ranges: Variant -> field -> Range or Choice: what is searched for it on validation classes,
-            before it is compared (likeness.toolkit.training.tune).
+            before it is compared (likeness.toolkit.training.search).
         num_trials: How many settings are tried for each variant; 0 searches nothing.
         command: The command line, which the report shows.
     """
@@ -205,7 +205,7 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
     if not searched:
         raise LikenessError(
             "--tune: the recipe file states no RANGES for these variants; add RANGES = {variant: "
-            "{field: Range(low, high)}} (likeness.toolkit.training.tune)"
+            "{field: Range(low, high)}} (likeness.toolkit.training.search)"
         )
     for name, ranges in searched.items():
         check_ranges(variants[name], ranges)

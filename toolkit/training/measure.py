@@ -37,7 +37,7 @@ from likeness.toolkit.models.parts import without_weights
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by
 from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
 TEST = "test.npz"  # what a run's test measured, in its folder

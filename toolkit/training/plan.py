@@ -31,9 +31,9 @@ from likeness.toolkit.models.parts import describe
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
+from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.listed import Data, list_by
 from likeness.toolkit.training.recipe import Compute, Parallel, Recipe, Verification, check, of_data
-from likeness.toolkit.training.tuning import LoRA
 
 # All numbers of a recipe are at least 0, and these at least 1.
 AT_LEAST_ONE = ("schedule.steps", "schedule.save_every", "compute.accumulate", "compute.prefetch")

@@ -19,9 +19,9 @@ from likeness.toolkit.losses.common import unknown_settings
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.training.assign import assign, settings_as_text, suggest
+from likeness.toolkit.training.fine_tuning import Tuning
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.schedules import cosine
-from likeness.toolkit.training.tuning import Tuning
 
 T = TypeVar("T")
 

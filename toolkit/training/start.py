@@ -20,11 +20,11 @@ from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import run as runs
 from likeness.toolkit.training._finite import not_finite
 from likeness.toolkit.training.build import build, thaw
+from likeness.toolkit.training.fine_tuning import fresh_parts, is_in
 from likeness.toolkit.training.loading import check_held_out, estimate
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run, is_finished, load_run
-from likeness.toolkit.training.tuning import fresh_parts, is_in
 
 
 @dataclass(frozen=True)

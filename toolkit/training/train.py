@@ -28,7 +28,7 @@ from likeness.toolkit.training.plan import Plan, plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial, read_initial, start
-from likeness.toolkit.vmf.precision import full
+from likeness.toolkit.vmf.rows import full
 
 Step = Callable[[Run, Batch, Recipe], Tensor]
 

@@ -18,7 +18,7 @@ from likeness.toolkit.vmf.distribution import (
     relative,
     relative_log_c,
 )
-from likeness.toolkit.vmf.precision import once_in_full
+from likeness.toolkit.vmf.rows import once_in_full
 
 
 def expected_logsumexp(

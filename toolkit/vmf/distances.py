@@ -18,7 +18,7 @@ from likeness.toolkit.vmf.distribution import (
     relative_log_c,
     resultant_ratio,
 )
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 
 
 def d_cos(z: Tensor, p: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ The von Mises-Fisher distribution (vMF) and the non-isotropic one (nivMF) have t
 Letters: B samples, C proxies, S draws, D = n dimensions. lc(k) = log C_n(k), A_n = -lc'. Everything
 is differentiable once; gradients are analytic: with Q(k^2) = A_n(k)/k, d lc/d(k^2) = -Q/2 and
 dQ/d(k^2) = Q (Q' - Q)/2, where Q' belongs to n + 2. Only k^2 enters: nothing is singular at k = 0.
-The series itself is eval/metrics/directional.py's. Draws: toolkit/vmf/sampling.py.
+The series itself is eval/metrics/von_mises_fisher.py's. Draws: toolkit/vmf/sampling.py.
 """
 
 from math import ceil, log
@@ -19,8 +19,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from likeness.eval.metrics.directional import closed_form, expansion, log_normalizer_at_zero, orders
-from likeness.toolkit.vmf.precision import once_in_full, unit
+from likeness.eval.metrics.von_mises_fisher import (
+    closed_form,
+    expansion,
+    log_normalizer_at_zero,
+    orders,
+)
+from likeness.toolkit.vmf.rows import once_in_full, unit
 
 Method = Literal["debye", "bounds", "quadratic"]
 Normalizer = Literal["paper", "jacobian", "released"]

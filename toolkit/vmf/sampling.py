@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from likeness.eval.metrics.directional import relative
-from likeness.toolkit.vmf.precision import once_in_full
+from likeness.eval.metrics.von_mises_fisher import relative
+from likeness.toolkit.vmf.rows import once_in_full
 
 Family = Literal["vmf", "power_spherical"]
 FAMILIES = get_args(Family)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics import similarity as module
-from likeness.eval.metrics.directional import log_normalizer, mean_resultant
 from likeness.eval.metrics.similarity import against, matrix, pairs, score_trials, single
+from likeness.eval.metrics.von_mises_fisher import log_normalizer, mean_resultant
 from likeness.eval.types import Trials
 
 NAMES = ("cosine", "dot", "simple", "simple:0", "simple:-.25", "simple:1")

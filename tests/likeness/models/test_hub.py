@@ -22,7 +22,7 @@ from likeness.models import _hub
 from likeness.models.load import load_named
 from likeness.models.reading import Reading, read_as
 from likeness.toolkit.backbones._layer_pooling import pool_places
-from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
+from likeness.toolkit.backbones.hub_networks import HubImage, HubSpeech, configuration
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.models.embed import embed
 from tests import tiny_hub

@@ -19,9 +19,9 @@ from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.models.checkpoint import FORMAT, read
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import start
+from likeness.toolkit.training.fine_tuning import Tuning
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.tuning import Tuning
 from tests.tiny_yunet import network
 
 TINY = Path(__file__).parents[2] / "tiny.py"

@@ -12,8 +12,8 @@ from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
 from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
 from likeness.modalities.image import images
-from likeness.modalities.image.hub import patched_size
-from likeness.modalities.image.hub import read as read_for_network
+from likeness.modalities.image.hub_images import patched_size
+from likeness.modalities.image.hub_images import read as read_for_network
 from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage, encode

@@ -19,7 +19,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic
 from likeness.modalities.speaker import voxceleb
-from likeness.modalities.speaker._lists import matched
+from likeness.modalities.speaker._trial_items import matched
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.training import recipe as recipes
 from tests.modalities.data_set import DataSet

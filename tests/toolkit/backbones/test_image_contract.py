@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.backbones.edgeface import EdgeFace
 from likeness.toolkit.backbones.gradients import GradientHistograms
-from likeness.toolkit.backbones.hub import HubImage
+from likeness.toolkit.backbones.hub_networks import HubImage
 from likeness.toolkit.backbones.image_resnet import ImageResNet, SmallCNN
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.kprpe import KPRPEViT

@@ -14,7 +14,7 @@ from torch import Tensor
 from likeness.toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
 from likeness.toolkit.losses.mining import mine_multi_similarity
 from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import SMOOTH_ROWS, sides
 

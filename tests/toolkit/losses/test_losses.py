@@ -38,7 +38,7 @@ from likeness.toolkit.losses.pair import SNRContrastive
 from likeness.toolkit.losses.simple import SimPLE, polarlike
 from likeness.toolkit.training.memory import Bank
 from likeness.toolkit.training.recipe import Optim
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from tests.toolkit.losses.drawn import LOSSES, batch
 
 

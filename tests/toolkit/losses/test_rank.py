@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from likeness.toolkit.losses.rank import FastAP, RankedList, SmoothAP
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import sides
 

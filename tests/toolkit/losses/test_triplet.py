@@ -20,7 +20,7 @@ from likeness.toolkit.losses.mining import (
 )
 from likeness.toolkit.losses.pairing import distance
 from likeness.toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import SMOOTH_ROWS
 

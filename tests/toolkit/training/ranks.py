@@ -25,12 +25,12 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.contrast import NTXent
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.schedules import constant
 from likeness.toolkit.training.train import Step, fit
-from likeness.toolkit.training.tuning import LoRA, Tuning
 from tests import tiny
 from tests.toolkit.training.tiny_runs import before
 

@@ -43,7 +43,7 @@ from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
 from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.tune import Choice
+from likeness.toolkit.training.search import Choice
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[3]
@@ -58,7 +58,7 @@ from functools import partial
 from likeness.eval.types import Scores
 from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.toolkit.training.recipe import Optim
-from likeness.toolkit.training.tune import Choice, Range
+from likeness.toolkit.training.search import Choice, Range
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
 measure = replace(made["arcface"].measure, metrics=metrics)

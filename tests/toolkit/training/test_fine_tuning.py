@@ -19,11 +19,11 @@ from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.models import adapter
 from likeness.toolkit.training.build import build
+from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.tuning import LoRA, Tuning
 from tests.toolkit.training.tiny_runs import (
     CPU,
     cut_and_resumed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from likeness.toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
+from likeness.toolkit.backbones.hub_networks import FAMILIES, HubImage, HubSpeech, configuration
 from likeness.toolkit.models.adapter import choose
 from tests import tiny_hub
 

@@ -40,9 +40,9 @@ from likeness.toolkit.training.recipe import (
     Schedule,
 )
 from likeness.toolkit.training.schedules import constant
+from likeness.toolkit.training.search import Range, on_validation_classes
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.tune import Range, on_validation_classes
-from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
 NOWHERE = Path("digits-are-in-scikit-learn")

@@ -37,6 +37,7 @@ from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import lock, run
+from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.measure import metrics_of
 from likeness.toolkit.training.memory import Memory
@@ -51,7 +52,6 @@ from likeness.toolkit.training.recipe import (
 )
 from likeness.toolkit.training.run import Run, check_folder
 from likeness.toolkit.training.train import Step, fit, step
-from likeness.toolkit.training.tuning import LoRA, Tuning
 from tests.disk_calls import come_in_order, recorded
 from tests.toolkit.training.tiny_runs import before, needs_peft, raising_at, recipe, short
 from tests.writers import State

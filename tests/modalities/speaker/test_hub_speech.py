@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from likeness.modalities.speaker.features import UnitWave
-from likeness.modalities.speaker.hub import StackedFbank, WhisperMel
-from likeness.toolkit.backbones.hub import import_transformers
+from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
+from likeness.toolkit.backbones.hub_networks import import_transformers
 
 transformers: Any = import_transformers()
 RATE_HZ = 16_000

@@ -22,9 +22,9 @@ from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training import tune as tuning
+from likeness.toolkit.training import search as tuning
 from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
-from likeness.toolkit.training.tune import (
+from likeness.toolkit.training.search import (
     Choice,
     Range,
     Search,

@@ -11,7 +11,7 @@ from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.eval.option import Option
-from likeness.models.included import resolved
+from likeness.models.bundled import resolved
 
 if TYPE_CHECKING:
     from likeness.models.model import Model

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import lists
-from likeness.eval.formats.lists import Shape, read_parquet, read_rows, separator_of, split
+from likeness.eval.formats import tables
 from likeness.eval.formats.parquet import text_of
 from likeness.eval.formats.subjects import read_mapping, subjects_of
+from likeness.eval.formats.tables import Shape, read_parquet, read_rows, separator_of, split
 from tests.eval.formats.triples import PLAIN, made
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
@@ -62,7 +62,7 @@ def test_one_table_in_many_ways(
 def test_rows_are_read_alike_over_many_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "_ROWS_AT_ONCE", 300)
+    monkeypatch.setattr(tables, "_ROWS_AT_ONCE", 300)
     plain = [[f"{i}.wav", f"s{i % 7}"] for i in range(500)]
     lines = [f"{path},{i},{who}" for i, (path, who) in enumerate(plain)]
     (tmp_path / "t").write_text("\n".join(["file,n,who", *lines]))

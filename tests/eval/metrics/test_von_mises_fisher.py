@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.metrics.directional import (
+from likeness.eval.metrics.von_mises_fisher import (
     log_normalizer,
     log_normalizer_at_zero,
     log_normalizer_ratio,

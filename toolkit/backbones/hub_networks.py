@@ -466,7 +466,7 @@ class HubSpeech(nn.Module):
     What it takes depends on the network. wav2vec 2.0, HuBERT and WavLM take waves, in_dim 1;
     w2v-BERT 2.0 takes stacked filterbanks; Whisper takes log mel energies of recordings of any
     length, which are cut into windows of 30 s, encoded one by one, and pooled together. The
-    front-ends are those of modalities/speaker/hub.py.
+    front-ends are those of modalities/speaker/hub_speech.py.
 
     Padding changes no embedding, with one exception: networks whose first convolution is followed
     by group norm over time (feat_extract_norm "group", such as wav2vec2-base, hubert-base-ls960 and
@@ -605,7 +605,7 @@ class HubSpeech(nn.Module):
 
         After the end of a recording every frame has one value, that of silence in a window as loud
         as this one. The last two frames of a recording are for the encoder to see: no frame of its
-        own stands for them (WhisperMel of modalities/speaker/hub.py).
+        own stands for them (WhisperMel of modalities/speaker/hub_speech.py).
         """
         batch, total, bands = features.shape
         size = 2 * int(self.config.max_source_positions)

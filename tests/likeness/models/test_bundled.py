@@ -12,11 +12,11 @@ import soundfile
 import likeness
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.modalities import synthetic
-from likeness.models import included
+from likeness.models import bundled
 from likeness.toolkit.training.start import Initial
 from tests.scripts import run_command
 
-VOICE = Path(included.resolved(included.VOICE))
+VOICE = Path(bundled.resolved(bundled.VOICE))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
     numbers = {"CARD.md", "calibration.json", "thresholds.json"}
     assert files == {*numbers, "last.safetensors", "model.onnx"}
     assert sum(path.stat().st_size for path in VOICE.iterdir()) < 4_000_000
-    model = likeness.load(included.VOICE)
+    model = likeness.load(bundled.VOICE)
     assert (model.modality, model.similarity) == ("speaker", "dot")
     assert model.calibration.systems == (f"dot, model {model.meta['model'][:16]}",)
     # `thresholds` gives only those that hold for the digest of the network.
@@ -52,7 +52,7 @@ def test_two_recordings_are_compared_without_naming_a_model(
     verdict = json.loads((tmp_path / "v.json").read_text())
     assert 0 < verdict["probability"] < 1
 
-    assert run_command("verify", ann[0], ann[1], "--model", included.VOICE, "--far", "0.01") == 0
+    assert run_command("verify", ann[0], ann[1], "--model", bundled.VOICE, "--far", "0.01") == 0
     printed = capsys.readouterr()
     assert "at FAR 1 %, measured on speechocean, AN4 and LibriSpeech" in printed.out
     assert "small voice model" not in printed.err  # whoever names it knows it
@@ -60,16 +60,16 @@ def test_two_recordings_are_compared_without_naming_a_model(
 
 def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
     for suffix in (*SOUNDS, *AV_SOUNDS):
-        assert included.model_for(None, [f"a{suffix}", "b.png"]) == included.VOICE
+        assert bundled.model_for(None, [f"a{suffix}", "b.png"]) == bundled.VOICE
         with pytest.raises(ValueError, match="takes recordings"):
-            included.model_for(None, [f"a{suffix}x"])
+            bundled.model_for(None, [f"a{suffix}x"])
 
 
 def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
     wave, rate_hz = soundfile.read(next((spoken / "spk000").iterdir()))
     soundfile.write(tmp_path / "short.wav", wave[: rate_hz // 2], rate_hz)
     soundfile.write(tmp_path / "telephone.wav", wave[::2], rate_hz // 2)
-    model = likeness.load(included.VOICE)
+    model = likeness.load(bundled.VOICE)
     whole = next((spoken / "spk001").iterdir())
     with pytest.raises(ValueError, match=r"too short"):
         model.verify(whole, tmp_path / "short.wav")
@@ -83,13 +83,13 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
 def test_training_starts_from_it() -> None:
     from likeness.models.load import read_initial
 
-    initial = read_initial(included.VOICE)
+    initial = read_initial(bundled.VOICE)
     assert isinstance(initial, Initial)
     assert initial.source.startswith("likeness:voice (")
 
 
 def test_both_of_its_files_are_one_model(spoken: Path) -> None:
-    in_onnx, in_torch = likeness.load(included.VOICE), likeness.load(VOICE)
+    in_onnx, in_torch = likeness.load(bundled.VOICE), likeness.load(VOICE)
     assert dict(in_onnx.meta) == dict(in_torch.meta)
     assert in_onnx.norm_is_quality == in_torch.norm_is_quality
     np.testing.assert_allclose(
@@ -99,7 +99,7 @@ def test_both_of_its_files_are_one_model(spoken: Path) -> None:
 
 @pytest.mark.slow  # an export
 def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> None:
-    assert run_command("export", included.VOICE, "--out", tmp_path / "voice.onnx") == 0
-    exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
+    assert run_command("export", bundled.VOICE, "--out", tmp_path / "voice.onnx") == 0
+    exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(bundled.VOICE)
     assert exported.thresholds is not None
     np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker.cmn import check_wave, past_the_end, valid_samples
 from likeness.modalities.speaker.features import VARIANCE_FLOOR, KaldiFbank
-from likeness.toolkit.backbones.hub import import_transformers
+from likeness.toolkit.backbones.hub_networks import import_transformers
 
 _WHISPER_FLOOR = 1e-10  # under the mel energies
 _WHISPER_RANGE = 8.0  # how far below the loudest value the others may lie, in powers of ten
@@ -123,7 +123,7 @@ class WhisperMel(nn.Module):
 
     Whisper's encoder takes 30 s. A longer recording is cut into windows of 30 s, each with its own
     loudest value. A shorter one is not padded to 30 s here: the backbone
-    (toolkit/backbones/hub.py) adds what is lacking, which is all of one value.
+    (toolkit/backbones/hub_networks.py) adds what is lacking, which is all of one value.
 
     The encoder makes one frame of two. A recording of n samples fills n / (2 * hop_samples) of
     them, rounded up, as WhisperFeatureExtractor's attention_mask says with every second value. So T
