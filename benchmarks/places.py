@@ -170,14 +170,16 @@ def _methods(
             if len(chosen) < unlabelled.LEAST_ITEMS:
                 continue
             centre = unlabelled.centre_of(chosen)
-            target, nontarget = scores(unlabelled.centred(tested, centre), names)
+            target, nontarget = scores(unlabelled.subtract_centre(tested, centre), names)
             (value,) = unlabelled.thresholds(chosen, [FAR])
             name = f"from {size or 'all'}{text}"
             yield name, _rates(target, nontarget, value)
             if not size and not by_people:
                 best = float(np.quantile(nontarget, 1 - FAR))
                 yield "centred, at a FAR of 1 %", _rates(target, nontarget, best)
-                labelled = scores(unlabelled.centred(chosen, centre), people[known][order])[1]
+                labelled = scores(unlabelled.subtract_centre(chosen, centre), people[known][order])[
+                    1
+                ]
                 best = float(np.quantile(labelled, 1 - FAR))
                 yield "from all, by their labels", _rates(target, nontarget, best)
 

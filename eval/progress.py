@@ -126,7 +126,7 @@ def step(what: str) -> Iterator[None]:
         report(what, 0, 0)
 
 
-def tracked(
+def track(
     values: Iterable[T], what: str, *, total: int | None = None, unit: str = ""
 ) -> Iterator[T]:
     """Yields the values, and reports after each of them how many were worked on.

@@ -41,7 +41,7 @@ class Result:
     protocol: str
 
 
-def with_bounds(result: Result, bounds: Bounds | None) -> Result:
+def add_bounds(result: Result, bounds: Bounds | None) -> Result:
     """The result with an interval; why there is none, or why it is not to be relied on, becomes the
     convention "interval_note".
     """
@@ -51,7 +51,7 @@ def with_bounds(result: Result, bounds: Bounds | None) -> Result:
     return replace(result, interval=bounds.ends, conventions=dict(result.conventions) | note)
 
 
-def with_iso_terms(results: Iterable[Result]) -> list[Result]:
+def add_iso_terms(results: Iterable[Result]) -> list[Result]:
     """The results, and behind each TAR its FNMR and behind each TPIR its FNIR, which is 1 less it.
 
     >>> tar = Result("a", "tar_at_far(0.1)", 0.75, (0.5, 1.0), 0.3, {}, {}, "")
@@ -94,7 +94,7 @@ def metric_beside(
     shared = {k: v for k, v in of.conventions.items() if k not in ("method", "interval_note")}
     threshold = limit if isfinite(limit) else None
     made = replace(of, metric=metric, value=value, interval=None, threshold=threshold)
-    return with_bounds(replace(made, conventions=shared | own), bounds)
+    return add_bounds(replace(made, conventions=shared | own), bounds)
 
 
 def write_results(

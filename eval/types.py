@@ -28,7 +28,7 @@ _LONGEST = 60  # characters of a value that a message quotes
 UNKNOWN = "unknown"  # the group of items without a value
 
 
-def shortened(text: str, most: int = _LONGEST) -> str:
+def shorten(text: str, most: int = _LONGEST) -> str:
     """A text for a message or a legend, of which some of the beginning and of the end is shown.
 
     >>> shortened("a" * 50 + "b", 44)
@@ -38,14 +38,14 @@ def shortened(text: str, most: int = _LONGEST) -> str:
 
 
 def quoted(value: object) -> str:
-    """The repr of a value for a message, `shortened`, however large the value is.
+    """The repr of a value for a message, `shorten`, however large the value is.
 
     >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
     ("'ann/1'", 63)
     """
     if isinstance(value, str | bytes):
         value = value[:1000]  # the repr of all of it would take as much memory again
-    return shortened(repr(value))
+    return shorten(repr(value))
 
 
 def name_first(offenders: Iterable[str]) -> str:

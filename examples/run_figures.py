@@ -40,8 +40,8 @@ from likeness.recipe import Classification, Recipe, Retrieval, one_sentence
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
-from likeness.toolkit.training.recipe import of_data
-from likeness.training.recipe_files import located
+from likeness.toolkit.training.recipe import fit_to_data
+from likeness.training.recipe_files import locate
 
 FIGURES = ("sphere", "norms", "ordered", "extremes")
 
@@ -64,7 +64,7 @@ def embedded(
 ) -> tuple[Items, NDArray[np.float32]]:
     """Return the test items of a run, or its training items, and their raw embeddings (N, D)."""
     items = items_of(recipe, data, training)
-    loaded = load_embedder(run, replace(recipe, frontend=of_data(recipe.frontend, data)))
+    loaded = load_embedder(run, replace(recipe, frontend=fit_to_data(recipe.frontend, data)))
     return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
 
 
@@ -85,7 +85,7 @@ def sphere(panels: dict[str, Path], recipe: str, data: Path, out: Path, most: in
     """
     figure = plt.figure(figsize=(4 * len(panels), 4), layout="constrained")
     for number, (variant, run) in enumerate(panels.items()):
-        made = recipes.load(located(f"{recipe}:{variant}"))[0]
+        made = recipes.load(locate(f"{recipe}:{variant}"))[0]
         items, points = embedded(made, run, data)
         if points.shape[1] != 3:
             raise ValueError(
@@ -238,7 +238,7 @@ def draw_figure(given: argparse.Namespace) -> None:
         right, wrong = norms(given.baseline, given.run, given.correct, given.out)
         print(f"mean norm where the baseline is right {right:.4g}, where it is wrong {wrong:.4g}")
     else:
-        recipe = recipes.load(located(given.recipe))[0]
+        recipe = recipes.load(locate(given.recipe))[0]
         images = ordered if given.figure == "ordered" else extremes
         images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
 

@@ -34,7 +34,7 @@ from .eval.scoring.score import score as score
 from .eval.scoring.settings import Scoring as Scoring
 from .eval.types import Scores as Scores
 from .eval.types import Trials as Trials
-from .models.joining import join as join
+from .models.join import join as join
 from .models.model import Model as Model
 from .models.model import load as load
 from .models.network import Network as Network

@@ -39,12 +39,12 @@ from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import (
     Conventions,
     Result,
+    add_bounds,
     aligned,
     complement,
     interval_text,
     metric_label,
     metric_text,
-    with_bounds,
     write_results,
 )
 from likeness.eval.scoring.score import score
@@ -368,6 +368,6 @@ class _Cells:
             if rate.value is not None:
                 at = limit if metric in ("far", "frr") else None
                 made = Result(name, metric, rate.value, None, at, counts, about, PROTOCOL)
-                results.append(with_bounds(made, Bounds(rate.interval, rate.note)))
+                results.append(add_bounds(made, Bounds(rate.interval, rate.note)))
         measured = {each.metric: each.value for each in results}
         return results, Outcome(measured, draws, "", drawn_from(part.scores.target, part.subjects))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import signal
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 
 Wave = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -230,7 +230,7 @@ def write_voices(
         LikenessError: As voice().
     """
     folder = Path(folder)
-    for speaker in tracked(range(num_speakers), "synthesising voices"):
+    for speaker in track(range(num_speakers), "synthesising voices"):
         speaker_folder = folder / f"spk{speaker:03d}"
         speaker_folder.mkdir(parents=True, exist_ok=True)
         for utterance in range(num_utterances):

@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 
 Pixels = NDArray[np.uint8]
 Plane = NDArray[np.float32]
@@ -206,7 +206,7 @@ def write_faces(
         LikenessError: As face().
     """
     folder = Path(folder)
-    for subject in tracked(range(num_subjects), "drawing faces"):
+    for subject in track(range(num_subjects), "drawing faces"):
         subject_folder = folder / f"subject{subject:03d}"
         subject_folder.mkdir(parents=True, exist_ok=True)
         for shot in range(num_shots):

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float64]
@@ -134,7 +134,7 @@ def write_glyphs(
         LikenessError: As glyph().
     """
     folder = Path(folder)
-    for number in tracked(range(num_alphabets * num_characters), "drawing glyphs"):
+    for number in track(range(num_alphabets * num_characters), "drawing glyphs"):
         alphabet, character = divmod(number, num_characters)
         name = f"alphabet{alphabet:02d}{'/' if by_alphabet else '_'}character{character:02d}"
         (folder / name).mkdir(parents=True, exist_ok=True)

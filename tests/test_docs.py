@@ -30,7 +30,7 @@ import torch
 from likeness.cli import command_of, main
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
-from likeness.training.recipe_files import located, names
+from likeness.training.recipe_files import locate, names
 from tests.scripts import loaded, program
 from tests.tiny_yunet import network, tiny_yunet
 
@@ -283,7 +283,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     file, _, variant = str(inputs.get("recipe", "")).partition(":")
     if file:
         try:
-            path = located(file) if not file.startswith("recipes/") else str(ROOT / file)
+            path = locate(file) if not file.startswith("recipes/") else str(ROOT / file)
             of_page = folder / file
             path = str(of_page) if of_page.is_file() and of_page.stat().st_size else path
             chosen = str(inputs.get("variants") or "").split(",")

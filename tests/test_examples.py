@@ -21,7 +21,7 @@ from likeness.modalities.image import small_sets
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Schedule
 from likeness.toolkit.training.train import fit
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 from tests.scripts import loaded
 from tests.tiny import untrained
 
@@ -79,7 +79,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     recipe = "image/demo:arcface"
     data, out, figure = tmp_path / "data", tmp_path / "run", tmp_path / "figure.png"
     small_sets.write_digits(data)
-    made = replace(recipes.load(located(recipe))[0], schedule=Schedule(steps=3, save_every=3))
+    made = replace(recipes.load(locate(recipe))[0], schedule=Schedule(steps=3, save_every=3))
     fit(made, data=data, out=out)
     rows = drawn.ordered(made, out, data, figure, num=2)
     assert figure.read_bytes()[:4] == b"\x89PNG"
@@ -109,7 +109,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
         f"from dataclasses import replace\nfrom functools import partial\n"
         "from likeness.toolkit.backbones.image_resnet import SmallCNN\n"
         "from likeness.toolkit.training import recipe\n"
-        f"made = recipe.load({located(recipe)!r})[0]\n"
+        f"made = recipe.load({locate(recipe)!r})[0]\n"
         "backbone = partial(SmallCNN, dim=3, image_size=16)\n"
         "schedule = replace(made.schedule, steps=3, save_every=3)\n"
         "RECIPES = {'flat': replace(made, backbone=backbone, schedule=schedule)}\n"

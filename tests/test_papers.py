@@ -14,7 +14,7 @@ import pytest
 
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"
@@ -24,7 +24,7 @@ NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
 
 @cache
 def listed(name: str) -> dict[str, recipes.Recipe]:
-    made: dict[str, recipes.Recipe] = recipes.read(located(name))["RECIPES"]
+    made: dict[str, recipes.Recipe] = recipes.read(locate(name))["RECIPES"]
     return made
 
 

@@ -27,7 +27,7 @@ SIMPLE = SimpleNamespace(**recipes.read(str(FOLDER / "simple.py")))
 NIVMF = SimpleNamespace(**recipes.read(str(FOLDER / "nivmf.py")))
 NAMES = ("cub200", "cars196", "sop")
 LISTED: dict[str, dict[str, Recipe]] = {
-    name: recipes.of_group(NIVMF.RECIPES, name) for name in NAMES
+    name: recipes.group_fields(NIVMF.RECIPES, name) for name in NAMES
 }
 
 

@@ -30,7 +30,7 @@ NAMES = {
 
 VMF_RECIPE = recipes.read(str(Path(__file__).parents[1] / "recipes" / "image" / "vmf.py"))
 LISTED: dict[str, dict[str, Recipe]] = {
-    name: recipes.of_group(VMF_RECIPE["RECIPES"], name) for name in NAMES.values()
+    name: recipes.group_fields(VMF_RECIPE["RECIPES"], name) for name in NAMES.values()
 }
 
 

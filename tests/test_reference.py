@@ -22,7 +22,7 @@ from likeness.eval.formats.trials import read_scores
 from likeness.models.verdicts import PairRow, read_pairs
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.memory import Memory
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 from tests.scripts import loaded, touch
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def test_the_pages_are_what_the_classes_say() -> None:
     "name", ["speaker/folders", "image/digits", "face/webface", "image/simple"]
 )
 def test_every_field_that_help_lists_can_be_set_as_it_stands_there(name: str) -> None:
-    plain, _ = recipes.load(located(name))
+    plain, _ = recipes.load(locate(name))
     fields = recipes.fields_of(plain)
     again = recipes.override(plain, [f"{field}={value}" for field, value in fields.items()])
     assert recipes.fields_of(again) == fields
@@ -51,7 +51,7 @@ def test_every_field_that_help_lists_can_be_set_as_it_stands_there(name: str) ->
 
 def test_every_default_of_the_page_can_be_set_as_it_stands_there() -> None:
     page = (REFERENCE / "recipes.md").read_text(encoding="utf-8")
-    plain, _ = recipes.load(located("speaker/folders"))
+    plain, _ = recipes.load(locate("speaker/folders"))
     checked = 0
     for cls in (recipes.Verification, recipes.Classification, recipes.Retrieval):
         # Other values than the defaults, so that setting a default changes something.

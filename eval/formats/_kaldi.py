@@ -18,7 +18,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import file_digest, json_object, size_limit
-from likeness.eval.formats.writing import full_disk, move, remove, staged, sync
+from likeness.eval.formats.writing import full_disk, move, remove, staging_path, sync
 from likeness.eval.types import Floats32, quoted
 
 MAX_DIM = 1 << 20
@@ -50,7 +50,12 @@ def write(path: Path, ids: Sequence[str], matrix: Floats32, meta: str) -> None:
     ark, scp, side = (
         Path(os.path.realpath(name)) for name in (path, path.with_suffix(".scp"), meta_path(path))
     )
-    with staged(ark) as new_ark, staged(scp) as new_scp, staged(side) as new_side, full_disk(path):
+    with (
+        staging_path(ark) as new_ark,
+        staging_path(scp) as new_scp,
+        staging_path(side) as new_side,
+        full_disk(path),
+    ):
         head = b"\0BFV \4" + struct.pack("<i", matrix.shape[1])
         place = 0
         with new_ark.open("wb") as file, new_scp.open("w", encoding="utf-8", newline="\n") as index:

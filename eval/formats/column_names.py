@@ -173,7 +173,7 @@ def choose(
     return places
 
 
-def with_further(
+def add_further_columns(
     names: Sequence[str], places: Mapping[str, int], stated: Mapping[str, str]
 ) -> dict[str, int]:
     """Returns the places of all columns of a list of files: the known ones, and the user's own.

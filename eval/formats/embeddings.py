@@ -347,7 +347,7 @@ def _read_parquet(path: Path) -> Read:
     """Reads a .parquet file."""
     import pyarrow
 
-    with parquet.opened(path) as file:
+    with parquet.open_parquet(path) as file:
         types, schema, rows = parquet.column_types(file), file.schema_arrow, file.metadata.num_rows
         texts, floats = types.get("id", ""), types.get("vector", "")
         if not (texts.endswith("string") and re.fullmatch(_FLOATS, floats)):

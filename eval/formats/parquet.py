@@ -87,7 +87,7 @@ def numbers(array: Any, missing: float = 0) -> NDArray[Any]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_parquet(path: Path) -> Iterator[Any]:
     """Opens a .parquet file whose header cannot take any amount of memory.
 
     Args:
@@ -131,7 +131,7 @@ def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | F
 
     Args:
         path: The file.
-        file: What `opened` gave for it.
+        file: What `open_parquet` gave for it.
         names: The columns.
 
     Returns:

@@ -170,7 +170,7 @@ def subjects_of(
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
         sides = (trials.enrol_ids, trials.probe_ids)
-        subjects = numbered(*([id.split("/", 1)[0] for id in side] for side in sides))
+        subjects = number_subjects(*([id.split("/", 1)[0] for id in side] for side in sides))
         if not _contradictions(trials, subjects).any():
             return subjects, "first path component of the ids"
     subjects = _connected_groups(trials, trials.target)
@@ -188,7 +188,9 @@ def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Int
     missing = [id for id in trials.enrol_ids + trials.probe_ids if id not in mapping]
     if missing:
         raise LikenessError(f"subjects: {missing[0]!r} has no subject; add it to the mapping")
-    subjects = numbered(*([mapping[id] for id in s] for s in (trials.enrol_ids, trials.probe_ids)))
+    subjects = number_subjects(
+        *([mapping[id] for id in s] for s in (trials.enrol_ids, trials.probe_ids))
+    )
     wrong = np.flatnonzero(_contradictions(trials, subjects))
     if wrong.size:
         raise LikenessError(
@@ -204,7 +206,7 @@ def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    enrol, probe = numbered(trials.enrol_ids, trials.probe_ids)
+    enrol, probe = number_subjects(trials.enrol_ids, trials.probe_ids)
     num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
     edges = (enrol[trials.enrol[target]], probe[trials.probe[target]])
     _, group = connected_components(
@@ -214,7 +216,7 @@ def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
     return group[enrol].astype(np.int32), group[probe].astype(np.int32)
 
 
-def numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
+def number_subjects(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
     """One numbering of the names of both sides, by first occurrence."""
     codes = Column.of([*enrol, *probe]).codes
     return codes[: len(enrol)], codes[len(enrol) :]

@@ -146,7 +146,7 @@ def read_parquet(path: Path, choose: Choose) -> Table:
         LikenessError: The file is damaged, a column holds neither texts nor numbers, or a text is
             too long.
     """
-    with parquet.opened(path) as file:
+    with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
         read = parquet.read_columns(path, file, [names[place] for place in places.values()])
@@ -225,10 +225,10 @@ def split(line: str, separator: str) -> list[str]:
         fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])[
             :_MAX_WIDTH
         ]
-    return [unquoted(field) for field in fields]
+    return [unquote(field) for field in fields]
 
 
-def unquoted(field: str) -> str:
+def unquote(field: str) -> str:
     """Returns a field without the quotation marks around the whole of it, and blanks."""
     field = field.strip(_STRIPPED)
     if len(field) > 1 and field[0] == field[-1] == '"':
@@ -348,7 +348,7 @@ def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
     if shape.separator != " " and (b" " in text or b"\t" in text):
         arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]
     if not may_be_quoted and b'"' in text:
-        arrays = [parquet.as_arrow(list(map(unquoted, array.to_pylist()))) for array in arrays]
+        arrays = [parquet.as_arrow(list(map(unquote, array.to_pylist()))) for array in arrays]
     return arrays
 
 

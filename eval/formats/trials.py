@@ -45,7 +45,7 @@ from likeness.eval.types import (
     Ints,
     Trials,
     quoted,
-    shortened,
+    shorten,
 )
 
 Layouts = tuple[tuple[str, ...], ...]
@@ -347,4 +347,4 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
 def pair_text(trials: Trials, row: int) -> str:
     """The ids `enrol probe` of the trial in one row, for messages."""
     pair = trials.enrol_ids[trials.enrol[row]], trials.probe_ids[trials.probe[row]]
-    return " ".join(map(shortened, pair))
+    return " ".join(map(shorten, pair))

@@ -65,7 +65,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         yield target
         return
     path = Path(os.path.realpath(target))
-    with staged(path) as temporary:
+    with staging_path(path) as temporary:
         yield temporary
         move(temporary, path)
 
@@ -92,7 +92,7 @@ def write_json(path: str | Path, value: object, *, allow_nan: bool = True) -> No
 
 
 @contextmanager
-def staged(path: Path) -> Iterator[Path]:
+def staging_path(path: Path) -> Iterator[Path]:
     """Yields a path of the same name on the same disk, from which the block moves a whole file.
 
     What the block leaves there is removed, and so is what writers of `path` left that were killed

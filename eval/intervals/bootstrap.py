@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.resampling import Metric as Metric
-from likeness.eval.intervals.resampling import Ranked, ranked, resampled
+from likeness.eval.intervals.resampling import Ranked, rank_trials, resample_metrics
 from likeness.eval.types import Floats, Scores, check_counts
 
 Ends = tuple[float, float]
@@ -76,7 +76,7 @@ def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
 def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
     """The trials in the order of their scores; LikenessError where labels contradict subjects."""
     if subjects is None:
-        return ranked(scores, None)
+        return rank_trials(scores, None)
     pairs = np.asarray(subjects)
     wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != scores.target)
     if wrong.size:
@@ -86,7 +86,7 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
             f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; a target trial "
             "has one subject, a nontarget trial two: correct the labels or the subjects"
         )
-    return ranked(scores, _numbered(pairs))
+    return rank_trials(scores, _numbered(pairs))
 
 
 def check_draws(level: float, num_resamples: int, seed: int) -> None:
@@ -343,7 +343,7 @@ def bounds_of(
     if drawn.number < MIN_DRAWN:
         made = {name: np.full(num_resamples, np.nan) for name in metrics}
     else:
-        made = resampled(metrics, trials, num_resamples, np.random.default_rng(seed))
+        made = resample_metrics(metrics, trials, num_resamples, np.random.default_rng(seed))
     if measured is None:
         measured = {
             name: float(metric(trials.target, trials.nontarget)) for name, metric in metrics.items()

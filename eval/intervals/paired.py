@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.formats.subjects import numbered
+from likeness.eval.formats.subjects import number_subjects
 from likeness.eval.intervals.comparison import (
     LEVEL,
     Difference,
@@ -67,8 +67,8 @@ def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
         return np.arange(len(first))  # as most lists are, and sorting millions takes seconds
     if len(first) != len(second):
         return None
-    enrol = numbered(first.enrol_ids, second.enrol_ids)
-    probe = numbered(first.probe_ids, second.probe_ids)
+    enrol = number_subjects(first.enrol_ids, second.enrol_ids)
+    probe = number_subjects(first.probe_ids, second.probe_ids)
     width = 1 + max(int(codes.max()) for codes in probe)
     keys = []
     for of_enrol, of_probe, trials in zip(enrol, probe, both, strict=True):

@@ -187,7 +187,7 @@ class Weighted(NamedTuple):
     cells: Callable[[Counts, Counts], Bools]
 
 
-def weighted(metric: Metric) -> Weighted | None:
+def weighted_form(metric: Metric) -> Weighted | None:
     """The weighted form of a metric of likeness.eval.metrics.verification, or None if it has none.
 
     Args:
@@ -300,7 +300,7 @@ def _tar_at_far_cells(misses: Counts, accepts: Counts, *, far: float) -> Bools:
     return limit
 
 
-def repeated(metric: Metric, block: Block) -> Floats:
+def metric_of_repeats(metric: Metric, block: Block) -> Floats:
     """Any metric (B,): on the trials repeated by their weights."""
     trials = block.trials
     return np.array(
@@ -314,7 +314,7 @@ def repeated(metric: Metric, block: Block) -> Floats:
     )
 
 
-def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
+def rank_trials(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
     """Sorts scored trials.
 
     Args:
@@ -333,7 +333,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
     return Ranked(target, nontarget, pairs[at[0], 0], pairs[at[1], 0], pairs[at[1], 1], n)
 
 
-def resampled(
+def resample_metrics(
     metrics: Mapping[str, Metric], trials: Ranked, num_resamples: int, rng: np.random.Generator
 ) -> dict[str, Floats]:
     """Metrics on resamples.
@@ -350,12 +350,12 @@ def resampled(
     Raises:
         LikenessError: Draw after draw is empty; there are too few subjects.
     """
-    forms = {name: weighted(metric) for name, metric in metrics.items()}
+    forms = {name: weighted_form(metric) for name, metric in metrics.items()}
     known = [form for form in forms.values() if form is not None]
     thin = trials.of_probe is not None and trials.size >= _THINNED_FROM and len(known) == len(forms)
     cells = Cells.of(trials) if thin else None
     functions = {
-        name: form.values if form is not None else partial(repeated, metrics[name])
+        name: form.values if form is not None else partial(metric_of_repeats, metrics[name])
         for name, form in forms.items()
     }
     values: dict[str, list[Floats]] = {name: [] for name in metrics}

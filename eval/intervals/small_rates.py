@@ -134,7 +134,7 @@ def independent(scores: Scores, subjects: ArrayLike | None) -> tuple[Drawn, Draw
     return people, Drawn(apart.size, "pairs of subjects of which no two share one")
 
 
-def with_exact_bounds(
+def add_exact_bounds(
     intervals: Mapping[str, Bounds],
     values: Mapping[str, float | None],
     scores: Scores,

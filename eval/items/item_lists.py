@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
-from likeness.eval.formats.column_names import by_number, choose, is_header, with_further
+from likeness.eval.formats.column_names import add_further_columns, by_number, choose, is_header
 from likeness.eval.formats.files import write_text
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
@@ -47,7 +47,7 @@ def read_items(
     stated = columns or {}
 
     def chosen(names: list[str]) -> dict[str, int]:
-        return with_further(names, choose(names, stated, str(path)), stated)
+        return add_further_columns(names, choose(names, stated, str(path)), stated)
 
     def shape(sample: list[str]) -> tables.Shape:
         separator = tables.separator_of(sample[0])
@@ -90,7 +90,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
     """
 
     def chosen(names: list[str]) -> dict[str, int]:
-        return with_further(names, choose(names, columns, "the table"), columns)
+        return add_further_columns(names, choose(names, columns, "the table"), columns)
 
     read = tables.read_frame(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}

@@ -20,7 +20,7 @@ from likeness.eval.items.item_lists import items_of_rows, read_items
 from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url
-from likeness.eval.progress import step, tracked
+from likeness.eval.progress import step, track
 from likeness.eval.types import name_first, nfc
 
 IMAGES = (
@@ -294,7 +294,7 @@ def files_below(
     """
     unread: Counter[str] = Counter()
     walk = _walk(root, suffixes, passed_over, unread)
-    runs = tracked(walk, f"listing {root.name}", unit="folders")
+    runs = track(walk, f"listing {root.name}", unit="folders")
     ids = (below + name for below, names in runs for name in names)
     before = (root / "x").as_posix()[:-1]
 

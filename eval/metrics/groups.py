@@ -26,8 +26,8 @@ from likeness.eval.intervals.bootstrap import (
     drawn_groups,
     draws_of,
 )
-from likeness.eval.intervals.resampling import Cells, ranked
-from likeness.eval.intervals.small_rates import NO_ERROR, exact_bounds, with_exact_bounds
+from likeness.eval.intervals.resampling import Cells, rank_trials
+from likeness.eval.intervals.small_rates import NO_ERROR, add_exact_bounds, exact_bounds
 from likeness.eval.metrics.differentials import MEASURES, Differential, differentials
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import verification_metrics
@@ -244,7 +244,7 @@ def rates_at(
             intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
-        intervals = with_exact_bounds(intervals, rates, *part, settings.level)
+        intervals = add_exact_bounds(intervals, rates, *part, settings.level)
     stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}
     return stated, values
 
@@ -275,7 +275,7 @@ def _resample_rates(
     names, flat = np.unique(subjects, return_inverse=True)
     n, numbers = names.size, flat.reshape(subjects.shape)
     limits = np.array([-np.inf, *thresholds.values()])  # all trials, then those that are accepted
-    cells = Cells(ranked(scores, (numbers, n)), limits)
+    cells = Cells(rank_trials(scores, (numbers, n)), limits)
     place = np.searchsorted(cells.starts, limits)
     num_resamples, rng = settings.num_resamples, np.random.default_rng(settings.seed)
     values = np.empty((2, limits.size - 1, num_resamples))

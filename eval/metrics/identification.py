@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.cores import keep_freed_memory
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.ranks import Counts, check_rows, duplicates, row_keys, same_kind
-from likeness.eval.metrics.similarity import against, single
+from likeness.eval.metrics.similarity import make_scorer, single
 from likeness.eval.metrics.verification import Measured, check_rate, num_allowed
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Floats32, check_choice
@@ -368,7 +368,7 @@ def scorer(rows: Floats32, is_repeated: Bools, similarity: str) -> Callable[[Flo
     Rows that stand elsewhere in the gallery too get their scores one by one, so that they tie
     exactly: the last digit of a matrix product may depend on where a row stands in it.
     """
-    product, twins = against(rows, similarity), np.flatnonzero(is_repeated)
+    product, twins = make_scorer(rows, similarity), np.flatnonzero(is_repeated)
 
     def scores(probes: Floats32) -> Floats32:
         # A product with a single row rounds in another way than one with several.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.similarity import against
+from likeness.eval.metrics.similarity import make_scorer
 from likeness.eval.progress import report
 from likeness.eval.types import Floats32, norms_of
 
@@ -102,7 +102,7 @@ def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floa
     return values
 
 
-def prepared(rows: Floats32, similarity: str) -> Floats32:
+def prepare_rows(rows: Floats32, similarity: str) -> Floats32:
     """A copy of the rows, of length 1 for the cosine; zero rows stay zero."""
     rows = rows + np.float32(0)  # -0.0 becomes 0.0: equal rows are equal bit for bit
     if similarity == "cosine":
@@ -121,13 +121,13 @@ def row_keys(rows: Floats32) -> NDArray[np.uint32]:
 
 
 def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
-    """Rows that repeat another bit for bit, once they are `prepared`, and that other one: their
+    """Rows that repeat another bit for bit, once they are `prepare_rows`, and that other one: their
     scores must tie, whatever order a BLAS kernel adds in.
     """
 
     def blocks(order: Counts) -> Iterator[Floats32]:
         for start in range(0, order.size, _ROWS):
-            yield prepared(rows[order[start : start + _ROWS]], similarity)
+            yield prepare_rows(rows[order[start : start + _ROWS]], similarity)
 
     keys = np.concatenate([row_keys(block) for block in blocks(np.arange(len(rows)))])
     order = np.argsort(keys, kind="stable")
@@ -201,18 +201,18 @@ def _scorer(
     """Scores of some queries against the whole gallery, written into an array."""
     items = queries if gallery is None else gallery
     if similarity not in ("cosine", "dot"):
-        scores_of = against(items, similarity)
+        scores_of = make_scorer(items, similarity)
         return lambda part, out: np.copyto(out, scores_of(queries[part]))
     if len(items) <= LARGE:
-        y = prepared(items, similarity)
-        x = y if gallery is None else prepared(queries, similarity)
+        y = prepare_rows(items, similarity)
+        x = y if gallery is None else prepare_rows(queries, similarity)
         # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
         return lambda part, out: np.matmul(x[part], y.T, out=out)
     norms = norms_of(items) if similarity == "cosine" else np.ones(1)
     lengths = np.where(norms > 0, norms, 1.0).astype(np.float32)
 
     def write(part: slice, out: Floats32) -> None:
-        np.matmul(prepared(queries[part], similarity), items.T, out=out)
+        np.matmul(prepare_rows(queries[part], similarity), items.T, out=out)
         np.divide(out, lengths, out=out)
 
     return write

@@ -29,7 +29,7 @@ from likeness.eval.metrics.ranks import (
     Ranks,
     check_rows,
     label_codes,
-    prepared,
+    prepare_rows,
     rank_blocks,
 )
 from likeness.eval.progress import step
@@ -272,7 +272,7 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     """
     from sklearn.cluster import KMeans
 
-    unit = prepared(check_rows("embeddings", embeddings), "cosine")
+    unit = prepare_rows(check_rows("embeddings", embeddings), "cosine")
     order = np.argsort(
         unit.view(np.dtype((np.void, unit.itemsize * unit.shape[1]))).ravel(), kind="stable"
     )

@@ -245,7 +245,7 @@ def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
     return _all_against_all(*_prepared(formula, x, y))
 
 
-def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], Floats32]:
+def make_scorer(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], Floats32]:
     """`matrix` of many `a` against the same `b`, which is prepared only once.
 
     >>> against([[0, 2], [2, 0]])([[3, 4]])

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.intervals import bootstrap
-from likeness.eval.intervals.small_rates import with_exact_bounds
+from likeness.eval.intervals.small_rates import add_exact_bounds
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
 from likeness.eval.option import Option
-from likeness.eval.results import Conventions, Result, Terms, with_iso_terms
+from likeness.eval.results import Conventions, Result, Terms, add_iso_terms
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
 _EER_RULES = {
@@ -134,7 +134,7 @@ def measure_system(
             resampled, scores, subjects, values, **bootstrap.draws_of(settings)
         )
         level, costs = settings.level, settings.costs
-        intervals = with_exact_bounds(intervals, values, scores, subjects, level, **costs)
+        intervals = add_exact_bounds(intervals, values, scores, subjects, level, **costs)
         resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
     known = subjects is not None
     common: Conventions = {
@@ -154,7 +154,7 @@ def measure_system(
         stated = own | common | ({"interval_note": note} if note else {})
         results.append(Result(system, name, value, ends, threshold, counts, stated, protocol))
     if settings.terms == "iso":
-        results = with_iso_terms(results)
+        results = add_iso_terms(results)
     return results, resamples
 
 

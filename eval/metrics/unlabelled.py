@@ -30,7 +30,7 @@ def centre_of(unit: NDArray[np.floating]) -> Floats:
     return mean
 
 
-def centred(rows: NDArray[np.floating], centre: Floats) -> Floats:
+def subtract_centre(rows: NDArray[np.floating], centre: Floats) -> Floats:
     """Return embeddings (N, D) without the mean direction of a place; each keeps its norm.
 
     Example:
@@ -83,7 +83,7 @@ def estimated_thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> l
     for far in fars:
         check_far(far)
     chosen = np.linspace(0, len(unit) - 1, min(len(unit), _MOST_ITEMS)).astype(int)
-    rows = centred(unit[chosen], centre_of(unit))
+    rows = subtract_centre(unit[chosen], centre_of(unit))
     scores = np.sort((rows @ rows.T)[np.triu_indices(len(rows), 1)])
     # The mean is one of these items. New ones lie 2 / N nearer to each other.
     return [_reached(scores, far, nearer=2 / len(unit)) for far in fars]

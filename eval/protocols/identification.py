@@ -40,7 +40,7 @@ from likeness.eval.metrics.verification import check_rate
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
-from likeness.eval.results import Conventions, Result, with_bounds
+from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import (
     Bools,
     Floats,
@@ -222,10 +222,10 @@ def identify_labelled(
             interval = bounds(drawn, value, settings.level, measure.behind)
             if interval.ends is None and value == 1:
                 interval = exact_bounds(value, settings.level, measure.behind)
-            result = with_bounds(result, interval)
+            result = add_bounds(result, interval)
         results.append(result)
     if settings.terms == "iso":
-        results = report.with_iso_terms(results)
+        results = report.add_iso_terms(results)
     rules = dict.fromkeys(
         f"TPIR: {result.conventions['rule']}." for result in results if "rule" in result.conventions
     )

@@ -21,7 +21,7 @@ from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
-from likeness.eval.results import Conventions, Result, with_bounds
+from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
 
 Quality = Literal["norm"] | Mapping[str, float]
@@ -170,7 +170,7 @@ def _measured(
         rows += rated
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
     results = [
-        with_bounds(Result(system, name, value, None, None, counts, own | common, protocol), ends)
+        add_bounds(Result(system, name, value, None, None, counts, own | common, protocol), ends)
         for name, value, own, ends in rows
     ]
     note = f"Similarity {similarity}; lone queries {common['lone']}."

@@ -39,7 +39,12 @@ from likeness.eval.results import Result, write_results
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
-from likeness.eval.scoring.thresholds import Thresholds, left_out_text, measure, over_subjects
+from likeness.eval.scoring.thresholds import (
+    Thresholds,
+    left_out_text,
+    measure,
+    subjects_for_guarantee,
+)
 from likeness.eval.types import Scores, Trials
 
 if TYPE_CHECKING:
@@ -217,7 +222,7 @@ class Evaluation:
             data=origin.trials or "unnamed trials",
             fars=fars,
             subjects=result.counts.get("subjects"),
-            guarantee=over_subjects(
+            guarantee=subjects_for_guarantee(
                 guarantee,
                 compared.trials.get(name),
                 compared.subject_of,

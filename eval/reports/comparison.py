@@ -20,7 +20,7 @@ from likeness.eval.reports.figures import course_figure, drawn, logged
 from likeness.eval.reports.page import EMPTY, block, document, prose
 from likeness.eval.reports.page import table as table_block
 from likeness.eval.results import aligned, bracketed, metric_label, metric_text, reasons
-from likeness.eval.types import counted, shortened
+from likeness.eval.types import counted, shorten
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -57,7 +57,7 @@ def to_json(comparison: Comparison, *, command: str) -> str:
     It has everything in the tables, every run with the SHA-256 of its scores, and every tuning
     trial.
     """
-    over = over_what(comparison)
+    over = resampled_units(comparison)
     intervals = f"bootstrap over {over}, of the mean over seeds"
     conventions = {
         "level": LEVEL,
@@ -123,7 +123,7 @@ def _curves(comparison: Comparison, logs: Logs) -> Markup:
     shown = []
     for label, key, variants in figures:
         lines = [
-            (everyone.index(variant), f"{variant}, seed {seed}", shortened(variant, 44), points)
+            (everyone.index(variant), f"{variant}, seed {seed}", shorten(variant, 44), points)
             for (variant, seed), log in logs.items()
             if variant in variants and (points := logged(log, key))[0].size > 1
         ]
@@ -151,7 +151,7 @@ def table(comparison: Comparison) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """The same tables and notes in Markdown."""
-    tables = map(piped, _tables(comparison))
+    tables = map(markdown_table, _tables(comparison))
     listed = "\n".join(f"- {_plain(note)}" for note in notes(comparison))
     return "\n\n".join([*tables, listed]) + "\n"
 
@@ -183,7 +183,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _notes_on_intervals(c: Comparison) -> list[str]:
     """What was resampled, and what the differences and p-values are."""
-    resampled, over = over_what(c), f"trials, hence optimistic ({c.subjects_from})"
+    resampled, over = resampled_units(c), f"trials, hence optimistic ({c.subjects_from})"
     if resampled != "trials":
         source = "; ".join(filter(None, [f"{c.counts.get(resampled) or 0:,}", c.subjects_from]))
         over = f"{resampled} ({source})"
@@ -229,7 +229,7 @@ def _tuning_notes(c: Comparison) -> list[str]:
     return texts
 
 
-def over_what(comparison: Comparison) -> str:
+def resampled_units(comparison: Comparison) -> str:
     """What the intervals resample: subjects, classes or items, else trials."""
     counts = comparison.counts
     if counts.get("subjects", 0) is None:
@@ -270,7 +270,7 @@ def main_rows(comparison: Comparison) -> list[list[str]]:
 
 def _tables(comparison: Comparison) -> list[list[list[str]]]:
     """The tables: the variants, and where there are any, the differences to the reference."""
-    over, differences = over_what(comparison), comparison.differences
+    over, differences = resampled_units(comparison), comparison.differences
     rows = difference_rows(comparison.reference, over, differences, seeds=True)
     return [main_rows(comparison), *([rows] if rows else [])]
 
@@ -314,7 +314,7 @@ def _plain(text: str) -> str:
     return "\\" + one_line if one_line.startswith("* ") else one_line
 
 
-def piped(rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """The head and the rows of a table in Markdown."""
     head, *body = (f"| {' | '.join(map(_plain, row))} |" for row in rows)
     return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])

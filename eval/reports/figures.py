@@ -21,7 +21,7 @@ from likeness.eval.metrics.groups import Grouped
 from likeness.eval.metrics.verification import det, eer
 from likeness.eval.reports.page import EMPTY, block, prose, source
 from likeness.eval.results import metric_label
-from likeness.eval.types import Floats, Scores, shortened
+from likeness.eval.types import Floats, Scores, shorten
 
 GREY = "#8a9099"
 # Colours of middle lightness: they read on white and on black.
@@ -334,7 +334,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
     for i, (name, curve) in enumerate(curves.items()):
         x, y = _thinned(curve.far_deviate, curve.frr_deviate)
-        label = f"{shortened(name, _MOST_LETTERS)}, EER {100 * rates[name]:.2f} %" + (
+        label = f"{shorten(name, _MOST_LETTERS)}, EER {100 * rates[name]:.2f} %" + (
             "" if x.size else " (no overlap, no curve)"
         )
         line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
@@ -467,7 +467,7 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         places = np.searchsorted(curve.coverage, np.linspace(0.01, 1, _NUM_KEPT))
         shown = np.unique(places.clip(max=curve.coverage.size - 1))
         x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
-        line(figure, i, name, label=shortened(name, _MOST_LETTERS), x=x, y=y)
+        line(figure, i, name, label=shorten(name, _MOST_LETTERS), x=x, y=y)
         look = {"line_color": COLOURS[i % len(COLOURS)], "line_dash": "dotted"}
         figure.add_layout(Span(location=100 * float(curve.risk[-1]), dimension="width", **look))
     legend(figure)
@@ -487,7 +487,7 @@ def tippett_figure(scores: Mapping[str, Scores]) -> Any:
         for kind, values in (("targets", of.targets), ("nontargets", of.nontargets)):
             x, label = (
                 np.quantile(values, shares) / np.log(10),
-                f"{shortened(name, _MOST_LETTERS)}, {kind}",
+                f"{shorten(name, _MOST_LETTERS)}, {kind}",
             )
             line(figure, 2 * i + (kind != "targets"), label, label=label, x=x, y=100 - 100 * shares)
     legend(figure)

@@ -18,7 +18,7 @@ from likeness.eval.intervals.uncertainty import Answers, risk_coverage
 from likeness.eval.metrics.cleaning import Fit
 from likeness.eval.metrics.identification import Searched, rank_hits, tpir
 from likeness.eval.metrics.ranks import Counts
-from likeness.eval.metrics.similarity import against
+from likeness.eval.metrics.similarity import make_scorer
 from likeness.eval.progress import step
 from likeness.eval.reports._map import embedding_map
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
@@ -97,7 +97,7 @@ def nearest(
     itself = np.array([row_of.get(queries.embeddings.ids[i], -1) for i in rows.tolist()])
     in_gallery = itself >= 0
     num = min(num, len(searched) - bool(in_gallery.any()))
-    score = against(searched.matrix, similarity)
+    score = make_scorer(searched.matrix, similarity)
     step = max(1, _CELLS // len(searched))
     items, scores = np.empty((rows.size, num), np.int64), np.empty((rows.size, num))
     for begin in range(0, rows.size, step):

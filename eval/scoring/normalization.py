@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.similarity import against, matrix
+from likeness.eval.metrics.similarity import make_scorer, matrix
 from likeness.eval.progress import report
 from likeness.eval.types import Floats, Floats32
 
@@ -65,7 +65,7 @@ def cohort_statistics(
     check_cohort(size, top_n)
     count = size if top_n is None else top_n
     mean, std = np.empty(len(rows)), np.empty(len(rows))
-    step, scores_of = max(1, _BLOCK // size), against(others, similarity)
+    step, scores_of = max(1, _BLOCK // size), make_scorer(others, similarity)
     for start in range(0, len(rows), step):
         report("scoring the cohort", start, len(rows))
         part = slice(start, start + step)

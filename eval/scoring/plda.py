@@ -30,7 +30,7 @@ from likeness.eval.formats.files import File, read_json, write_json
 from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.metrics.similarity import pairs
 from likeness.eval.option import Option
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 from likeness.eval.types import Floats
 
 FORMAT = "likeness plda 3"
@@ -240,7 +240,7 @@ def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Float
     scatter = apart.T @ apart
     kept = rows.shape[1]
     between, within = np.eye(kept), np.eye(kept)
-    for _ in tracked(range(iterations), "fitting PLDA"):
+    for _ in track(range(iterations), "fitting PLDA"):
         precision, inverse = np.linalg.inv(between), np.linalg.inv(within)
         new_between, new_within = np.zeros((kept, kept)), scatter.copy()
         for size in np.unique(sizes):  # classes of one size have one posterior covariance

@@ -305,8 +305,8 @@ def _read(
     if strip_extension:
         asked = [*listed.enrol_ids, *listed.probe_ids]
         asked += [item for items in (items_of or {}).values() for item in items]
-        enrol = with_spellings(enrol, asked)
-        other = None if other is None else with_spellings(other, asked)
+        enrol = add_spellings(enrol, asked)
+        other = None if other is None else add_spellings(other, asked)
     if missing == "skip":
         listed, items_of, left_out = _with_embeddings(listed, enrol, other, items_of)
         name += left_out
@@ -472,7 +472,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 
-def without_extension(id: str) -> str:
+def drop_extension(id: str) -> str:
     """Returns an id without an ending such as .wav or .jpeg: a dot, a letter and one to four more
     letters or digits.
 
@@ -483,7 +483,7 @@ def without_extension(id: str) -> str:
     return _EXTENSION.sub("", id)
 
 
-def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
+def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     """Returns embeddings that have the ids that are asked for, too, whatever their extensions.
 
     Args:
@@ -506,8 +506,8 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     others = [id for id in dict.fromkeys(asked) if id not in known]
     rows: dict[str, list[int]] = {}
     for row, id in enumerate(embeddings.ids):
-        rows.setdefault(without_extension(id), []).append(row)
-    added = {id: rows[without_extension(id)] for id in others if without_extension(id) in rows}
+        rows.setdefault(drop_extension(id), []).append(row)
+    added = {id: rows[drop_extension(id)] for id in others if drop_extension(id) in rows}
     for id, fitting in added.items():
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
@@ -531,11 +531,11 @@ def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
 def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
     """Refuses ids of a side without an embedding, and says how they can be found or left out."""
     if missing := lacking(ids, embeddings):
-        bare = set(map(without_extension, embeddings.ids))
+        bare = set(map(drop_extension, embeddings.ids))
         remedy = "embed these items too, or leave their trials out by --missing skip"
         if len(missing) == len(ids):
             remedy = "the list is of other items than the embeddings"
-        if all(without_extension(name) in bare for name in missing):
+        if all(drop_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
             f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "

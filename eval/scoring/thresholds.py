@@ -302,7 +302,7 @@ def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[CurvePoint, ...]:
     return tuple(map(CurvePoint, values.tolist(), fars.tolist(), frrs.tolist()))
 
 
-def over_subjects(
+def subjects_for_guarantee(
     confidence: float | None,
     trials: Trials | None,
     subject_of: Mapping[str, str],

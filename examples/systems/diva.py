@@ -52,7 +52,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from likeness.recipe import Memory, Recipe
-from likeness.toolkit.losses.common import against, checked
+from likeness.toolkit.losses.common import checked, compare_with
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import (
     Triplets,
@@ -115,7 +115,7 @@ class DiVA(nn.Module):
             d = distance(x, x)
             triplets = draw(d.detach(), y, x.shape[1])
             value = value + self.weight * shared.boundary(d, triplets, beta, self.margin)
-        keys, key_labels, own = against(self.bank, z, y, z_key)
+        keys, key_labels, own = compare_with(self.bank, z, y, z_key)
         value = value + self.weight * instance_contrast(
             normalize(sample, dim=1),
             normalize(keys.chunk(4, dim=1)[3], dim=1).detach(),

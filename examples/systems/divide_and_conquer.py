@@ -46,7 +46,7 @@ from likeness.recipe import Recipe
 from likeness.toolkit.data.batch import Batch, Draw, collate_views
 from likeness.toolkit.data.sampling import draws, fitted
 from likeness.toolkit.losses.common import checked
-from likeness.toolkit.training.loading import on_device
+from likeness.toolkit.training.loading import move_to_device
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.run import Run
 
@@ -133,7 +133,7 @@ def step(run: Run, batch: Batch, recipe: Recipe, *, planned: Plan) -> Tensor:
         loss.cluster.copy_(torch.from_numpy(new))
     learner = run.step % num
     batch = batch_of(planned, np.flatnonzero(loss.cluster.cpu().numpy() == learner), run.step)
-    batch = on_device(batch, run.device, recipe.compute)
+    batch = move_to_device(batch, run.device, recipe.compute)
     z = run.embedder.encode(batch.inputs, batch.lengths)
     value = loss(z, batch.labels, learner=learner)
     return value

@@ -59,16 +59,16 @@ from likeness.recipe import Recipe, fit, one_sentence
 from likeness.toolkit.data.batch import collate
 from likeness.toolkit.losses.mining import Triplets
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.loading import on_device
+from likeness.toolkit.training.loading import move_to_device
 from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import Step, step
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 
 # Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
 # losses.
-OMNIGLOT = recipes.load(located("image/omniglot_losses:softmax"))[0]
+OMNIGLOT = recipes.load(locate("image/omniglot_losses:softmax"))[0]
 # The loss that most of the papers build on (Wu et al. 2017).
 MARGIN = partial(MarginLoss, mining="distance_weighted")
 
@@ -118,7 +118,7 @@ def chosen(system: Any, name: str, options: argparse.Namespace) -> Recipe:
     settings = [text for text in options.set if name == "system" or not text.startswith("loss.")]
     if not options.recipe:
         return recipes.override(shortened(own, options.steps or 300, options.seed), settings)
-    recipe = recipes.load(located(options.recipe))[0]
+    recipe = recipes.load(locate(options.recipe))[0]
     recipe = replace(recipe, loss=own.loss, memory=own.memory, seed=options.seed)
     # `adapted` may build the network to look at it, for which it needs no weights
     weights = [text for text in settings if text.startswith("backbone.weights=")]
@@ -157,7 +157,7 @@ def embedded(run: Run, items: Sequence[Item], recipe: Recipe) -> Tensor:
     rows = []
     for start in range(0, len(items), 256):
         read = [np.asarray(recipe.read(item)) for item in items[start : start + 256]]
-        batch = on_device(collate(read), run.device, recipe.compute)
+        batch = move_to_device(collate(read), run.device, recipe.compute)
         rows.append(run.embedder.encode(batch.inputs, batch.lengths).float())
     run.embedder.train()
     return torch.cat(rows)

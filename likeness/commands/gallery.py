@@ -21,7 +21,7 @@ from likeness.models.model import Model
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.data.reading import Bad, print_bad
 from likeness.toolkit.gallery.checks import Checked
-from likeness.toolkit.gallery.postgres import masked
+from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.store import Entry
 
 _MOST_SAID = 20  # doubts that are printed
@@ -63,12 +63,14 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
         say(f"{len(enrolled.skipped):,} subjects were enrolled before and stay as they are")
     say(
         f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')} enrolled in "
-        f"{masked(enrolled_by['--gallery'])}, which has {counted(enrolled.size, 'subject')} now"
+        f"{mask_passwords(enrolled_by['--gallery'])}, which has "
+        f"{counted(enrolled.size, 'subject')} now"
     )
 
 
 @command(
-    galleries.checked, epilog="Example: likeness gallery check --gallery people --threshold 0.6"
+    galleries.check_gallery,
+    epilog="Example: likeness gallery check --gallery people --threshold 0.6",
 )
 def check(checked_by: Call[Checked], *, out: Table = None) -> None:
     """Say which enrolments do not fit their subject, and which two subjects are one.
@@ -112,14 +114,17 @@ def search(
         say(f"{searched.summary()}\n{len(searched.rows):,} rows in {out}")
 
 
-@command(galleries.listed, epilog="Example: likeness gallery list --gallery people")
+@command(galleries.list_subjects, epilog="Example: likeness gallery list --gallery people")
 def list_(listed_by: Call[Sequence[Entry]]) -> None:
     """List who is enrolled, with the number of enrolments and the norm of the template."""
     entries = listed_by()
     rows = [["subject", "enrolments", "norm"]]
     rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
     say("\n".join(map(one_line, aligned(rows))))
-    say(f"{counted(len(entries), 'subject')} in {masked(listed_by['--gallery'])}", error=True)
+    say(
+        f"{counted(len(entries), 'subject')} in {mask_passwords(listed_by['--gallery'])}",
+        error=True,
+    )
 
 
 @command(galleries.remove, epilog="Example: likeness gallery remove ann bob --gallery people")

@@ -8,7 +8,7 @@ import typer
 from likeness.commands._outputs import stoppable
 from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 from likeness.training.train import Prepared, prepare, run
 
 
@@ -21,7 +21,7 @@ class _WithFields(typer.core.TyperCommand):
         if not word.startswith("-"):
             from likeness.toolkit.training.recipe import fields_of, load
 
-            recipe, variant = load(located(word))
+            recipe, variant = load(locate(word))
             with formatter.section(f"Fields of {variant}, with their values"):
                 formatter.write_dl([(f"{k}={v}", "") for k, v in fields_of(recipe).items()])
 

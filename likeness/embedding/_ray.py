@@ -15,7 +15,7 @@ from typing import Any
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item, check_unique
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -78,7 +78,7 @@ def embed(
             .iter_rows()
         )
         pieces: dict[int, Piece] = {}
-        for row in tracked(results, "embedding on the cluster", total=len(tasks), unit="tasks"):
+        for row in track(results, "embedding on the cluster", total=len(tasks), unit="tasks"):
             result = pickle.loads(row["result"])  # of a process that this run started
             if isinstance(result, Exception):
                 raise result

@@ -142,7 +142,7 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     embedded, bad = piece
     print_bad(bad, "items")
     if "part" in meta and (skips_bad or not bad):
-        embedded = with_bad(embedded, bad)
+        embedded = name_bad_items(embedded, bad)
     if embedded is None or (bad and not skips_bad):
         num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
         raise LikenessError(
@@ -238,7 +238,7 @@ def extract(
             from likeness.toolkit.parallel import distributed
 
             distributed.agree(**plan)
-            distributed.on_main(prepare)
+            distributed.run_on_main(prepare)
             mine = mine[distributed.rank() :: distributed.world()]
             _embed_pieces(pieces, folder, embed, mine)
             distributed.wait()
@@ -291,7 +291,7 @@ def _embed_pieces(
                 embeddings, bad = embed(items)
             if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
                 refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
-            files.write_embeddings(_piece_path(folder, number), with_bad(embeddings, bad))
+            files.write_embeddings(_piece_path(folder, number), name_bad_items(embeddings, bad))
             say(
                 f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
                 error=True,
@@ -314,7 +314,7 @@ def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
     return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
 
 
-def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
+def name_bad_items(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
     """Return the embeddings of a piece or part, whose metadata name the unreadable items."""
     readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
     return Embeddings(
@@ -323,7 +323,7 @@ def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
 
 
 def _without_bad(embeddings: Embeddings) -> Piece:
-    """What `with_bad` was given."""
+    """What `name_bad_items` was given."""
     try:
         bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
     except (ValueError, TypeError, RecursionError):

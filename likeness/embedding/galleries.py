@@ -16,7 +16,7 @@ from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.types import name_first, nfc
-from likeness.models.bundled import resolved
+from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face, refuse_head
 from likeness.models.model import Model
@@ -79,7 +79,7 @@ def load_without_thresholds(
     return loaded
 
 
-def opened(
+def gallery_at(
     name: str | Path, meta: Mapping[str, str] | None = None, *, makes: bool = False
 ) -> closing[Gallery]:
     """Open a gallery for a block, at whose end it is closed.
@@ -159,7 +159,7 @@ def enrol(
     listing: Any = {"root": root, "columns": columns, "label": label}
     known = set()
     if exists(gallery):
-        with opened(gallery, model.meta, makes=True) as store:
+        with gallery_at(gallery, model.meta, makes=True) as store:
             known = {entry.subject for entry in store.entries()}
     with items_of(data, modality=model.modality, **listing) as items:
         # An empty label in a table that has labels says nothing, and neither does its folder then.
@@ -188,7 +188,7 @@ def enrol(
         embeddings, bad = _embed(model.loaded, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     names = [of_item[item_id] for item_id in embeddings.ids]
-    with opened(gallery, model.meta, makes=True) as store:
+    with gallery_at(gallery, model.meta, makes=True) as store:
         _write(store, embeddings, names, set(before) if existing == "replace" else set())
         size = sum(entry.enrolments for entry in store.entries())
         doubts: Sequence[Doubt] = ()
@@ -374,10 +374,10 @@ def search(
     Raises:
         LikenessError: Nothing can be read.
     """
-    threshold, source = (rule or Rule()).decide(resolved(model.source), model.meta)
+    threshold, source = (rule or Rule()).decide(resolve_model(model.source), model.meta)
     listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    with opened(gallery, model.meta) as store:
+    with gallery_at(gallery, model.meta) as store:
         with items_of(data, modality=model.modality, **listing) as items:
             embeddings, bad = _embed(model.loaded, items, 0, faces)
         with step("searching the gallery"):
@@ -397,13 +397,13 @@ def search(
     return Found(rows, similarity, threshold, source, size)
 
 
-def listed(gallery: Name) -> Sequence[Entry]:
+def list_subjects(gallery: Name) -> Sequence[Entry]:
     """The subjects of a gallery.
 
     Args:
         gallery: As in `enrol`.
     """
-    with opened(gallery) as store:
+    with gallery_at(gallery) as store:
         return store.entries()
 
 
@@ -417,12 +417,12 @@ def remove(subjects: Annotated[Sequence[str], Option("SUBJECT")], gallery: Name)
     Returns:
         How many subjects are left.
     """
-    with opened(gallery) as store:
+    with gallery_at(gallery) as store:
         store.remove(subjects)
         return len(store)
 
 
-def checked(gallery: Name, model: Text = "", *, rule: Rule | None = None) -> Checked:
+def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) -> Checked:
     """Find enrolments that do not fit their subject, and subjects that may be one.
 
     Args:
@@ -433,8 +433,8 @@ def checked(gallery: Name, model: Text = "", *, rule: Rule | None = None) -> Che
     rule = rule or Rule()
     if rule.far is not None and not model and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
-    with opened(gallery) as store:
-        return check(store, rule.decide(resolved(model), store.meta)[0])
+    with gallery_at(gallery) as store:
+        return check(store, rule.decide(resolve_model(model), store.meta)[0])
 
 
 def cluster_items(
@@ -454,7 +454,7 @@ def cluster_items(
         num_clusters: As in `likeness.eval.metrics.clustering.cluster`.
         method: As in `likeness.eval.metrics.clustering.cluster`.
     """
-    limit, source = (rule or Rule()).decide(resolved(model), embeddings.meta)
+    limit, source = (rule or Rule()).decide(resolve_model(model), embeddings.meta)
     return clustering.cluster(
         embeddings, threshold=limit, num_clusters=num_clusters, method=method, source=source
     )

@@ -13,8 +13,8 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import find, thresholds_path, write_thresholds
 from likeness.eval.scoring.thresholds import Threshold, Thresholds
-from likeness.models.bundled import resolved
-from likeness.toolkit.models.loaded import Loaded, without_centre
+from likeness.models.bundled import resolve_model
+from likeness.toolkit.models.loaded import Loaded, drop_centre
 
 
 def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
@@ -38,7 +38,7 @@ def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
 
 def _without(model: Loaded, centre: tuple[float, ...]) -> Loaded:
     """The model without the mean direction of a place."""
-    embedder = without_centre(model.embedder, centre)
+    embedder = drop_centre(model.embedder, centre)
     settings = {**model.settings, "centre": digest([repr(centre)])[:16]}
     return replace(model, embedder=embedder, similarity="cosine", settings=settings)
 
@@ -86,7 +86,7 @@ def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
     Returns:
         Whether there were any.
     """
-    entries = [entry for entry in find(resolved(model)) if entry.origin.model == meta["model"]]
+    entries = [entry for entry in find(resolve_model(model)) if entry.origin.model == meta["model"]]
     place = thresholds_path(str(exported))
     if place is None:
         return False

@@ -16,7 +16,7 @@ _FOLDERS = {VOICE: Path(__file__).parents[1] / "voice"}
 _OWN = "likeness:"
 
 
-def resolved(model: str) -> str:
+def resolve_model(model: str) -> str:
     """The folder of a model that comes with Likeness; every other MODEL stays as it is.
 
     Args:

@@ -11,7 +11,7 @@ from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.eval.option import Option
-from likeness.models.bundled import resolved
+from likeness.models.bundled import resolve_model
 
 if TYPE_CHECKING:
     from likeness.models.model import Model
@@ -73,7 +73,7 @@ def join(
     from likeness.toolkit.models.embedder import in_torch
 
     trusted = entries_of(trust)
-    base = load_named(resolved(str(model)), frontend=frontend, trust=trusted)
+    base = load_named(resolve_model(str(model)), frontend=frontend, trust=trusted)
     path = find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_named(str(path), trust=trusted)  # its weights are those of its description
@@ -81,7 +81,7 @@ def join(
     tensors = {_renamed(name): value for name, value in in_torch(base).state_dict().items()}
     tensors |= {
         f"backbone.head.{name.removeprefix('backbone.')}": value
-        for name, value in checkpoint.without_loss(trained).items()
+        for name, value in checkpoint.embedder_tensors(trained).items()
     }
     joined = _description(base, part, description) | {
         "joined": {"model": base.digest, "head": digest}

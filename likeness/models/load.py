@@ -49,7 +49,7 @@ from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
-from likeness.models.bundled import is_included, onnx_file, resolved
+from likeness.models.bundled import is_included, onnx_file, resolve_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
@@ -74,7 +74,7 @@ def load_named(
 ) -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    A face model reads aligned crops; `load_to_embed` and `with_detector` make it read photographs.
+    A face model reads aligned crops; `load_to_embed` and `add_detector` make it read photographs.
 
     Args:
         model: One of the forms at the top of this file.
@@ -201,7 +201,7 @@ def read_initial(init: str) -> Initial:
 
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
         return start.read_initial(init)  # its weights alone: no part that it names is imported
-    loaded = load_named(resolved(init))
+    loaded = load_named(resolve_model(init))
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
@@ -236,13 +236,13 @@ def load_to_embed(
         trust: As for `load_named`.
 
     Raises:
-        LikenessError: As `load_named` and `with_detector`.
+        LikenessError: As `load_named` and `add_detector`.
     """
     loaded = load_named(model, frontend=frontend, trust=trust)
     if detector is False:
         return loaded
     file = find_detector(model) if detector is None else detector
-    return with_detector(loaded, file, min_score)
+    return add_detector(loaded, file, min_score)
 
 
 def refuse_head(model: Loaded, source: str) -> None:
@@ -297,7 +297,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     return height, width
 
 
-def with_detector(model: Loaded, detector: Path | None, min_score: float | None = None) -> Loaded:
+def add_detector(model: Loaded, detector: Path | None, min_score: float | None = None) -> Loaded:
     """Return the face model reading photographs, in which a detector finds faces.
 
     It takes the face that InsightFace takes, the largest near the centre, and aligns it to the
@@ -409,7 +409,7 @@ def refuse_missing_model(model: str) -> None:
             ...
         likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
-    resolved(model)
+    resolve_model(model)
     path, colon, _ = model.rpartition(":")
     path = path if colon and path.endswith(".py") else model  # own.py:NAME
     if not model or ((":" not in model or path != model) and not Path(path).exists()):

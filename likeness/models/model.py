@@ -15,7 +15,7 @@ from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import name_first
-from likeness.models.bundled import is_included, resolved
+from likeness.models.bundled import is_included, resolve_model
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Model:
         """
         from likeness.eval.scoring.threshold_files import choose, find
 
-        return choose(find(resolved(self.source), self.thresholds_file), self.meta)[0]
+        return choose(find(resolve_model(self.source), self.thresholds_file), self.meta)[0]
 
     def __repr__(self) -> str:
         calibrated = ", calibrated" if self.calibration else ""
@@ -357,7 +357,7 @@ class Model:
         from likeness.models.verdicts import Comparer
 
         rule = Rule(threshold, far, self.thresholds_file)
-        threshold, source = rule.decide(resolved(self.source), self.meta)
+        threshold, source = rule.decide(resolve_model(self.source), self.meta)
         return Comparer(self.loaded, self.calibration, threshold, source)
 
     def estimate_thresholds(
@@ -419,7 +419,7 @@ class Model:
         if is_included(self.source):  # it runs in ONNX Runtime; its network lies beside it
             from likeness.models.load import load_named
 
-            loaded = load_named(resolved(self.source))
+            loaded = load_named(resolve_model(self.source))
         parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity
@@ -493,7 +493,7 @@ def load(
     )
     if (
         thresholds is not None
-        and (here := at_place(loaded, find(resolved(name), thresholds))) is not loaded
+        and (here := at_place(loaded, find(resolve_model(name), thresholds))) is not loaded
     ):
         # a calibration is of the scores elsewhere
         loaded, calibration = here, False if calibration is None else calibration

@@ -61,7 +61,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         raise LikenessError(
             f"{path}: its description cannot be built: {reason[:400]}; {remedy}"
         ) from error
-    put(embedder, checkpoint.without_loss(tensors), str(path), remedy)
+    put(embedder, checkpoint.embedder_tensors(tensors), str(path), remedy)
     return Loaded(
         embedder.eval(),
         cast(Read, reading),

@@ -24,7 +24,7 @@ from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Trials, counted, name_first
-from likeness.models.bundled import resolved
+from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 
@@ -195,7 +195,7 @@ def calibration_for(
         LikenessError: The calibration that was named was fitted on scores of another system, or
             needs quality measures that two files alone do not give. Its file is damaged.
     """
-    beside = Path(resolved(source)) / CALIBRATION
+    beside = Path(resolve_model(source)) / CALIBRATION
     if named is False or (named is None and not beside.is_file()):
         return None
     fitted = named if isinstance(named, Fusion) else load_fusion(Path(named or beside))

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import requests
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import atomic_path, move, staged, sync_names
+from likeness.eval.formats.writing import atomic_path, move, staging_path, sync_names
 from likeness.eval.option import Option
 from likeness.eval.progress import report, step
 from likeness.eval.types import name_first
@@ -115,7 +115,7 @@ def table() -> str:
     )
 
 
-def named(name: str) -> Dataset:
+def find_dataset(name: str) -> Dataset:
     """Return the data set of this name.
 
     Raises:
@@ -151,7 +151,7 @@ def prepare(
             be done was done, files are missing.
     """
     if isinstance(dataset, str):
-        dataset = named(dataset)
+        dataset = find_dataset(dataset)
     say(
         f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}"
         + (f"\nNote: {dataset.note}" if dataset.note else "")
@@ -295,7 +295,7 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
         LikenessError: The archive is damaged, would write outside of its folder, or is another one.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    with staged(final) as made:
+    with staging_path(final) as made:
         if not file.name.endswith((".zip", ".tar.gz", ".tgz")):
             shutil.copyfile(file, made)
             move(made, final)

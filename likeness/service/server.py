@@ -28,7 +28,7 @@ from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.bundled import VOICE, about, resolved
+from likeness.models.bundled import VOICE, about, resolve_model
 from likeness.models.load import Frontend
 from likeness.toolkit.console import say, warn
 
@@ -261,7 +261,9 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         comparer,
         gallery,
         threads=threads,
-        slider=_pages.slider(*choose(find(resolved(setup.model), setup.thresholds), model.meta)),
+        slider=_pages.slider(
+            *choose(find(resolve_model(setup.model), setup.thresholds), model.meta)
+        ),
         examples=examples,
         keeps_media=setup.keep_media,
         about=about(setup.model),

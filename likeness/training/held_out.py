@@ -70,7 +70,7 @@ def measure_held_out(
     from likeness.eval.scoring.score import score
     from likeness.toolkit.parallel.distributed import embed_all
     from likeness.toolkit.training.measure import load_embedder
-    from likeness.toolkit.training.recipe import Retrieval, Verification, of_data
+    from likeness.toolkit.training.recipe import Retrieval, Verification, fit_to_data
 
     if isinstance(recipe.measure, Verification):
         listed, trials = list_by(recipe.measure.trials, data)
@@ -83,7 +83,7 @@ def measure_held_out(
         trials = drawn
     else:
         return None
-    chosen = replace(recipe, frontend=of_data(recipe.frontend, Path(data)))
+    chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
     loaded = load_embedder(run, chosen)
     if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
         matrix = measured.embeddings.astype("float32")

@@ -269,7 +269,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
     from likeness.toolkit.training import recipe as recipes
 
     *settings, _, data, _, file = arguments
-    chosen = recipes.override(recipes.load(recipe_files.located(recipe))[0], settings)
+    chosen = recipes.override(recipes.load(recipe_files.locate(recipe))[0], settings)
     assert chosen.measure is not None
     model = measure.load_model(Path(run), chosen)
     if chosen.similarity:
@@ -288,7 +288,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
 
 def _written(table: Table, rows: Sequence[str], out: Path) -> str:
     """The table as text, after writing it in three formats."""
-    from likeness.eval.reports.comparison import piped, tabular  # slow to import
+    from likeness.eval.reports.comparison import markdown_table, tabular  # slow to import
 
     shown = [["", *(head for head, *_ in table.columns)]]
     for row in rows:
@@ -301,7 +301,7 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
     remark = f"{table.name}: {table.title}. Measured here (in the paper)."
     texts = {
         "txt": "\n".join([*aligned(shown), "", remark]) + "\n",
-        "md": f"{piped(shown)}\n\n{remark}\n",
+        "md": f"{markdown_table(shown)}\n\n{remark}\n",
         "tex": f"% {remark}\n{tabular(shown)}",
     }
     out.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ def names() -> list[str]:
     )
 
 
-def located(recipe: str) -> str:
+def locate(recipe: str) -> str:
     """RECIPE[:VARIANT] with the file that RECIPE stands for.
 
     A file that exists is taken as it is. Otherwise MODALITY/NAME is a recipe that comes with

@@ -59,10 +59,10 @@ def prepare(
     Raises:
         LikenessError: There is no such recipe, variant or field, or there are no such data.
     """
-    from likeness.training.recipe_files import located
+    from likeness.training.recipe_files import locate
 
     # Before torch is imported.
-    file = located(str(recipe)) if isinstance(recipe, str | Path) else ""
+    file = locate(str(recipe)) if isinstance(recipe, str | Path) else ""
     _refuse_absent(data)
 
     from likeness.toolkit.training.recipe import Recipe, load, override
@@ -218,9 +218,9 @@ def compare(
         LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
-    from likeness.training.recipe_files import located
+    from likeness.training.recipe_files import locate
 
-    file = located(recipe)
+    file = locate(recipe)
     _refuse_absent(data)
 
     from likeness.models.load import read_initial

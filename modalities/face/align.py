@@ -31,7 +31,7 @@ from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import IMAGES, files_below
 from likeness.eval.option import Option
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 from likeness.eval.types import Bools, Floats, name_first
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
@@ -492,7 +492,7 @@ def faces_as_items(
     """
     model = load_detector(detector, min_score)
     crops, bad = [], []
-    for number, item in enumerate(tracked(items, "finding faces")):
+    for number, item in enumerate(track(items, "finding faces")):
         try:
             found = align_all(model, decode(item), size=size, width=width)
         except ValueError as error:
@@ -560,7 +560,7 @@ def align_folder(
     several = out / "several.tsv"
     counted = _read_several(several)
     try:
-        for item, target in tracked(targets, "aligning"):
+        for item, target in track(targets, "aligning"):
             first = target.with_name(f"{target.stem}#1.png") if choose == "all" else target
             if not first.is_file():
                 try:

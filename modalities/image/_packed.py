@@ -62,7 +62,7 @@ def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
     return content.getvalue()
 
 
-def marked(ending: str, path: Path) -> str:
+def ending_inside(ending: str, path: Path) -> str:
     """Return the ending of an item inside `path`, which says whether that file is compressed.
 
     Example:

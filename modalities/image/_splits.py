@@ -94,7 +94,7 @@ def divide_classes(
     return Division(np.setdiff1d(half, held_out), np.sort(held_out), every[first:])
 
 
-def stratified(
+def hold_out(
     labels: Sequence[str] | NDArray[np.int64], share: float, *, seed: int = _VMF_SEED
 ) -> tuple[Index, Index]:
     """Hold out a share of each class; return the positions that train and that validate, ascending.

@@ -31,7 +31,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, check_choice
 from likeness.modalities.image import _packed, images
-from likeness.modalities.image._splits import Split, stratified
+from likeness.modalities.image._splits import Split, hold_out
 from likeness.toolkit.data.images import BadImage, as_channels
 from likeness.toolkit.data.reading import Floats
 
@@ -116,7 +116,7 @@ def _divided(
             "vMF paper"
         )
     items = train()
-    rest, validation = stratified([number(item) for item in items], share, seed=seed)
+    rest, validation = hold_out([number(item) for item in items], share, seed=seed)
     return [items[i] for i in (rest if split == "train" else validation)]
 
 
@@ -133,7 +133,7 @@ def _mnist_part(folder: Path, part: str, name: str, fetch: str) -> list[Item]:
             f"up to {labels.max(initial=0)}; fetch both again"
         )
     size = height * width
-    ending = _packed.marked(images.raw_ending(1, height, width), images_file)
+    ending = _packed.ending_inside(images.raw_ending(1, height, width), images_file)
     prefix, names = "train" if part == "train" else "test", MNIST_CLASSES[name]
     return [
         Item(f"{prefix}/{i:05d}", images_file, names[label], (16 + i * size, size), ending)
@@ -375,7 +375,7 @@ def digits_items(
         rest = [item for item in every if str(item.label) <= "5"]
         test = [item for item in every if str(item.label) > "5"]
     else:
-        first, last = stratified([str(item.label) for item in every], test_share, seed=seed)
+        first, last = hold_out([str(item.label) for item in every], test_share, seed=seed)
         rest, test = [every[i] for i in first], [every[i] for i in last]
     chosen = every
     if split != "all":

@@ -37,7 +37,7 @@ def stratified_folds(
     return [set(shuffled[i::num_folds]) for i in range(num_folds)]
 
 
-def of_fold(
+def items_of_fold(
     every: Sequence[Item],
     groups: Sequence[Sequence[str]],
     split: Split,

@@ -22,10 +22,10 @@ def levelled(wave: Wave, dbfs: float) -> Wave:
         >>> levelled(np.zeros(800, np.float32), -26.0).size
         0
     """
-    return at_level(without_digital_silence(wave), dbfs)
+    return at_level(cut_digital_silence(wave), dbfs)
 
 
-def without_digital_silence(wave: Wave) -> Wave:
+def cut_digital_silence(wave: Wave) -> Wave:
     """Cut the frames out that hold less than the rounding to 16 bits, as editors put them in.
 
     Args:

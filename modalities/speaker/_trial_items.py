@@ -12,7 +12,7 @@ from likeness.eval.items.pairs import among
 from likeness.eval.types import Trials, name_first
 
 
-def matched(
+def match_items(
     listed: Trials, candidates: Sequence[Item], *, where: str, hint: str = ""
 ) -> tuple[Items, Trials]:
     """Find the items that trials name.

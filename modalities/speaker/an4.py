@@ -15,7 +15,7 @@ from likeness.eval.items.items import Item, Items
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.folders import scan
-from likeness.modalities.speaker._folds import Split, of_fold
+from likeness.modalities.speaker._folds import Split, items_of_fold
 from likeness.modalities.speaker.audio import speed_copies
 
 FETCH = (
@@ -60,7 +60,7 @@ def items(
             f"f or m ({name_first(strange)}); {FETCH}"
         )
     groups = [[speaker for speaker in speakers if speaker[0] == sex] for sex in "fm"]
-    chosen = of_fold(every, groups, split, fold=fold, num_folds=num_folds, data_set="an4")
+    chosen = items_of_fold(every, groups, split, fold=fold, num_folds=num_folds, data_set="an4")
     return speed_copies(chosen, speeds)
 
 

@@ -24,7 +24,7 @@ from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, name_first
-from likeness.modalities.speaker._trial_items import matched
+from likeness.modalities.speaker._trial_items import match_items
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
@@ -61,7 +61,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
         for item in _files(root / "data" / speaker, f"{speaker}/")
     ]
     same = np.arange(len(names), dtype=np.int32)
-    utterances, matches = matched(
+    utterances, matches = match_items(
         Trials(names, names, same, same), pool, where=str(map_path), hint=FETCH
     )
     id_of = {
@@ -74,7 +74,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
             f"{trials_path}: {len(unknown)} models are not in enroll.map "
             f"({name_first(unknown)}); fetch the lists again"
         )
-    probes, paired = matched(
+    probes, paired = match_items(
         Trials(listed.probe_ids, listed.probe_ids, listed.probe, listed.probe),
         _files(root / "eval" / "test", "test/"),
         where=str(trials_path),

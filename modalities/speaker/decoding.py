@@ -158,7 +158,7 @@ def source_of(item: Item) -> Path | _Bytes:
 
 
 @contextmanager
-def opened(item: Item) -> Iterator[soundfile.SoundFile]:
+def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
     """Open a file that libsndfile reads; what fails in the block is a BadAudio.
 
     Raises:
@@ -204,7 +204,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
     if item.suffix in AV_SOUNDS:
         yield from _decode_av(item, max_seconds, max_values)
         return
-    with opened(item) as file:
+    with open_audio(item) as file:
         rate_hz, channels = int(file.samplerate), int(file.channels)
         begin, frames = checked_frames(
             item, rate_hz, channels, int(file.frames), max_seconds, max_values

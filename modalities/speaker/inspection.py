@@ -36,7 +36,7 @@ def audio_header(item: Item) -> Header:
     """
     if item.suffix in AV_SOUNDS:
         return _av_header(item)
-    with decoding.opened(item) as file:
+    with decoding.open_audio(item) as file:
         rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
         kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
         if file.format == "FLAC" and frames and not _has_last(file, frames):

@@ -68,7 +68,7 @@ def read(
             that is shorter than a window is repeated, end to beginning, and is one window.
         chunk_seconds: The longest chunk in seconds. The whole recording is cut into chunks of equal
             length, as few as possible. 0 means no chunks.
-        only_speech: Whether to cut the pauses out (`without_pauses`). In chunks, each chunk is
+        only_speech: Whether to cut the pauses out (`cut_pauses`). In chunks, each chunk is
             judged by its own mean energy.
         rate_hz: The rate of the waves in Hz.
         min_seconds: The shortest duration that is accepted.
@@ -107,7 +107,7 @@ def read(
         if level_dbfs is not None:
             part = levelled(part, level_dbfs)
         if only_speech:
-            part = without_pauses(part, rate_hz)
+            part = cut_pauses(part, rate_hz)
         # A shorter part is what a resampler's rounding left at the end, or the little speech that
         # was in a chunk.
         if len(part) < math.ceil(min_seconds * rate_hz):
@@ -193,7 +193,7 @@ def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:
     return energy
 
 
-def without_pauses(wave: Wave, rate_hz: int = 16_000) -> Wave:
+def cut_pauses(wave: Wave, rate_hz: int = 16_000) -> Wave:
     """Cut the pauses out of a wave and join the rest end to end.
 
     A frame is speech if its energy is above 5 + 0.5 x (the mean over the frames), which is the rule

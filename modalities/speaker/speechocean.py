@@ -18,7 +18,7 @@ from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.folders import scan
-from likeness.modalities.speaker._folds import Split, of_fold
+from likeness.modalities.speaker._folds import Split, items_of_fold
 from likeness.modalities.speaker.audio import speed_copies
 
 FETCH = (
@@ -116,7 +116,7 @@ def items(
             f"{folder}: {len(unknown)} of {len(present)} speakers have no sex and age "
             f"({name_first(unknown)}); {FETCH}"
         )
-    chosen = of_fold(
+    chosen = items_of_fold(
         every,
         groups_of(present, known),
         split,

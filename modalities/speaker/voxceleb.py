@@ -35,7 +35,7 @@ from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.items import Items
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
-from likeness.modalities.speaker._trial_items import matched
+from likeness.modalities.speaker._trial_items import match_items
 from likeness.modalities.speaker.audio import speed_copies
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
@@ -150,7 +150,7 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
         )
     only_test = protocol.startswith("O")
     need = "the test split" if only_test else "both dev and test"
-    return matched(
+    return match_items(
         listed,
         _scan(data, "voxceleb1", "test" if only_test else "all"),
         where=str(path),

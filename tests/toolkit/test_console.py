@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from likeness.cli import main
-from likeness.eval.progress import Report, step, tracked
+from likeness.eval.progress import Report, step, track
 from likeness.toolkit import console
 from likeness.toolkit.console import Steps, argument_parser, interruptible, say, shown
 from likeness.toolkit.data.reading import Bad
@@ -129,7 +129,7 @@ def test_a_step_that_is_left_by_an_exception_ends(
     monkeypatch.setattr(console, "Steps", lambda **_: log.steps)
 
     def divide() -> None:
-        for value in tracked([1, 0, 2], "dividing"):
+        for value in track([1, 0, 2], "dividing"):
             log.now += 3.0
             1 / value
 

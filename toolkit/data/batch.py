@@ -132,7 +132,7 @@ def collate(inputs: Sequence[reading.Array], labels: Sequence[int] | None = None
         >>> batch.inputs.tolist(), batch.lengths.tolist()
         ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """
-    stacked, sizes = reading.padded(inputs)
+    stacked, sizes = reading.pad(inputs)
     lengths = None if sizes is None else torch.from_numpy(sizes)
     classes = torch.as_tensor([-1] * len(inputs) if labels is None else labels, dtype=torch.int64)
     return Batch(torch.from_numpy(stacked), classes, lengths)

@@ -97,7 +97,7 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
             than 67 megapixels, which is seen before decoding. Of a JPEG there may be 200; above 67
             it is decoded at half of its edges.
     """
-    with opened(io.BytesIO(content), name) as image:
+    with open_image(io.BytesIO(content), name) as image:
         if image.width * image.height > MAX_PIXELS:
             image.draft(None, (-(-image.width // 2), -(-image.height // 2)))
         elif (pixels := _plain_jpeg(image, content)) is not None:
@@ -110,7 +110,7 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
 
 
 @contextlib.contextmanager
-def opened(file: BinaryIO, name: str) -> Iterator[Image.Image]:
+def open_image(file: BinaryIO, name: str) -> Iterator[Image.Image]:
     """Opens an image file by Pillow, which reads its header, for as long as the context lasts.
 
     Args:
@@ -278,7 +278,7 @@ def image_header(item: Item) -> reading.Header:
         BadImage: There is no such image, or it has more pixels than are read.
         CutImage: A JPEG has no end.
     """
-    with item.open() as file, opened(file, item.name) as image:
+    with item.open() as file, open_image(file, item.name) as image:
         kind, size = str(image.format), (image.height, image.width)
         if kind == "JPEG":
             file.seek(max(0, reading.size_of(item) - _AFTER_JPEG))

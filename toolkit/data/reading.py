@@ -107,7 +107,7 @@ def is_finite(value: Array) -> bool:
     return value.dtype == np.uint8 or bool(np.isfinite(value).all())
 
 
-def padded(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
+def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
     """Return inputs as one array; shorter ones are padded with zeros on the last axis.
 
     Args:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device
-from likeness.eval.formats.writing import move, staged, write_text
+from likeness.eval.formats.writing import move, staging_path, write_text
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -144,7 +144,7 @@ def write(
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     limit, numbers, tar = shard_bytes - 2 * _BLOCK, count(), None
-    with staged(folder) as unfinished, ExitStack() as opened:
+    with staging_path(folder) as unfinished, ExitStack() as opened:
         unfinished.mkdir()
         for key, place in enumerate(np.random.default_rng(seed).permutation(len(items)).tolist()):
             item = items[place]

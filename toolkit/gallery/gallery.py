@@ -32,7 +32,7 @@ from likeness.eval.types import Floats32, nfc
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery._search import PRODUCTS, angular_bias, as_asked, is_product
 from likeness.toolkit.gallery.faiss import FaissStore
-from likeness.toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
+from likeness.toolkit.gallery.postgres import Address, PostgresStore, has_gallery, mask_passwords
 from likeness.toolkit.gallery.sqlite import FILE, SqliteStore
 from likeness.toolkit.gallery.store import (
     Candidates,
@@ -366,7 +366,7 @@ def open_gallery(
         return Gallery(SqliteStore(None, new or {}), expected)
     if new is None:
         refuse_absent(place)
-    kind, address = parsed(place)
+    kind, address = parse_place(place)
     if kind == "postgresql":
         if new and not is_product(new["similarity"]):
             raise LikenessError(
@@ -388,7 +388,7 @@ def exists(place: str | PathLike[str]) -> bool:
         LikenessError: The address names no store.
         ConnectionError: A server does not answer.
     """
-    kind, address = parsed(place)
+    kind, address = parse_place(place)
     if kind == "postgresql":
         return has_gallery(address)
     return (Path(address.place) / FILE).is_file()
@@ -398,12 +398,12 @@ def refuse_absent(place: str | PathLike[str]) -> None:
     """Raises LikenessError where there is no gallery; OSError where a server does not answer."""
     if not exists(place):
         raise LikenessError(
-            f"{masked(place)} contains no gallery; make one with `likeness gallery enrol FOLDER "
-            f"--gallery {masked(place)} --model MODEL`, or correct the path"
+            f"{mask_passwords(place)} contains no gallery; make one with `likeness gallery enrol "
+            f"FOLDER --gallery {mask_passwords(place)} --model MODEL`, or correct the path"
         )
 
 
-def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
+def parse_place(place: str | PathLike[str]) -> tuple[str, Address]:
     """Reads where a gallery lies.
 
     Args:
@@ -429,10 +429,10 @@ def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
     server = _SERVER.fullmatch(str(place))
     if server is None:
         raise LikenessError(
-            f"{masked(place)}: no gallery can lie there; write a folder (as ./NAME if its name has "
-            "a colon), faiss:FOLDER or postgresql://USER@HOST/DATABASE#NAME, "
-            "where #NAME, of small letters, digits and _, may be left out, and an @, /, ? or # in "
-            "a password is written %40, %2F, %3F or %23"
+            f"{mask_passwords(place)}: no gallery can lie there; write a folder (as ./NAME if its "
+            "name has a colon), faiss:FOLDER or postgresql://USER@HOST/DATABASE#NAME, where #NAME, "
+            "of small letters, digits and _, may be left out, and an @, /, ? or # in a password is "
+            "written %40, %2F, %3F or %23"
         )
     return kind, Address(server[1], server[2] or "")
 

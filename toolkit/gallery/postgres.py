@@ -66,7 +66,7 @@ class Address(NamedTuple):
         return f"likeness_{self.gallery}" if self.gallery else "likeness"
 
 
-def masked(text: str | PathLike[str]) -> str:
+def mask_passwords(text: str | PathLike[str]) -> str:
     """The text of a gallery's place without passwords, as messages show it.
 
     Example:
@@ -310,7 +310,7 @@ class _Connection:
         self.errors: Any = psycopg.errors
         self._lock = RLock()
         self._connection: Any = None
-        self.name, self._url = masked(address.place), address.place
+        self.name, self._url = mask_passwords(address.place), address.place
         try:
             self._password = psycopg.conninfo.conninfo_to_dict(self._url).get("password")
         except psycopg.Error:  # whose text may quote any part of it

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from likeness.toolkit.losses.classes import cross_entropy, target_column, with_target
+from likeness.toolkit.losses.classes import cross_entropy, set_target, target_column
 from likeness.toolkit.losses.common import checked, radians, share
 from likeness.toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
 from likeness.toolkit.losses.softmax import NormFace, norms, scaled_cosine
@@ -36,7 +36,7 @@ class CircleSoftmax(NormFace):
         own = target_column(cosine, y)
         target = self.scale * (1 + m - own.detach()).clamp(min=0) * (own - (1 - m))
         logits = self.scale * (cosine.detach() + m).clamp(min=0) * (cosine - m)
-        return cross_entropy(with_target(logits, y, target), y)
+        return cross_entropy(set_target(logits, y, target), y)
 
 
 @checked
@@ -102,7 +102,7 @@ class CurricularFace(NormFace):
         hard = cosine > cos_plus_margin(own.detach(), self.margin, "none")[:, None]
         bent = torch.where(hard, cosine * (t + cosine), cosine)
         target = cos_plus_margin(own, self.margin, "monotone")
-        return cross_entropy(self.scale * with_target(bent, y, target), y)
+        return cross_entropy(self.scale * set_target(bent, y, target), y)
 
 
 @checked

@@ -87,7 +87,7 @@ def target_column(logits: Tensor, y: Tensor) -> Tensor:
     return own.sum(torch.where(here, logits[rows, column], 0.0))
 
 
-def with_target(logits: Tensor, y: Tensor, value: Tensor | float) -> Tensor:
+def set_target(logits: Tensor, y: Tensor, value: Tensor | float) -> Tensor:
     """Copy (B, C) logits with each row's own class set to `value`, (B,) or a number."""
     own = _current()
     if own is None:
@@ -140,7 +140,7 @@ def hardest_classes(logits: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tens
         Local columns (B, k) with the largest logits here, and whether each of them belongs to the
         `count` largest over all wrong classes (B, k).
     """
-    wrong, own = with_target(logits, y, -math.inf), _current()
+    wrong, own = set_target(logits, y, -math.inf), _current()
     values, columns = wrong.topk(min(count, wrong.shape[1]), dim=1)
     chosen = values > -math.inf
     if own is None:

@@ -253,7 +253,7 @@ _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 }
 
 
-def against(
+def compare_with(
     bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Choose the keys that a batch is compared with.

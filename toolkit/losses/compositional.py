@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from likeness.toolkit.losses.common import against, checked
+from likeness.toolkit.losses.common import checked, compare_with
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import Pairs
 from likeness.toolkit.losses.simple import refuse_negative
@@ -83,7 +83,7 @@ class DCML(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
-        keys, key_labels, own = against(self.bank, z, y, z_key)
+        keys, key_labels, own = compare_with(self.bank, z, y, z_key)
         log_weights = self.log_weights(z)
         composites = of_keys = self._composites(z, log_weights)
         if keys is not z:

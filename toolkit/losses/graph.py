@@ -10,12 +10,12 @@ from torch.nn.functional import linear
 from likeness.toolkit.losses.classes import (
     class_logsumexp,
     cross_entropy,
+    set_target,
     target_column,
-    with_target,
 )
 from likeness.toolkit.losses.common import checked, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
-from likeness.toolkit.losses.softmax import Softmax, unit_centred
+from likeness.toolkit.losses.softmax import Softmax, centre_and_scale
 from likeness.toolkit.vmf.rows import unit
 
 LEAST = 1e-30  # a smaller payoff counts as this one, so that its logarithm has a finite gradient
@@ -179,9 +179,9 @@ class GroupLoss(Softmax):
         log_x = logits / self.temperature
         log_x = log_x - class_logsumexp(log_x)[:, None]
         anchor = self._are_anchors(target_column(log_x, y), y)
-        certain = with_target(torch.full_like(log_x, -torch.inf), y, 0.0)
+        certain = set_target(torch.full_like(log_x, -torch.inf), y, 0.0)
         log_x = torch.where(anchor[:, None], certain, log_x)
-        rows = unit_centred(z)
+        rows = centre_and_scale(z)
         similarity = (rows @ rows.T).relu()
         for _ in range(self.num_steps):
             log_x = log_x + (similarity @ log_x.exp()).clamp(min=LEAST).log()

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.losses.common import against, checked, positive
+from likeness.toolkit.losses.common import checked, compare_with, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import (
     Pairs,
@@ -15,7 +15,7 @@ from likeness.toolkit.losses.pairing import (
     distance,
     mean,
     pair_up,
-    summed,
+    sum_masked,
 )
 from likeness.toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
 from likeness.toolkit.vmf.rows import unit
@@ -76,7 +76,7 @@ class PairBCE(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         refuse_negative(y)
-        keys, key_labels, own = against(self.bank, z, y, z_key)
+        keys, key_labels, own = compare_with(self.bank, z, y, z_key)
         num_positive, num_negative = count_pairs(y, key_labels, own)
         weight = 1.0 / (num_positive + num_negative).clamp(min=1).to(z.dtype)
         if self.product == "cosine":
@@ -154,7 +154,7 @@ def hinges(
     positive, negative = (d - margins[0]).relu(), (margins[1] - d).relu()
     if squared:
         positive, negative = 0.5 * positive.square(), 0.5 * negative.square()
-    return *summed(positive, masks[0]), *summed(negative, masks[1])
+    return *sum_masked(positive, masks[0]), *sum_masked(negative, masks[1])
 
 
 @checked

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from likeness.toolkit.losses.common import against
+from likeness.toolkit.losses.common import compare_with
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.simple import refuse_negative
 from likeness.toolkit.vmf.rows import once_in_full, unit
@@ -63,7 +63,7 @@ def pair_up(
         LikenessError: A label is negative.
     """
     refuse_negative(y)
-    keys, key_labels, own = against(bank, z, y, z_key)
+    keys, key_labels, own = compare_with(bank, z, y, z_key)
     x = unit(z) if normalise else z
     return Pairs(x, x if keys is z else unit(keys) if normalise else keys, y, key_labels, own)
 
@@ -185,7 +185,7 @@ def mean(x: Tensor) -> Tensor:
     return x.sum() / max(x.numel(), 1)
 
 
-def summed(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def sum_masked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The sums over the masked cells of each row of (B, Q), and how many of them are above 0."""
     x = x.masked_fill(~mask, 0.0)
     return x.sum(1), (x > 0).sum(1)

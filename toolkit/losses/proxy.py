@@ -15,8 +15,8 @@ from likeness.toolkit.losses.classes import (
     class_rows,
     class_sum,
     cross_entropy,
+    set_target,
     target_column,
-    with_target,
 )
 from likeness.toolkit.losses.common import checked, normal, positive, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
@@ -105,7 +105,7 @@ class ProxyNCA(nn.Module):
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits = self.logits(z)
         target = target_column(logits, y)
-        return (class_logsumexp(with_target(logits, y, -torch.inf)) - target).mean()
+        return (class_logsumexp(set_target(logits, y, -torch.inf)) - target).mean()
 
 
 @checked
@@ -153,7 +153,7 @@ def anchor_proxies(logits: Tensor, y: Tensor, shift: float) -> Tensor:
     classes, member = torch.unique(y, return_inverse=True)
     own = torch.full((len(y), len(classes)), never, dtype=logits.dtype, device=logits.device)
     own = own.scatter(1, member[:, None], shift - target_column(logits, y)[:, None])
-    other = with_target(logits + shift, y, never)
+    other = set_target(logits + shift, y, never)
     return softplus(own.logsumexp(dim=0)).mean() + class_mean(softplus(other.logsumexp(dim=0)))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.losses.common import against, checked, cosine_of_angle, positive, share
+from likeness.toolkit.losses.common import checked, compare_with, cosine_of_angle, positive, share
 from likeness.toolkit.losses.contract import KeyBank, Rates, default_groups
 from likeness.toolkit.vmf.rows import once_in_full, unit
 
@@ -274,7 +274,7 @@ class SimPLE(nn.Module):
             # No score exists beyond a cosine's -1 and 1. The parameter itself is clamped, so that
             # it can return; .data keeps valid what an earlier forward pass saved for its gradient.
             self.b_theta.data.clamp_(-1.0, 1.0)
-        keys, key_labels, own = against(self.bank, z, y, z_key)
+        keys, key_labels, own = compare_with(self.bank, z, y, z_key)
         num_positive, num_negative = (
             count.to(z.dtype) for count in count_pairs(y, key_labels, own)
         )

@@ -25,7 +25,7 @@ def norms(x: Tensor) -> Tensor:
     return torch.where(square > 0, square.clamp(min=torch.finfo(x.dtype).tiny).sqrt(), square)
 
 
-def unit_centred(z: Tensor) -> Tensor:
+def centre_and_scale(z: Tensor) -> Tensor:
     """Subtract from each row (N, D) the mean of its coordinates, and divide it by its norm.
 
     This is layer norm without learned numbers, followed by division by the norm: the standard
@@ -219,8 +219,8 @@ class NormSoft(nn.Module):
     """Cross-entropy of cos(LN(z), w_j) / temperature. Zhai & Wu 2019.
 
     LN is layer norm without learned numbers, which subtracts from an embedding the mean of its
-    coordinates (`unit_centred`). Both sides are normalised after it. Where z is divided by its norm
-    alone this is NormFace of scale 1 / temperature.
+    coordinates (`centre_and_scale`). Both sides are normalised after it. Where z is divided by its
+    norm alone this is NormFace of scale 1 / temperature.
 
     The paper's recipe also balances the batch: many items of few classes, as Sampling's
     items_per_class does.
@@ -256,7 +256,7 @@ class NormSoft(nn.Module):
 
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the cosine, divided by the temperature."""
-        rows = unit_centred(z) if self.layer_norm else z
+        rows = centre_and_scale(z) if self.layer_norm else z
         return scaled_cosine(rows, self.proxies, 1 / self.temperature)
 
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

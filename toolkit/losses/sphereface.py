@@ -11,8 +11,8 @@ from likeness.toolkit.losses.classes import (
     class_rows,
     class_sum,
     cross_entropy,
+    set_target,
     target_column,
-    with_target,
 )
 from likeness.toolkit.losses.common import checked, positive, proxies, radians, share
 from likeness.toolkit.losses.margin import (
@@ -160,7 +160,7 @@ class SphereFaceR(NormFace):
             return margin_softmax(logits, y, target, self.scale * shrunk)
         cosine = scaled_cosine(z, self.proxies)
         widened = straight_through((angle(cosine) / self.margin).cos(), cosine, self.grad)
-        return cross_entropy(self.scale * with_target(widened, y, target_column(cosine, y)), y)
+        return cross_entropy(self.scale * set_target(widened, y, target_column(cosine, y)), y)
 
 
 @checked
@@ -251,6 +251,6 @@ class SphereFace2(nn.Module):
         target = straight_through(target, self.scale * own, self.grad)
         other = straight_through(other, self.scale * cosine, self.grad)
         bias = self.bias.to(z.dtype)
-        negative = class_sum(with_target(softplus(other + bias), y, 0.0))
+        negative = class_sum(set_target(softplus(other + bias), y, 0.0))
         positive = softplus(-(target + bias))
         return self.weight * (self.alpha * positive + (1 - self.alpha) * negative).mean()

@@ -30,7 +30,7 @@ from likeness.toolkit.losses.pairing import (
     log1p_exp,
     mean,
     pair_up,
-    summed,
+    sum_masked,
 )
 from likeness.toolkit.vmf.rows import once_in_full, unit
 
@@ -334,8 +334,8 @@ class MarginLoss(nn.Module):
             return total[None], above[None], of_row[a].sum()[None]
         # A positive pair is in as many triplets as its anchor has negatives, and the other way
         # round.
-        positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same)
-        negative, num_negative = summed((of_row[:, None] - d + self.margin).relu(), other)
+        positive, num_positive = sum_masked((d - of_row[:, None] + self.margin).relu(), same)
+        negative, num_negative = sum_masked((of_row[:, None] - d + self.margin).relu(), other)
         of_positive, of_negative = other.sum(1), same.sum(1)
         return (
             of_positive * positive + of_negative * negative,

@@ -33,7 +33,7 @@ _LEAST = 256
 _OPERATORS = ["Conv", "MatMul", "Gemm"]
 
 
-def with_half_weights(proto: Any, *, keep: Collection[str]) -> Any:
+def halve_weights(proto: Any, *, keep: Collection[str]) -> Any:
     """Return a graph whose weights are stored in float16, each with a Cast behind it.
 
     Args:
@@ -68,7 +68,7 @@ def with_half_weights(proto: Any, *, keep: Collection[str]) -> Any:
     return new
 
 
-def with_bytes(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Collection[str]) -> Any:
+def quantize_int8(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Collection[str]) -> Any:
     """Return a graph that computes in int8.
 
     Args:
@@ -90,7 +90,10 @@ def with_bytes(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Collect
     left_out = {name for name, inputs in products.items() if name in keep or not weights & inputs}
     if left_out == products.keys():
         _refuse("int8")
-    with TemporaryDirectory() as folder, silenced(""):  # the graph needs none of its preprocessing
+    with (
+        TemporaryDirectory() as folder,
+        silence_loggers(""),
+    ):  # the graph needs none of its preprocessing
         before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
         before.write_bytes(onnx.shape_inference.infer_shapes(proto).SerializeToString())
         quantization.quantize_static(
@@ -115,7 +118,7 @@ def _refuse(precision: str) -> NoReturn:
 
 
 @contextmanager
-def silenced(*loggers: str) -> Iterator[None]:
+def silence_loggers(*loggers: str) -> Iterator[None]:
     """Silence loggers by name, and what they warn of; "" is the root of all."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     for name in loggers:

@@ -137,7 +137,7 @@ def tensors_of(network: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_adapters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model file with its adapters merged into the weights.
 
     An adapter without a layer of its shape stays among them, and is an unknown tensor to whatever

@@ -113,10 +113,10 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
     return loss, classes
 
 
-def without_loss(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def embedder_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model file that belong to the embedder, its adapters merged."""
     own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
-    return adapter.merged(own)
+    return adapter.merge_adapters(own)
 
 
 def norm_is_quality(description: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from likeness.toolkit.data.reading import (
     as_input,
     is_finite,
     name_of,
-    padded,
+    pad,
     reading_for,
 )
 from likeness.toolkit.models.loaded import Embedder, ReadParts
@@ -267,7 +267,7 @@ def _batches(
             for group in _groups([value for _, value in window], batch_size, embedder):
                 positions = [window[place][0] for place, _ in group]
                 sizes = [window[place][1].shape[-1] for place, _ in group]
-                yield _Batch(positions, sizes, *padded([value for _, value in group]))
+                yield _Batch(positions, sizes, *pad([value for _, value in group]))
             window, num_values = [], 0
 
 

@@ -23,7 +23,7 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest, likeness_version
 from likeness.eval.items.items import Item
-from likeness.eval.progress import step, tracked
+from likeness.eval.progress import step, track
 from likeness.toolkit.data.reading import Read, as_input
 from likeness.toolkit.models import _quantization, onnx
 from likeness.toolkit.models.embedder import in_torch
@@ -178,10 +178,10 @@ def _smaller(
 ) -> tuple[Any, dict[str, str]]:
     """Return a graph in a smaller precision, and what changes in its description."""
     if smaller.precision == "float16":
-        proto = _quantization.with_half_weights(proto, keep=frontend)
+        proto = _quantization.halve_weights(proto, keep=frontend)
     else:
         inputs = _readable(smaller.calibration, cast(Read, model.read), shape)
-        proto = _quantization.with_bytes(proto, inputs, keep=frontend)
+        proto = _quantization.quantize_int8(proto, inputs, keep=frontend)
     content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     return proto, {"digest": digest([model.digest, content]), "precision": smaller.precision}
 
@@ -198,7 +198,7 @@ def _readable(
         LikenessError: None of them can be read; the reason of the first is given.
     """
     inputs, reasons = [], []
-    for item in tracked(items, "reading for calibration"):
+    for item in track(items, "reading for calibration"):
         try:
             values = as_input(read(item), read, item.id)
         except (ValueError, OSError) as error:
@@ -252,7 +252,7 @@ def check_exportable(model: Loaded, path: Path) -> None:
 def compare(embedder: Embedder, other: Embedder, batches: list[Tensor]) -> Parity:
     """Compare the embeddings of two embedders on the same batches."""
     distance = norm_error = 0.0
-    for batch in tracked(batches, "comparing with torch"):
+    for batch in track(batches, "comparing with torch"):
         a, b = (
             network.embed_batch(batch.numpy()).astype(np.float64) for network in (embedder, other)
         )
@@ -286,7 +286,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
     free = {0: "batch"}
     if example.ndim < 4:
         free[1] = "samples" if example.ndim == 2 else "frames"
-    with warnings.catch_warnings(), _quantization.silenced(*_ADVISERS):
+    with warnings.catch_warnings(), _quantization.silence_loggers(*_ADVISERS):
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.items.items import Item
-from likeness.eval.metrics.unlabelled import centred
+from likeness.eval.metrics.unlabelled import subtract_centre
 from likeness.toolkit.data.reading import Array, Floats, Read
 
 Flip = Literal["none", "sum", "mean", "concat"]
@@ -126,7 +126,7 @@ def _join(flip: Flip, z: Floats, mirrored: Floats) -> Floats:
     return both if flip == "sum" else both / np.float32(2)
 
 
-def without_centre(embedder: Embedder, centre: Sequence[float]) -> Embedder:
+def drop_centre(embedder: Embedder, centre: Sequence[float]) -> Embedder:
     """Return an embedder whose embeddings lack the mean direction of a place; norms stay.
 
     Args:
@@ -138,7 +138,7 @@ def without_centre(embedder: Embedder, centre: Sequence[float]) -> Embedder:
 
 
 def _turned(centre: NDArray[np.float64], z: Floats) -> Floats:
-    return centred(z, centre).astype(np.float32)
+    return subtract_centre(z, centre).astype(np.float32)
 
 
 @dataclass(frozen=True)

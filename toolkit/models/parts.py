@@ -86,7 +86,7 @@ def describe(value: Any, name: str = "recipe") -> Any:
     return described
 
 
-def without_revisions(description: Any) -> Any:
+def drop_revisions(description: Any) -> Any:
     """Leave out of a description from which commits of the hub its networks came.
 
     A network is told by its configuration, which is beside the commit: a run goes on, and a result
@@ -98,10 +98,10 @@ def without_revisions(description: Any) -> Any:
         {'call': 'toolkit.backbones.hub.HubImage', 'args': {'config': '{}'}}
     """
     if isinstance(description, list):
-        return [without_revisions(value) for value in description]
+        return [drop_revisions(value) for value in description]
     if not isinstance(description, dict):
         return description
-    values = {key: without_revisions(value) for key, value in description.items()}
+    values = {key: drop_revisions(value) for key, value in description.items()}
     is_hub = str(values.get("call")).startswith("toolkit.backbones.hub.")
     if is_hub and isinstance(values.get("args"), dict):
         values["args"].pop("revision", None)
@@ -166,7 +166,7 @@ def restore(
             f"{name}: {target.__name__} does not accept {sorted(unknown)} in this version of "
             f"{description.get('package', 'Likeness')}"
         )
-    return without_weights(partial(target, **arguments))
+    return drop_weights(partial(target, **arguments))
 
 
 def _target(
@@ -203,7 +203,7 @@ def _target(
     return cast("Callable[..., Any]", target)
 
 
-def without_weights(part: Part) -> Part:
+def drop_weights(part: Part) -> Part:
     """Return a part that opens no file of weights when it is called.
 
     Of ours, `weights` is the file that training started from, and "" opens none. A part of another
@@ -249,7 +249,7 @@ def version_of(package: str) -> str:
     SHA-256 of its file or files. "" stands for a module that does not exist.
     """
     names = [] if user_files.folder_of(package) else _distributions(tuple(sys.path)).get(package)
-    return version_of_distribution(min(names)) if names else user_files.summed(package)[:12]
+    return version_of_distribution(min(names)) if names else user_files.module_digest(package)[:12]
 
 
 @lru_cache(maxsize=1)

@@ -60,7 +60,7 @@ def run(path: Path) -> ModuleType:
             del sys.modules[name]
         raise
     for beside in _modules_in(str(path.parent)):
-        summed(beside)
+        module_digest(beside)
     return module
 
 
@@ -119,7 +119,7 @@ def folder_of(package: str) -> str:
     return folder if folder in _folders else ""
 
 
-def summed(package: str) -> str:
+def module_digest(package: str) -> str:
     """Return the SHA-256 of a top-level module's file, or of all .py files of a package.
 
     Of what is imported it is the sum as it was when first asked. "" stands for a module that does

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from likeness.toolkit.parallel import distributed
 
 
-def synced(network: nn.Module, device: torch.device) -> nn.Module:
+def sync_batch_norms(network: nn.Module, device: torch.device) -> nn.Module:
     """Let every batch norm of a network take its statistics from the batches of all processes.
 
     Names in the state_dict stay. On GPUs this is torch.nn.SyncBatchNorm. It refuses tensors on

@@ -113,15 +113,15 @@ def any_rank(flag: bool) -> bool:
     return bool(largest(torch.tensor([flag], dtype=torch.int64)))
 
 
-def on_main(work: Callable[[], object]) -> None:
+def run_on_main(work: Callable[[], object]) -> None:
     """Run `work` in the main process.
 
     Where it raises there, all other processes raise a LikenessError instead of waiting for it.
     """
-    on_all(work if is_main() else lambda: None)
+    run_on_all(work if is_main() else lambda: None)
 
 
-def on_all(work: Callable[[], Result]) -> Result:
+def run_on_all(work: Callable[[], Result]) -> Result:
     """Run `work`, which talks to no other process, in every process, and return what it gives.
 
     Where it raises in some of them, all others raise a LikenessError instead of waiting for them.

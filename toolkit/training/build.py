@@ -16,7 +16,7 @@ from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import batch_norm, distributed, spread
 from likeness.toolkit.training._average import Average
-from likeness.toolkit.training.fine_tuning import prepare, rate_multiples, recomputed
+from likeness.toolkit.training.fine_tuning import prepare, rate_multiples, recompute_for_gradient
 from likeness.toolkit.training.memory import Bank, Memory, momentum_encoder
 from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
@@ -70,7 +70,7 @@ class Network(nn.Module):
         )
         return torch.cat(
             [
-                recomputed(self.backbone, self.call, piece, part)
+                recompute_for_gradient(self.backbone, self.call, piece, part)
                 for piece, part in zip(rows, parts, strict=True)
             ]
         )
@@ -98,7 +98,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
             "none; leave it out"
         )
     if distributed.world() > 1 and parallel.sync_batch_norm:
-        backbone = batch_norm.synced(backbone, device)
+        backbone = batch_norm.sync_batch_norms(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
     if compute.is_channels_last(device.type):
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

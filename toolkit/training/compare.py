@@ -37,19 +37,19 @@ from likeness.eval.intervals.comparison import (
     summarise,
 )
 from likeness.eval.items.items import fingerprint
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials
 from likeness.toolkit.console import Interrupted, say
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.lock import under_lock
+from likeness.toolkit.training.lock import lock_out_folder
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from likeness.toolkit.training.plan import plan
-from likeness.toolkit.training.recipe import Recipe, Verification, of_data
+from likeness.toolkit.training.recipe import Recipe, Verification, fit_to_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
-from likeness.toolkit.training.search import Ranges, check_ranges, on_validation_classes, tune
+from likeness.toolkit.training.search import Ranges, check_ranges, divide_for_validation, tune
 from likeness.toolkit.training.start import ReadInitial, read_initial
 from likeness.toolkit.training.train import fit
 
@@ -131,7 +131,7 @@ def listed(recipe: Recipe, data: Path) -> Listed:
     return Listed(*made, digest([planned.fingerprint, subjects.trial_list]), trials, subjects)
 
 
-@under_lock
+@lock_out_folder
 def compare(
     variants: Mapping[str, Recipe],
     *,
@@ -171,7 +171,7 @@ def compare(
 
     def score(recipe: Recipe, folder: Path) -> float:
         first = next(iter(recipe.metrics))
-        recipe = replace(recipe, frontend=of_data(recipe.frontend, data))
+        recipe = replace(recipe, frontend=fit_to_data(recipe.frontend, data))
         return _train_and_measure(recipe, data, folder, train, only=first)[first]
 
     search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)
@@ -184,7 +184,7 @@ def compare(
         order = [(name, seed) for seed in range(num_seeds) for name in chosen]
         for name, seed in order:
             _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
-        for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
+        for number, (name, seed) in enumerate(track(order, "comparing", unit="runs"), 1):
             run = Run(name, seed, f"{name}/seed-{seed}")
             doing = f"run {number} of {len(order)}: {name} seed {seed}"
             runs.append(_done(run, chosen[name], data, out / run.folder, doing, train))
@@ -211,7 +211,7 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
         check_ranges(variants[name], ranges)
         changed = [field for field in ranges if not _within(field, METHOD)]
         _refuse(changed, terms.allow_different, f"RANGES of {name} change")
-        on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
+        divide_for_validation(variants[name]).items(data)  # too few classes for a validation split
     return searched
 
 
@@ -393,8 +393,8 @@ def load_variants(
         file, _, group = file.partition(":")
     defined = recipes.read(file)
     variants, ranges = defined["RECIPES"], defined.get("RANGES", {})
-    if group and (of_group := recipes.of_group(variants, group)):
-        variants, ranges = of_group, recipes.of_group(ranges, group)
+    if group and (of_group := recipes.group_fields(variants, group)):
+        variants, ranges = of_group, recipes.group_fields(ranges, group)
     elif group:
         names = [group, *names]
     chosen = {

@@ -184,7 +184,9 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
     return multiples
 
 
-def recomputed(network: nn.Module, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+def recompute_for_gradient(
+    network: nn.Module, function: Callable[..., Any], *inputs: Any, **named: Any
+) -> Any:
     """Call a function that applies a network, and call it again for the gradient."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item, Items
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 from likeness.toolkit.console import leave_signals_to_parent
 from likeness.toolkit.data.batch import (
     Batch,
@@ -69,7 +69,8 @@ def loader_of(
 
 
 def _collate_to_send(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
-    """Collate views in a reading process, with arrays for all but the inputs until `on_device`.
+    """Collate views in a reading process, with arrays for all but the inputs until
+    `move_to_device`.
 
     Arrays travel within a message of a reading process. Each tensor takes a connection of its own,
     and the training process a third of a millisecond.
@@ -114,7 +115,7 @@ def killed_workers_named() -> Iterator[None]:
         raise LikenessError(KILLED.format("compute.workers")) from error
 
 
-def on_device(batch: Batch, device: torch.device, compute: Compute) -> Batch:
+def move_to_device(batch: Batch, device: torch.device, compute: Compute) -> Batch:
     """A batch on the device, where the levels of images become float32."""
     inputs, labels, lengths, places = (
         None if part is None else torch.as_tensor(part).to(device, non_blocking=True)
@@ -142,7 +143,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     mine = Items.of(items)[distributed.rank() :: distributed.world()]
     stated = digest(chain([repr(read)], map(repr, mine)))
     if distributed.any_rank(stated not in _checked):
-        distributed.on_all(lambda: _read_all(mine, read, workers))
+        distributed.run_on_all(lambda: _read_all(mine, read, workers))
         _checked.add(stated)
 
 
@@ -153,7 +154,7 @@ def _read_all(items: Items, read: Read, workers: int) -> None:
     """Read items, and refuse the first that cannot be read."""
     share = partial(_unreadable, items, reading_for(read))
     reader = read_beside(share, workers) if workers else share(0, 1)
-    for bad in tracked(reader, "reading what is held out", total=len(items)):
+    for bad in track(reader, "reading what is held out", total=len(items)):
         if bad is not None:
             raise LikenessError(
                 f"the held-out item {bad.id!r} cannot be read ({bad.reason}); repair or remove it "
@@ -218,9 +219,9 @@ def estimate(
         order = draws(labels, sampling, seed=seed, start=0, stop=num_batches)
         loader = loader_of(views, order, compute, run.device, seed=seed)
         what = "learning constants of the data"
-        for batch, _ in tracked(loader, what, total=num_batches):
+        for batch, _ in track(loader, what, total=num_batches):
             if batch is not None:
-                batch = on_device(batch, run.device, compute)
+                batch = move_to_device(batch, run.device, compute)
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 

@@ -72,7 +72,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def under_lock(function: Writer) -> Writer:
+def lock_out_folder(function: Writer) -> Writer:
     """Run a function that writes into a folder, its keyword argument `out`, as the only writer
     there.
     """

@@ -23,7 +23,7 @@ from likeness.eval.metrics.diversity import cluster_diversity, feature_diversity
 from likeness.eval.metrics.retrieval import clusters as find_clusters
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.progress import tracked
+from likeness.eval.progress import track
 from likeness.eval.reports.media import Source, Stretch
 from likeness.eval.types import Floats, Scores, Trials
 from likeness.toolkit.backbones.weights import put
@@ -33,10 +33,10 @@ from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
 from likeness.toolkit.models.loaded import Loaded, ReadParts
-from likeness.toolkit.models.parts import without_weights
+from likeness.toolkit.models.parts import drop_weights
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by
-from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
+from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, fit_to_data
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
@@ -113,10 +113,10 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     path = find_model(path)
     tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
     # training started from a file of weights; what became of it is in the checkpoint
-    backbone = without_weights(recipe.backbone)
+    backbone = drop_weights(recipe.backbone)
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
-    put(embedder, checkpoint.without_loss(tensors), str(path))
+    put(embedder, checkpoint.embedder_tensors(tensors), str(path))
     return Loaded(
         embedder.eval(),
         recipe.read,
@@ -295,7 +295,7 @@ def retrieval(model: Model, data: Data, settings: Retrieval) -> PerItem:
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
     draws = _draws(model.loss, z, settings.num_samples) if drawn else [z]
-    for rows in tracked(draws, "retrieving", total=settings.num_samples if drawn else None):
+    for rows in track(draws, "retrieving", total=settings.num_samples if drawn else None):
         values = query_metrics(rows, labels, ks=settings.ks, similarity=compared)
         for name, value in values.items():
             columns[name] = columns.get(name, 0.0) + value / (settings.num_samples if drawn else 1)
@@ -319,7 +319,7 @@ def run_test(recipe: Recipe, out: Path, data: Data) -> PerItem:
     run, and keep what it measured as out/test.npz.
     """
     assert isinstance(recipe.measure, (Classification, Retrieval))
-    chosen = replace(recipe, frontend=of_data(recipe.frontend, Path(data)))
+    chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
     measured = measure_items(load_model(out, chosen), data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured

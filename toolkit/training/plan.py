@@ -33,7 +33,14 @@ from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
 from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.listed import Data, list_by
-from likeness.toolkit.training.recipe import Compute, Parallel, Recipe, Verification, check, of_data
+from likeness.toolkit.training.recipe import (
+    Compute,
+    Parallel,
+    Recipe,
+    Verification,
+    check,
+    fit_to_data,
+)
 
 # All numbers of a recipe are at least 0, and these at least 1.
 AT_LEAST_ONE = ("schedule.steps", "schedule.save_every", "compute.accumulate", "compute.prefetch")
@@ -95,7 +102,7 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
             the processes of the run disagree about them.
     """
     check_settings(recipe)
-    recipe = replace(recipe, frontend=of_data(recipe.frontend, Path(data)))
+    recipe = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
     with step("listing the data"):
         items = Items.of(list_by(recipe.items, data) if items is None else items)
         check_unique(items, "items")

@@ -315,7 +315,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
     ValueError for an unknown one.
     """
     variant = variant or next(iter(recipes))
-    if variant not in recipes and (group := of_group(recipes, variant)):
+    if variant not in recipes and (group := group_fields(recipes, variant)):
         variant = f"{variant}.{next(iter(group))}"
     if variant not in recipes:
         raise LikenessError(
@@ -325,7 +325,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
     return recipes[variant], variant
 
 
-def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
+def group_fields(named: Mapping[str, T], group: str) -> dict[str, T]:
     """What is called GROUP.NAME, by NAME.
 
     >>> of_group({"mnist.vmf": 1, "mnist.cosine": 2, "sop.vmf": 3}, "mnist")
@@ -405,7 +405,7 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[st
         yield from _settings(part, f"{name}.{key}".strip("."))
 
 
-def of_data(frontend: Part, data: Path) -> Part:
+def fit_to_data(frontend: Part, data: Path) -> Part:
     """Return a front-end with its settings that follow from the data set, where it has such.
 
     They become part of the recipe, so that a checkpoint describes them and a resumed run compares

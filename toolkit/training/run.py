@@ -31,7 +31,7 @@ from likeness.eval.formats.writing import remove_abandoned, sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import without_revisions
+from likeness.toolkit.models.parts import drop_revisions
 from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._average import Average
 from likeness.toolkit.training.log import LOG, RUN_ID
@@ -198,7 +198,7 @@ def flat(description: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's description as two are compared: with the fields of GROUPS one by one,
     {"schedule.steps": 100, ...}, and without what `without_revisions` leaves out.
     """
-    description = without_revisions(dict(description))
+    description = drop_revisions(dict(description))
     whole = {name: value for name, value in description.items() if name not in GROUPS}
     return whole | {
         f"{group}.{name}": value

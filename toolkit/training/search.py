@@ -138,7 +138,7 @@ def validation_trials(
     return among(held_out, drawn.enrol, drawn.probe, drawn.target)
 
 
-def on_validation_classes(recipe: Recipe) -> Recipe:
+def divide_for_validation(recipe: Recipe) -> Recipe:
     """The recipe trained on the fit classes and evaluated on the validation classes of its training
     items; its own trials or test items do not occur.
 
@@ -204,7 +204,7 @@ def tune(
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
     metric, maximise = next(iter(recipe.metrics)), recipe.schedule.higher_is_better
-    inner = on_validation_classes(recipe)
+    inner = divide_for_validation(recipe)
     if search.looks:  # a run is measured while it trains, and its best model is kept
         every = max(1, recipe.schedule.steps // search.looks)
         inner = replace(inner, schedule=replace(inner.schedule, eval_every=every, watch=metric))

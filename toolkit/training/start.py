@@ -58,7 +58,7 @@ def read_initial(init: str) -> Initial:
     """
     weights, stated, summed = checkpoint.read(find_model(Path(init)), checkpoint.FORMAT)
     source = f"{init} ({summed[:12]}, step {int(stated['step'])})"
-    return Initial(checkpoint.without_loss(weights), source, summed)
+    return Initial(checkpoint.embedder_tensors(weights), source, summed)
 
 
 def start(
@@ -88,16 +88,16 @@ def start(
     with step("building the network"):
         run = build(recipe, len(planned.classes), distributed.start() or pick_device())
     # before the held-out items are read, which may take long
-    distributed.on_main(lambda: runs.check_folder(out, planned.description, resume))
+    distributed.run_on_main(lambda: runs.check_folder(out, planned.description, resume))
     fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
     taken = False
     if fine_tunes:  # before anything is written: it may be refused
         with step("loading the initial network"):
-            initial = distributed.on_all(lambda: read_initial(recipe.init))
+            initial = distributed.run_on_all(lambda: read_initial(recipe.init))
         taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
         check_held_out(planned.held_out(), recipe.read, workers=recipe.compute.workers)
-    distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
+    distributed.run_on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(
             run,
@@ -130,7 +130,7 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     path = Path(recipe.init)
     before = runs.latest(path) if path.is_dir() else None
     goes_on = _goes_on(before, run, classes)
-    new = distributed.on_all(lambda: _put(run, initial.weights, f"init={recipe.init}"))
+    new = distributed.run_on_all(lambda: _put(run, initial.weights, f"init={recipe.init}"))
     source, digest = initial.source, initial.digest
     if before is not None and goes_on:
         source, digest = f"{path} (step {before[1]['step']})", _go_on_from(path, before[0], run)
@@ -185,8 +185,8 @@ def _go_on_from(path: Path, folder: Path, run: Run) -> str:
         The digest of the model file that has this network.
     """
     last = path / LAST
-    weights, _, summed = distributed.on_all(lambda: checkpoint.read(last, checkpoint.FORMAT))
-    distributed.on_all(lambda: _put(run, checkpoint.without_loss(weights), f"init={last}"))
+    weights, _, summed = distributed.run_on_all(lambda: checkpoint.read(last, checkpoint.FORMAT))
+    distributed.run_on_all(lambda: _put(run, checkpoint.embedder_tensors(weights), f"init={last}"))
     runs.read(folder, _loss_tensors(run))
     return summed
 

@@ -20,7 +20,12 @@ from likeness.toolkit.training._finite import Watch
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
-from likeness.toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
+from likeness.toolkit.training.loading import (
+    killed_workers_named,
+    loader_of,
+    move_to_device,
+    part_of,
+)
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.memory import update_encoder
@@ -125,7 +130,7 @@ def fit(
         stack.enter_context(shown())
         stack.enter_context(killed_workers_named())
         # before anything is written, and before what takes its time
-        distributed.on_main(lambda: stack.enter_context(only_writer(out)))
+        distributed.run_on_main(lambda: stack.enter_context(only_writer(out)))
         planned = plan(recipe, data, items=items)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
@@ -179,7 +184,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 keeper.left_out += 1
             else:
                 assert batch is not None
-                batch = on_device(batch, device, recipe.compute)
+                batch = move_to_device(batch, device, recipe.compute)
                 run.optimizer.zero_grad(set_to_none=True)
                 with autocast:
                     loss = step(run, batch, recipe)

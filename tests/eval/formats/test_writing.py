@@ -19,7 +19,7 @@ from likeness.eval.formats.writing import (
     move,
     remove,
     remove_abandoned,
-    staged,
+    staging_path,
 )
 from tests.disk_calls import recorded
 
@@ -93,7 +93,7 @@ def test_content_and_name_reach_the_disk_in_order(
         temporary.write_text("new")
     assert calls[:3] == ["fsync new a", "replace a", "fsync ."]
     calls.clear()
-    with staged(tmp_path / "b") as temporary:
+    with staging_path(tmp_path / "b") as temporary:
         (temporary / "inner").mkdir(parents=True)
         (temporary / "inner" / "file").write_text("new")
         move(temporary, tmp_path / "b")

@@ -26,7 +26,7 @@ from likeness.eval.intervals.bootstrap import (
     sorted_trials,
     t_interval,
 )
-from likeness.eval.intervals.resampling import weighted
+from likeness.eval.intervals.resampling import weighted_form
 from likeness.eval.metrics.verification import balanced_accuracy, eer, min_dcf, tar_at_far
 from likeness.eval.types import Scores
 
@@ -73,8 +73,8 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
     )
     # a lambda hides what it calls
     slow = {name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()}
-    assert all(weighted(metric) for metric in FAST.values())
-    assert not any(weighted(metric) for metric in slow.values())
+    assert all(weighted_form(metric) for metric in FAST.values())
+    assert not any(weighted_form(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
     fast, repeated = (
         drawn(metrics, scores, given_subjects, num_resamples=20, seed=seed)
@@ -131,7 +131,7 @@ def test_other_metrics_and_switches_take_the_slow_path():
         partial(eer, [0.0]),
         np.mean,
     ):
-        assert weighted(metric) is None
+        assert weighted_form(metric) is None
     scores, subjects = all_pairs(5, 3, np.random.default_rng(0))
     low, high = interval(
         lambda t, n: float(np.mean(t) - np.mean(n)), scores, subjects, num_resamples=50

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics import similarity as module
-from likeness.eval.metrics.similarity import against, matrix, pairs, score_trials, single
+from likeness.eval.metrics.similarity import make_scorer, matrix, pairs, score_trials, single
 from likeness.eval.metrics.von_mises_fisher import log_normalizer, mean_resultant
 from likeness.eval.types import Trials
 
@@ -190,7 +190,7 @@ def test_against_and_single_are_the_matrix(similarity: str) -> None:
     x, y = np.random.default_rng(0).standard_normal((2, 9, 6)).astype(np.float32)
     x[3] = 0
     whole = matrix(x, y, similarity)
-    np.testing.assert_allclose(against(y, similarity)(x), whole, rtol=1e-6)
+    np.testing.assert_allclose(make_scorer(y, similarity)(x), whole, rtol=1e-6)
     alone = single(x[:, None], y[None], similarity)
     np.testing.assert_allclose(alone, whole, rtol=1e-4, atol=1e-5)
     assert alone.dtype == np.float32

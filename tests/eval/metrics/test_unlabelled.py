@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.unlabelled import LEAST_ITEMS, centre_of, centred, estimated_thresholds
+from likeness.eval.metrics.unlabelled import (
+    LEAST_ITEMS,
+    centre_of,
+    estimated_thresholds,
+    subtract_centre,
+)
 from likeness.eval.types import Floats, unit_rows
 
 
@@ -35,7 +40,7 @@ def test_the_rate_at_the_threshold_is_within_a_factor_of_two(far: float) -> None
         known, new = (part.reshape(-1, part.shape[-1]) for part in (rows[:, :4], rows[:, 4:]))
         person = np.repeat(np.arange(60), 4)
         others = person[:, None] != person
-        turned = unit_rows_of(centred(new, centre_of(known)))
+        turned = unit_rows_of(subtract_centre(new, centre_of(known)))
         rates.append(((turned @ turned.T)[others] >= estimated_thresholds(known, [far])[0]).mean())
         plain.append(((new @ new.T)[others] >= estimated_thresholds(known, [far])[0]).mean())
     assert far / 2 < np.median(rates) < 2 * far
@@ -57,7 +62,7 @@ def test_pairs_of_one_person_hardly_move_the_threshold() -> None:
 
 
 def unit_pairs(rows: Floats) -> Floats:
-    turned = unit_rows_of(centred(rows, centre_of(rows)))
+    turned = unit_rows_of(subtract_centre(rows, centre_of(rows)))
     made: Floats = (turned @ turned.T)[np.triu_indices(len(rows), 1)]
     return made
 
@@ -67,7 +72,7 @@ def unit_pairs(rows: Floats) -> Floats:
 def test_centred_rows_keep_their_norms_and_do_not_depend_on_them(seed: int, scale: float) -> None:
     rows = np.random.default_rng(seed).normal(size=(7, 5)) + 2
     centre = centre_of(unit_rows_of(rows))
-    made = centred(rows * scale, centre)
+    made = subtract_centre(rows * scale, centre)
     np.testing.assert_allclose(np.linalg.norm(made, axis=1), scale * np.linalg.norm(rows, axis=1))
     expected = unit_rows_of(rows) - centre  # by the definition
     np.testing.assert_allclose(unit_rows_of(made), unit_rows_of(expected), atol=1e-12)

@@ -13,7 +13,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring.plda import Plda
-from likeness.eval.scoring.score import Scored, calibrate, score, with_spellings
+from likeness.eval.scoring.score import Scored, add_spellings, calibrate, score
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Trials
 
@@ -130,9 +130,9 @@ def test_it_is_not_offered_where_it_does_not_help() -> None:
 
 def test_two_files_of_one_name_are_refused() -> None:
     embeddings = Embeddings(("a.wav", "a.flac", "b.wav"), ROWS)
-    assert with_spellings(embeddings, ["a.wav", "b"]).ids == (*embeddings.ids, "b")
+    assert add_spellings(embeddings, ["a.wav", "b"]).ids == (*embeddings.ids, "b")
     with pytest.raises(ValueError, match=r"'a'.*a\.wav and a\.flac"):
-        with_spellings(embeddings, ["a"])
+        add_spellings(embeddings, ["a"])
 
 
 def test_models_and_both_sides_apart() -> None:

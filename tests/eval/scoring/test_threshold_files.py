@@ -22,7 +22,7 @@ from likeness.eval.formats.trials import read_scores
 from likeness.eval.intervals.guarantee import guaranteed_threshold
 from likeness.eval.scoring.origin import read_origin, write_origin
 from likeness.eval.scoring.threshold_files import Rule, find
-from likeness.eval.scoring.thresholds import over_subjects
+from likeness.eval.scoring.thresholds import subjects_for_guarantee
 from likeness.eval.types import Scores
 from likeness.models._places import carry
 from tests.scripts import printed, refused, run_command
@@ -106,7 +106,7 @@ def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> No
         shutil.copy("s.origin.json", "again.txt.origin.json")
         trials, values = read_scores("again.txt")
         ids = trials.enrol_ids + trials.probe_ids
-        asked = over_subjects(0.95, trials, {id: id.split("/")[0] for id in ids})
+        asked = subjects_for_guarantee(0.95, trials, {id: id.split("/")[0] for id in ids})
         assert trials.target is not None
         return guaranteed_threshold(Scores(values, trials.target), asked.pairs, 0.8)[0]
 
@@ -115,7 +115,7 @@ def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> No
     every = {threshold([lines[i] for i in rng.permutation(len(lines))]) for _ in range(5)}
     assert len(every | {threshold(lines)}) == 1
     with pytest.raises(ValueError, match="not known"):
-        over_subjects(0.95, None, {})
+        subjects_for_guarantee(0.95, None, {})
 
 
 def test_subjects_that_are_only_supposed_guarantee_nothing(world: Path) -> None:

@@ -32,13 +32,13 @@ def test_a_file_that_exists_is_taken_as_it_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "speaker" / "folders").mkdir(parents=True)
-    assert Path(recipe_files.located("speaker/folders")).is_absolute()  # a folder is no recipe
+    assert Path(recipe_files.locate("speaker/folders")).is_absolute()  # a folder is no recipe
     (tmp_path / "speaker" / "folders").rmdir()
     for name in ("speaker/folders", "speaker/mine.py"):
         (tmp_path / name).touch()
-        assert recipe_files.located(f"{name}:ecapa") == f"{name}:ecapa"
+        assert recipe_files.locate(f"{name}:ecapa") == f"{name}:ecapa"
     assert (
-        recipe_files.located("absent.py:ecapa") == "absent.py:ecapa"
+        recipe_files.locate("absent.py:ecapa") == "absent.py:ecapa"
     )  # train says that it is absent
 
 

@@ -16,7 +16,7 @@ from likeness.models import bundled
 from likeness.toolkit.training.start import Initial
 from tests.scripts import run_command
 
-VOICE = Path(bundled.resolved(bundled.VOICE))
+VOICE = Path(bundled.resolve_model(bundled.VOICE))
 
 
 @pytest.fixture(scope="module")

@@ -207,7 +207,7 @@ def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> N
     )
     version = stated["backbone"]["version"]
     assert len(version) == 12
-    assert user_files.summed("nearby_net").startswith(version)
+    assert user_files.module_digest("nearby_net").startswith(version)
     assert stated["recipe"]["augment"]["call"] == "pet_recipe.half"
     assert stated["recipe"]["loss"]["call"] == "petnets.nets.Scaled"
     assert set(stated["recipe"]["measure"]["trials"]) == {"call", "args"}

@@ -255,7 +255,7 @@ def test_a_photograph_gives_what_face_analysis_gives(
         photograph(tmp_path / "wide.png", (3, 2), seed=2, size=(96, 128)),
     ]
     name = f"insightface:{pack}"
-    loaded = load.with_detector(load.load_named(name), load.find_detector(name))
+    loaded = load.add_detector(load.load_named(name), load.find_detector(name))
     expected = []
     for shot in shots:
         best, _ = app.det_model.detect(bgr(shot), max_num=1)
@@ -279,13 +279,13 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
 ) -> None:
     model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
-    loaded = load.with_detector(model, found).read(item)
+    loaded = load.add_detector(model, found).read(item)
     expected, _ = align.align_one(align.load_detector(found), images.decode(item), size=224)
     assert np.array_equal(np.asarray(loaded), as_channels(expected))
-    assert load.with_detector(model, None) is model
+    assert load.add_detector(model, None) is model
 
     for size in (160, (112, 128)):
         with pytest.raises(ValueError, match="align: "):
-            load.with_detector(replace(model, read=partial(images.read, size=size)), found)
+            load.add_detector(replace(model, read=partial(images.read, size=size)), found)
     with pytest.raises(ValueError, match="modality 'speaker'"):
-        load.with_detector(replace(model, modality="speaker"), found)
+        load.add_detector(replace(model, modality="speaker"), found)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.prepare.prepare import Archive, Count, Dataset, catalogue, named, prepare
+from likeness.prepare.prepare import Archive, Count, Dataset, catalogue, find_dataset, prepare
 from tests.disk_calls import come_in_order, recorded
 from tests.likeness.prepare.serving import Server, packed, serving, zipped
 from tests.scripts import run_command, touch
@@ -181,7 +181,7 @@ def test_a_missing_file_and_a_missing_network_are_one_sentence(
 
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     with pytest.raises(ConnectionError, match=r"dldata-public.*check the network"):
-        run(named("an4"), tmp_path)
+        run(find_dataset("an4"), tmp_path)
 
 
 def test_parts_are_joined(server: Server, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_the_catalogue_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
             assert all(url.startswith("http") for url in (entry.page, *archive.urls))
             assert (len(archive.sha256), len(archive.md5)) in ((0, 0), (64, 0), (0, 32))
     with pytest.raises(LikenessError, match="'muasn'"):
-        named("muasn")
+        find_dataset("muasn")
     assert run_command("prepare") == 0
     assert "voxceleb1 by hand" in " ".join(capsys.readouterr().out.split())
 
@@ -234,11 +234,11 @@ def test_published_layouts_are_unpacked_and_counted(
     server.files.update(bodies)
     archives = [
         replace(archive, urls=[server.url(file)], file=file, sha256="", md5="")
-        for archive, file in zip(named(name).archives, bodies, strict=True)
+        for archive, file in zip(find_dataset(name).archives, bodies, strict=True)
     ]
     lines: list[str] = []
     with pytest.raises(LikenessError, match="counts are not"):
-        prepare(replace(named(name), archives=archives), tmp_path, say=lines.append)
+        prepare(replace(find_dataset(name), archives=archives), tmp_path, say=lines.append)
     counts = [re.search(r"^\w+ +.*: ([\d,]+) of [\d,]+$", line) for line in lines]
     assert sum(int(count[1]) for count in counts if count) == len(bodies)
     assert not list((tmp_path / "downloads").glob("*.*"))
@@ -257,7 +257,7 @@ def test_recordings_of_voxceleb_are_counted_wherever_they_lie(
         "vox2/dev/aac/id00012/v/1.m4a",
     )
     for name in ("voxceleb1", "voxceleb2"):
-        offline = replace(named(name), archives=())
+        offline = replace(find_dataset(name), archives=())
         with pytest.raises(ValueError, match="ask for access at"):
             prepare(offline, tmp_path)
     shown = capsys.readouterr().out

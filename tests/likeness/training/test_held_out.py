@@ -20,7 +20,7 @@ from likeness.modalities import synthetic, synthetic_glyphs
 from likeness.toolkit.training.recipe import load, override
 from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import prepare_recipe
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 from tests.scripts import refused, run_command
 from tests.tiny import QUICK
 
@@ -134,7 +134,7 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
     synthetic.write_voices(
         tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7), rate_hz=rate_hz
     )
-    recipe, _ = load(located("speaker/folders"))
+    recipe, _ = load(locate("speaker/folders"))
     prepared, _ = prepare_recipe(recipe, tmp_path / "voices")
     is_kept = prepared.read is recipe.read
     assert is_kept == (rate_hz == 16_000)

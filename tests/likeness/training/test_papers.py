@@ -20,7 +20,7 @@ from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 from tests import test_recipes_face, test_recipes_image, test_recipes_image_tables
 from tests.eval.protocols.test_ijb_packs import Small
 from tests.modalities.speaker import test_voxceleb
@@ -41,7 +41,7 @@ def vox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def listed(name: str) -> dict[str, Any]:
-    return recipes.read(located(name))["RECIPES"]
+    return recipes.read(locate(name))["RECIPES"]
 
 
 def steps_of(table: reproduce.Table, rows: list[str]) -> Iterator[list[str]]:

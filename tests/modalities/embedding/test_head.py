@@ -33,7 +33,7 @@ from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import Joined, TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
-from likeness.training.recipe_files import located
+from likeness.training.recipe_files import locate
 from tests import tiny_hub
 from tests.modalities.data_set import DataSet
 from tests.scripts import refused, run_command
@@ -264,7 +264,7 @@ def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:
     )
     joined = likeness.load(tmp_path / "joined")
     assert joined.dim == 4
-    recipe, _ = load_recipe(located("speaker/folders"))
+    recipe, _ = load_recipe(locate("speaker/folders"))
     tuned = replace(
         recipe,
         frontend=FRONTEND,

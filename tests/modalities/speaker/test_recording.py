@@ -10,7 +10,7 @@ import soundfile
 
 from likeness.eval.items.items import Item
 from likeness.modalities.speaker import audio, long
-from likeness.modalities.speaker._level import at_level, without_digital_silence
+from likeness.modalities.speaker._level import at_level, cut_digital_silence
 from likeness.modalities.speaker.bandwidth import is_narrow, powers
 from likeness.modalities.speaker.decoding import BadAudio
 
@@ -41,9 +41,9 @@ def test_the_level_is_that_of_the_bursts_and_a_gain_changes_nothing() -> None:
 def test_digital_silence_is_cut_and_quiet_pauses_stay() -> None:
     wave, zeros = speech(), np.zeros(8_000, np.float32)
     padded = np.concatenate([zeros, wave[:16_000], zeros, wave[16_000:], zeros])
-    np.testing.assert_array_equal(without_digital_silence(padded), wave)
-    assert without_digital_silence(wave) is wave
-    assert not len(without_digital_silence(zeros))
+    np.testing.assert_array_equal(cut_digital_silence(padded), wave)
+    assert cut_digital_silence(wave) is wave
+    assert not len(cut_digital_silence(zeros))
 
 
 def test_every_reading_brings_recordings_to_the_level(tmp_path: Path) -> None:

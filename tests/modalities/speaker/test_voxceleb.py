@@ -19,7 +19,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic
 from likeness.modalities.speaker import voxceleb
-from likeness.modalities.speaker._trial_items import matched
+from likeness.modalities.speaker._trial_items import match_items
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.training import recipe as recipes
 from tests.modalities.data_set import DataSet
@@ -237,10 +237,10 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
     def pair(a: str, b: str) -> Trials:
         return Trials((a,), (b,), np.array([0], np.int32), np.array([0], np.int32))
 
-    chosen, _ = matched(pair("x/1.flac", "x/2.wav"), both, where="list")
+    chosen, _ = match_items(pair("x/1.flac", "x/2.wav"), both, where="list")
     assert [item.id for item in chosen] == ["x/1.flac", "x/2.flac"]
     with pytest.raises(ValueError, match=r"2 of.*'x/1.m4a', 'x/3'.*; go"):
-        matched(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
+        match_items(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
 
 
 @given(
@@ -251,7 +251,7 @@ def test_matching_keeps_every_pair(pairs: list[tuple[int, int]], suffix: str) ->
     contents = [Item(f"s{i}/u.v{i}.flac", Path(str(i)), f"s{i}") for i in range(8)]
     ids = tuple(f"s{i}/u.v{i}{suffix}" for i in reversed(range(8)))
     index = np.array([[7 - a, 7 - b] for a, b in pairs], dtype=np.int32)
-    chosen, made = matched(Trials(ids, ids, index[:, 0], index[:, 1]), contents, where="list")
+    chosen, made = match_items(Trials(ids, ids, index[:, 0], index[:, 1]), contents, where="list")
     assert [
         (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
     ] == [(contents[a].id, contents[b].id) for a, b in pairs]

@@ -21,8 +21,8 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.similarity import pairs
 from likeness.toolkit.gallery import faiss, postgres
 from likeness.toolkit.gallery._search import top
-from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed
-from likeness.toolkit.gallery.postgres import masked
+from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parse_place
+from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.sqlite import FILE
 from likeness.toolkit.gallery.store import Enrolments, templates_of
 
@@ -411,7 +411,7 @@ def test_no_message_tells_a_password(place: str, word: str) -> None:
             ask(where)
         for part in ("s3", "c@", "ret"):
             assert part not in str(refused.value).replace("secret", "")
-    assert "s3" not in masked(where)
+    assert "s3" not in mask_passwords(where)
 
 
 def test_addresses_name_a_store_or_are_refused(place: Place) -> None:
@@ -424,9 +424,9 @@ def test_addresses_name_a_store_or_are_refused(place: Place) -> None:
         open_gallery(where, META, similarity="euclidean")
     assert not exists(where)
     # all behind the colon
-    assert parsed("faiss:my people#1")[1].place == "my people#1"
-    assert parsed("faiss:http://host")[1].place == "http://host"
-    assert parsed(Path("faiss:people"))[0] == "folder"
+    assert parse_place("faiss:my people#1")[1].place == "my people#1"
+    assert parse_place("faiss:http://host")[1].place == "http://host"
+    assert parse_place(Path("faiss:people"))[0] == "folder"
 
 
 def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:

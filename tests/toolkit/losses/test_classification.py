@@ -22,7 +22,7 @@ from likeness.toolkit.losses.contract import has_proxies, param_groups
 from likeness.toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
 from likeness.toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
 from likeness.toolkit.losses.memvir import MemVir
-from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax, unit_centred
+from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax, centre_and_scale
 from likeness.toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
 from likeness.toolkit.training.recipe import Optim
 from tests.toolkit.losses import drawn
@@ -229,7 +229,7 @@ def test_a_row_of_equal_coordinates_has_no_direction() -> None:
     for number in (0.1, 1 / 3, 1e-20, 7e20):
         for dim in (3, 7, 192):
             z = torch.full((2, dim), number, requires_grad=True)
-            rows = unit_centred(z)
+            rows = centre_and_scale(z)
             (rows * torch.randn(2, dim)).sum().backward()
             assert z.grad is not None
             assert float(rows.detach().abs().max()) == 0 == float(z.grad.abs().max())

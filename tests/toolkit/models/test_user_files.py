@@ -76,14 +76,14 @@ def test_files_of_the_same_name_in_two_folders(tmp_path: Path) -> None:
 def test_a_file_that_changed_is_imported_again_and_others_are_not(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", uf_main="import uf_nets", uf_nets="value = 1")
     module = user_files.run(folder / "uf_main.py")
-    first, summed = sys.modules["uf_nets"], user_files.summed("uf_nets")
+    first, summed = sys.modules["uf_nets"], user_files.module_digest("uf_nets")
     assert user_files.run(folder / "uf_main.py") is module
     assert sys.modules["uf_nets"] is first
     write(folder, uf_nets="value = 1000")
-    assert user_files.summed("uf_nets") == summed  # of what was imported
+    assert user_files.module_digest("uf_nets") == summed  # of what was imported
     user_files.run(folder / "uf_main.py")
     assert sys.modules["uf_nets"].value == 1000
-    assert user_files.summed("uf_nets") != summed
+    assert user_files.module_digest("uf_nets") != summed
 
 
 def test_a_file_that_fails_leaves_no_module(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
     assert len(stated["version"]) == 12
     for name in ("uf_pack.inner", "uf_pack"):
         del sys.modules[name]
-    assert user_files.summed("uf_pack").startswith(stated["version"])  # without an import
+    assert user_files.module_digest("uf_pack").startswith(stated["version"])  # without an import
     assert "uf_pack" not in sys.modules
-    assert user_files.summed("uf_absent") == ""
+    assert user_files.module_digest("uf_absent") == ""
 
 
 @pytest.mark.parametrize("init", [True, False])
@@ -127,7 +127,7 @@ def test_the_sum_of_a_package_is_of_all_its_python_files(
 
     def asked() -> str:
         importlib.invalidate_caches()
-        return user_files.summed("uf_pack")
+        return user_files.module_digest("uf_pack")
 
     sums = [asked()]
     for change in (

@@ -61,7 +61,7 @@ def main(data: Path, out: Path) -> None:
     initial = replace(recipe, init=str(out / "statistics"))
     attempt(initial, "unread", read_initial=unread_by_the_second)
     with ExitStack() as stack:
-        distributed.on_main(lambda: stack.enter_context(only_writer(out / "locked")))
+        distributed.run_on_main(lambda: stack.enter_context(only_writer(out / "locked")))
         attempt(recipe, "locked")
         distributed.wait()
     # the second is read by the second process

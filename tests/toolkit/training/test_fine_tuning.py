@@ -194,7 +194,7 @@ def test_adapters_of_a_vision_transformer() -> None:
     stored = adapter.tensors_of(vit)
     assert {name for name in stored if not name.startswith("adapter.")} == plain.keys()
     again = ViT(1, image_size=8, patch=4, width=8, depth=2, heads=2, dim=4).eval()
-    again.load_state_dict(adapter.merged(stored))
+    again.load_state_dict(adapter.merge_adapters(stored))
     with torch.no_grad():
         assert torch.allclose(again(images), vit(images), atol=1e-5)
         again.load_state_dict(plain)
@@ -207,7 +207,7 @@ def test_adapters_of_another_shape_are_refused() -> None:
         "adapter.fc.A": torch.ones(1, 2),
         "adapter.fc.B": torch.ones(3, 1),
     }
-    assert adapter.merged(good).keys() == {"fc.weight"}
+    assert adapter.merge_adapters(good).keys() == {"fc.weight"}
     for changes in (
         {"adapter.fc.A": torch.ones(1, 3)},
         {"adapter.fc.B": torch.ones(3, 2)},
@@ -216,7 +216,7 @@ def test_adapters_of_another_shape_are_refused() -> None:
         {"adapter.fc.C": torch.ones(1, 2)},
         {"adapter.": torch.ones(1, 2)},
     ):
-        wrong = adapter.merged(good | changes)
+        wrong = adapter.merge_adapters(good | changes)
         assert any(name.startswith("adapter.") for name in wrong)
         with pytest.raises(ValueError, match="unknown"):
             put(nn.ModuleDict({"fc": nn.Linear(2, 3, bias=False)}), wrong, "file")

@@ -40,7 +40,7 @@ from likeness.toolkit.training.recipe import (
     Schedule,
 )
 from likeness.toolkit.training.schedules import constant
-from likeness.toolkit.training.search import Range, on_validation_classes
+from likeness.toolkit.training.search import Range, divide_for_validation
 from likeness.toolkit.training.train import fit
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
@@ -360,5 +360,5 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     assert by_metric == pytest.approx(metrics_of(short, final), abs=1e-12)
     without = replace(short, measure=replace(short.measure, validation=None))
     with pytest.raises(ValueError, match="no validation"):
-        on_validation_classes(without)
+        divide_for_validation(without)
     assert isinstance(measure.load_model(tmp_path / "standard" / "seed-0", short).loss, nn.Module)

@@ -30,7 +30,7 @@ from likeness.toolkit.training.search import (
     Search,
     check_ranges,
     divide,
-    on_validation_classes,
+    divide_for_validation,
     part_items,
     tune,
     validation_trials,
@@ -112,7 +112,7 @@ def test_of_many_pairs_some_are_drawn() -> None:
 
 
 def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) -> None:
-    inner = on_validation_classes(recipe())
+    inner = divide_for_validation(recipe())
     stated = json.dumps(describe(inner))
     assert "toolkit.training.tune.part_items" in stated
     assert "likeness.modalities.folders.trials" not in stated
@@ -135,7 +135,7 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     test = partial(listed, num_classes=20, num_each=3)
     metrics = {"nmi": per_item.mutual_information}
     outer = recipe(items=train, measure=Retrieval(test, ks=(1, 3), clusters=True, metrics=metrics))
-    inner = on_validation_classes(outer)
+    inner = divide_for_validation(outer)
     assert isinstance(inner.measure, Retrieval)
     assert replace(inner.measure, items=test) == outer.measure
     fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
@@ -146,12 +146,12 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     validation = Retrieval(items=train)
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
     # its own validation, where there is one
-    assert on_validation_classes(watched) == replace(
+    assert divide_for_validation(watched) == replace(
         watched, measure=replace(validation, metrics=outer.metrics, validation=validation)
     )
     for other in (Classification(items=test), None):
         with pytest.raises(ValueError, match="no validation"):
-            on_validation_classes(replace(outer, measure=other))
+            divide_for_validation(replace(outer, measure=other))
 
 
 def bowl(made: Recipe, folder: Path) -> float:
