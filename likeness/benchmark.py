@@ -176,8 +176,8 @@ def _score_all(
             # Several inputs are read one by one, which has to be done while the file is there.
             return list(value) if isinstance(value, Iterator) else value
 
-    found, bad = embed_where_readable(loaded.embedder, every, read)
-    reasons = {one.id: one.reason for one in bad}
+    measured, bad = embed_where_readable(loaded.embedder, every, read)
+    reasons = {each.id: each.reason for each in bad}
     made = {}
     for name, mark in {CLEAN: "", **{name: f"{name}{_MARK}" for name in by_name}}.items():
         enrol = tuple(f"{mark * both}{id}" for id in trials.enrol_ids)
@@ -186,8 +186,8 @@ def _score_all(
         of_sides = (enrol, trials.enrol), (probe, trials.probe)
         lost = np.stack([np.isin(side, [*reasons])[rows] for side, rows in of_sides], axis=1)
         kept, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
-        if found is not None and kept.size:
-            of_model = Embeddings(found.ids, found.matrix, loaded.meta)
+        if measured is not None and kept.size:
+            of_model = Embeddings(measured.ids, measured.matrix, loaded.meta)
             values[kept] = score(listed.rows(kept), of_model).values
         reason = next((reasons[id] for id in (*enrol, *probe) if id in reasons), "")
         # Reasons name the file first, which is a temporary one.
@@ -252,7 +252,7 @@ def bench(
     pairs = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
     parts = _parts(listed, groupings_of(groups), subject_of)
     side = "both sides" if both_sides else "the test side"
-    notes = [f"{one.name}: {one.text}, on {side} of each trial." for one in parsed]
+    notes = [f"{each.name}: {each.text}, on {side} of each trial." for each in parsed]
     limits: dict[str, float | None] = {}
     scored: dict[str, dict[str, _Scored]] = {}
     ids = dict.fromkeys([*listed.enrol_ids, *listed.probe_ids])
@@ -329,10 +329,10 @@ class _Cells:
                 if lost.any():
                     outcome = self.rates(name, condition, rows & ~lost)[1]
                 outcomes[name] = {0: outcome}
-            for found in summarise(outcomes, METRICS, reference=reference)[0]:
-                if found.difference is not None:
-                    key = f"{found.variant}, {condition}{part}", found.metric
-                    differences[key] = found.difference
+            for measured in summarise(outcomes, METRICS, reference=reference)[0]:
+                if measured.difference is not None:
+                    key = f"{measured.variant}, {condition}{part}", measured.metric
+                    differences[key] = measured.difference
         tested = {key: of.p for key, of in differences.items() if of.p is not None}
         for key, p in zip(tested, holm(list(tested.values())), strict=True):
             differences[key] = replace(differences[key], p_holm=p)
@@ -359,8 +359,11 @@ class _Cells:
         draws = {"eer": lacking} | draws
         rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
         if (limit := self.limits[name]) is not None:
-            found, drawn = rates_at(part, {"": limit}, settings)
-            rates |= {"far": found["global_far()"], "frr": complement(found["global_tar()"])}
+            measured_rates, drawn = rates_at(part, {"": limit}, settings)
+            rates |= {
+                "far": measured_rates["global_far()"],
+                "frr": complement(measured_rates["global_tar()"]),
+            }
             draws["far"] = drawn.get("global_far()", lacking)
             draws["frr"] = 1 - drawn.get("global_tar()", lacking)
         results = []

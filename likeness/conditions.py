@@ -101,7 +101,7 @@ def parse(names: Sequence[str], modality: str) -> list[Condition]:
         [('mp3', 0.0), ('noise15', 15.0), ('reverb', 0.5)]
     """
     known = _RECORDINGS if modality == "speaker" else _PICTURES
-    found = []
+    conditions = []
     for name in dict.fromkeys(names):
         split = re.fullmatch(r"(.*?)(\d+(?:\.\d+)?)?", name, re.DOTALL)
         kind, number = (name, None) if name in known or not split else split.groups()
@@ -113,8 +113,8 @@ def parse(names: Sequence[str], modality: str) -> list[Condition]:
                 f"condition {name!r} is not known for {modality} models; there is "
                 f"{', '.join(listed)}"
             )
-        found.append(Condition(name, kind, value, re.sub(r"\bN\b", f"{value:g}", text)))
-    return found
+        conditions.append(Condition(name, kind, value, re.sub(r"\bN\b", f"{value:g}", text)))
+    return conditions
 
 
 def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Path:

@@ -84,11 +84,11 @@ def explain(error: BaseException) -> str:
 def _plain_warnings() -> Iterator[None]:
     """Within the block, a UserWarning is one line for the user; the same sentence comes once."""
     with warnings.catch_warnings():
-        shown, said = warnings.showwarning, set[str]()
+        shown, printed = warnings.showwarning, set[str]()
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **to: Any) -> None:
-            if category is UserWarning and (text := str(message)) not in said:
-                said.add(text)
+            if category is UserWarning and (text := str(message)) not in printed:
+                printed.add(text)
                 warn(text)
             elif category is not UserWarning:
                 shown(message, category, *where, **to)

@@ -171,8 +171,8 @@ def as_stored(root: Path, name: str) -> Path:
     for part in Path(name).parts:
         if not os.path.lexists(place / part):
             with suppress(OSError):
-                wanted, there = normalize("NFC", part), sorted(os.listdir(place))
-                part = next((name for name in there if normalize("NFC", name) == wanted), part)
+                asked, there = normalize("NFC", part), sorted(os.listdir(place))
+                part = next((name for name in there if normalize("NFC", name) == asked), part)
         place = place / part
     return place if os.path.lexists(place) else whole
 

@@ -52,8 +52,8 @@ def read(
                 if sum(info.file_size for info in members.values()) > limit:
                     raise LikenessError(f"it expands to over {limit} bytes")
                 further = [name for name in members if optional is None or name in optional]
-                wanted = dict.fromkeys([*names, *further])
-                return {name: _array(archive, members[name]) for name in wanted}
+                required = dict.fromkeys([*names, *further])
+                return {name: _array(archive, members[name]) for name in required}
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
             raise LikenessError(

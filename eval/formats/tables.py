@@ -100,7 +100,7 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
             numeric = [fractions and role == "score" for role in roles]
             if not roles:
                 numeric = [all_fractions(array[:_SAMPLE].to_pylist()) for array in arrays]
-                numeric = [fractions and one and sum(numeric) < 2 for one in numeric]
+                numeric = [fractions and is_numeric and sum(numeric) < 2 for is_numeric in numeric]
         coded = [
             _floats(array) if is_number else array.dictionary_encode()
             for array, is_number in zip(arrays, numeric, strict=True)

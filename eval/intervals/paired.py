@@ -100,8 +100,10 @@ def differences(
     metrics = list(dict.fromkeys(name for each in outcomes.values() for name in each.values))
     runs = {system: {0: outcome} for system, outcome in outcomes.items()}
     cells = summarise(runs, metrics, reference=reference)[0] if runs else []
-    found = {(cell.variant, cell.metric): cell.difference for cell in cells if cell.difference}
-    return Paired(reference, found, unpaired, over)
+    differences_of = {
+        (cell.variant, cell.metric): cell.difference for cell in cells if cell.difference
+    }
+    return Paired(reference, differences_of, unpaired, over)
 
 
 def to_json(paired: Paired) -> dict[str, Any]:

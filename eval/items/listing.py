@@ -252,15 +252,15 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
                 f"{path}: {line[:100]!r} is no `SPEAKER file channel start duration <NA> <NA> "
                 "speaker`; correct it"
             ) from None
-        found = recordings[file]
-        if len(found) != 1 or channels.setdefault(file, channel) != channel:
+        recording = recordings[file]
+        if len(recording) != 1 or channels.setdefault(file, channel) != channel:
             raise LikenessError(
-                f"{path}: {len(found)} recordings in {folder} are called {file!r} (as .wav or "
+                f"{path}: {len(recording)} recordings in {folder} are called {file!r} (as .wav or "
                 "such), with turns of one channel; name a folder that has each once with --root, "
                 "and write each channel as a recording of its own"
             )
         id = f"{speaker}/{file}@{start:.10g}-{end:.10g}"
-        row = (id, found[0], "" if speaker == "<NA>" else speaker, str(start), str(end))
+        row = (id, recording[0], "" if speaker == "<NA>" else speaker, str(start), str(end))
         for column, text in zip(cells.values(), row, strict=True):
             column.append(text)
     return items_of_rows([cells], str(path), Path())

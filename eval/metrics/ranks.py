@@ -135,8 +135,8 @@ def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
     original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]
     later, original = order[~first], original[~first]
     same = [
-        np.all(one.view(np.uint32) == other.view(np.uint32), axis=1)
-        for one, other in zip(blocks(later), blocks(original), strict=True)
+        np.all(left.view(np.uint32) == other.view(np.uint32), axis=1)
+        for left, other in zip(blocks(later), blocks(original), strict=True)
     ]
     equal = np.concatenate([np.zeros(0, dtype=np.bool_), *same])
     return later[equal], original[equal]

@@ -144,11 +144,11 @@ def evaluate_together(
     >>> {result.system: result.value for result in compared.results if result.metric == "eer"}
     {'good': 0.0, 'bad': 0.5}
     """
-    reference, given = next(iter(systems)), dict(subject_of or {})
+    reference, known = next(iter(systems)), dict(subject_of or {})
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)
-    compared = Compared([], scores, trials, subject_of=given)
+    compared = Compared([], scores, trials, subject_of=known)
     outcomes: dict[str, Outcome] = {}
     for name, own in scores.items():
         results, draws = _measure_one(compared, name, settings, subject_of)
@@ -297,8 +297,8 @@ def _rated_decisions(
         "rule": uncertainty.AUROC_RULE,
     }
     every, ends = np.arange(len(scores)), intervals.get("quality_auroc")
-    found = metric_beside(of, "quality_auroc", rated(every), ends, threshold, **stated)
+    result = metric_beside(of, "quality_auroc", rated(every), ends, threshold, **stated)
     rule = f"up to {uncertainty.MOST_DISCARDED:.0%} of the target trials discarded by quality"
     value = area(np.flatnonzero(scores.target), every)
     beside = metric_beside(of, edc, value, intervals.get(edc), start, rule=rule)
-    return [beside] if np.isnan(found.value) else [found, beside]
+    return [beside] if np.isnan(result.value) else [result, beside]

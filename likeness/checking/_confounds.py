@@ -55,22 +55,22 @@ def find(items: Items, files: Sequence[Seen]) -> list[Confound]:
     Returns:
         The attributes. There are none of labels with one item each, which say nothing.
     """
-    headers = [one.header for one in files]
+    headers = [item.header for item in files]
     named: dict[str, Any] = {
         "format": [of and of.format for of in headers],
         "rate in Hz": [of and of.rate_hz for of in headers],
         "width and height": [of and of.size for of in headers],
         **{name: items.column(name) for name in items.further if name.lower() in COLUMNS},
     }
-    levels: list[Any] = [one.content and one.content.level_dbfs for one in files]
+    levels: list[Any] = [item.content and item.content.level_dbfs for item in files]
     seconds: list[Any] = [of and of.seconds for of in headers]
     labels = items.labels
-    found = [_of_names(what, labels, values) for what, values in named.items()]
-    found.append(_of_numbers("level", labels, levels, 6.0, "{:.0f} dBFS".format))
+    confounds = [_of_names(what, labels, values) for what, values in named.items()]
+    confounds.append(_of_numbers("level", labels, levels, 6.0, "{:.0f} dBFS".format))
     logs = [each and np.log(each) for each in seconds]
     by = np.log(1.5)
-    found.append(_of_numbers("duration", labels, logs, by, lambda log: f"{np.exp(log):.1f} s"))
-    return [one for one in found if one is not None]
+    confounds.append(_of_numbers("duration", labels, logs, by, lambda log: f"{np.exp(log):.1f} s"))
+    return [item for item in confounds if item is not None]
 
 
 def goodman_kruskal(values: ArrayLike, labels: ArrayLike) -> float:

@@ -86,12 +86,12 @@ def look_at(
 
     seen = read_headers(items, inspection)
     if decode is None:
-        seconds = sum(one.header.seconds or 0.0 for one in seen if one.header)
+        seconds = sum(each.header.seconds or 0.0 for each in seen if each.header)
         decode = len(items) <= _DECODED_FILES and seconds <= _DECODED_SECONDS
     if not decode:
         keys = _keys_of_bytes(items, seen)
-        return [one._replace(same=key) for one, key in zip(seen, keys, strict=True)], False
-    rows = [row for row, one in enumerate(seen) if one.header is not None]
+        return [each._replace(same=key) for each, key in zip(seen, keys, strict=True)], False
+    rows = [row for row, each in enumerate(seen) if each.header is not None]
     for row, decoded in zip(rows, _over("decoding", content, rows), strict=True):
         if isinstance(decoded, Content):
             seen[row] = seen[row]._replace(content=decoded, same=decoded.digest)
@@ -134,18 +134,18 @@ def _keys_of_bytes(items: Sequence[Item], seen: Sequence[Seen]) -> list[object]:
     Only files of a size that several have are read.
     """
     first: dict[object, tuple[Item, int]] = {}  # of the items that are stretches of one file
-    for item, one in zip(items, seen, strict=True):
-        if one.header is not None:
-            first.setdefault((item.path, item.span), (item, one.header.num_bytes))
+    for item, each in zip(items, seen, strict=True):
+        if each.header is not None:
+            first.setdefault((item.path, item.span), (item, each.header.num_bytes))
     sizes = Counter(size for _, size in first.values())
     alike = [file for file, (_, size) in first.items() if sizes[size] > 1]
     of_files = [first[file][0] for file in alike]
     digests = dict(zip(alike, _over("comparing files", digest_of_bytes, of_files), strict=True))
     keys: list[object] = []
-    for item, one in zip(items, seen, strict=True):
+    for item, each in zip(items, seen, strict=True):
         file = (item.path, item.span)
         key = digests.get(file, file)
-        keys.append(None if not one.header or isinstance(key, Problem) else (key, item.stretch))
+        keys.append(None if not each.header or isinstance(key, Problem) else (key, item.stretch))
     return keys
 
 

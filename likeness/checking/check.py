@@ -241,18 +241,18 @@ class Checked:
         """Add the files that cannot be used."""
         for kind in _PROBLEMS:
             rows: dict[int | str, str] = {
-                row: one.problem.reason
-                for row, one in enumerate(self.files)
-                if one.problem is not None and one.problem.kind == kind
+                row: each.problem.reason
+                for row, each in enumerate(self.files)
+                if each.problem is not None and each.problem.kind == kind
             }
             self._add(kind, [(row,) for row in rows], rows)
 
     def _add_copies(self) -> None:
         """Add the items that are copies of others."""
         rows_of = defaultdict(list)
-        for row, one in enumerate(self.files):
-            if one.same is not None:
-                rows_of[one.same].append(row)
+        for row, each in enumerate(self.files):
+            if each.same is not None:
+                rows_of[each.same].append(row)
         several, same_label = [], []
         conflicts: dict[int | str, str] = {}
         for rows in rows_of.values():
@@ -271,8 +271,8 @@ class Checked:
 
     def _add_leaks(self, test: Items, tested: Sequence[Seen]) -> None:
         """Add what is in the training and in the test data."""
-        known = {one.same: name for one, name in zip(tested, test.ids, strict=True) if one.same}
-        leaks = {row: known[one.same] for row, one in enumerate(self.files) if one.same in known}
+        known = {each.same: name for each, name in zip(tested, test.ids, strict=True) if each.same}
+        leaks = {row: known[each.same] for row, each in enumerate(self.files) if each.same in known}
         details: dict[int | str, str] = {
             row: f"in the test data as {name}" for row, name in leaks.items()
         }
@@ -334,9 +334,9 @@ class Checked:
 
     def _add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
         """Add what goes with the labels beside what they mean."""
-        for one in _confounds.find(items, files):
-            self._words |= {"what": one.what, "measured": one.measured}
-            self._add("goes-with-label", [(name,) for name in one.labels], one.labels)
+        for each in _confounds.find(items, files):
+            self._words |= {"what": each.what, "measured": each.measured}
+            self._add("goes-with-label", [(name,) for name in each.labels], each.labels)
 
     def _add_sessions(self) -> None:
         """Add the subjects of whom one session is known."""
@@ -352,9 +352,9 @@ class Checked:
     def _add_clipped(self) -> None:
         """Add the recordings that are clipped. They are kept."""
         clipped: dict[int | str, str] = {
-            row: f"{100 * one.content.clipped:.2g} % clipped"
-            for row, one in enumerate(self.files)
-            if one.content is not None and one.content.clipped >= CLIPPED_SHARE
+            row: f"{100 * each.content.clipped:.2g} % clipped"
+            for row, each in enumerate(self.files)
+            if each.content is not None and each.content.clipped >= CLIPPED_SHARE
         }
         self._add("clipped", [(row,) for row in clipped], clipped)
 

@@ -39,14 +39,14 @@ def as_text(checked: Checked) -> str:
 
 def facts(checked: Checked) -> dict[str, str]:
     """Return what the data are by the headers of the files, line by line: name -> text."""
-    seen = zip(checked.items, (one.header for one in checked.files), strict=True)
+    seen = zip(checked.items, (each.header for each in checked.files), strict=True)
     # A file of which several items are stretches counts once.
     size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
-    known = [one.header for one in checked.files if one.header is not None]
+    known = [each.header for each in checked.files if each.header is not None]
     lines = {
         "items": f"{len(checked.items):,}",
         "labels": f"{len(set(checked.items.labels) - {None}):,}",
-        "readable": f"{sum(one.problem is None for one in checked.files):,}",
+        "readable": f"{sum(each.problem is None for each in checked.files):,}",
         "bytes": f"{sum(size_of.values()):,}",
         "format": _most(header.format for header in known),
         "rate in Hz": _most(header.rate_hz for header in known),

@@ -263,8 +263,8 @@ def embed(
     with items_of(data, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model.loaded, items, workers, faces)
         paths = {item.id: item.path for item in items}
-        found = {one: paths.get(one) or paths[one.rpartition("#")[0]] for one in embeddings.ids}
-        return embeddings, found, bad
+        path_of = {id: paths.get(id) or paths[id.rpartition("#")[0]] for id in embeddings.ids}
+        return embeddings, path_of, bad
 
 
 class FoundRow(NamedTuple):
@@ -381,8 +381,8 @@ def search(
         with items_of(data, modality=model.modality, **listing) as items:
             embeddings, bad = _embed(model.loaded, items, 0, faces)
         with step("searching the gallery"):
-            found = store.search(embeddings, k + 1, **how)
-        matches = dict(zip(embeddings.ids, found, strict=True))
+            hits = store.search(embeddings, k + 1, **how)
+        matches = dict(zip(embeddings.ids, hits, strict=True))
         similarity, size = store.similarity, len(store)
     rows = []
     for probe, best in matches.items():

@@ -231,13 +231,13 @@ class Model:
         settings = detector_settings(self.loaded)
         size, width = settings.pop("size"), settings.pop("width")
         with items_of(photo, modality=self.modality) as (item,):
-            pixels, found = align.find(item, **settings)
-        found, crops = align.crops_inside(pixels, found, size=size, width=width)
+            pixels, faces = align.find(item, **settings)
+        faces, crops = align.crops_inside(pixels, faces, size=size, width=width)
         pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:
             rows = self.loaded.embedder.embed_batch(pictures.transpose(0, 3, 1, 2))
-        return FoundFaces(found.boxes, found.landmarks, found.scores, pictures, rows)
+        return FoundFaces(faces.boxes, faces.landmarks, faces.scores, pictures, rows)
 
     def verify(
         self,

@@ -106,14 +106,14 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
         item, detector=settings["detector"], min_score=settings.get("min_score")
     )
     height, width = pixels.shape[:2]
-    found, chosen = len(faces.boxes), None
-    if found:
+    num_faces, chosen = len(faces.boxes), None
+    if num_faces:
         chosen = align.choose_face(faces, height, width, settings.get("choose", "largest"))
     return {
         "width": width,
         "height": height,
-        "faces": [_one(pixels, faces, i, settings) for i in range(min(found, MAX_FACES))],
-        "found": found,
+        "faces": [_one(pixels, faces, i, settings) for i in range(min(num_faces, MAX_FACES))],
+        "found": num_faces,
         "chosen": chosen,
     }
 

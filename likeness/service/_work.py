@@ -133,7 +133,9 @@ class Service:
     def examples(self) -> dict[str, Any]:
         """The files to try that the server was started with, by their numbers."""
         return {
-            "examples": [{"name": one.name, "bytes": len(one.content)} for one in self._examples]
+            "examples": [
+                {"name": example.name, "bytes": len(example.content)} for example in self._examples
+            ]
         }
 
     def example(self, number: Number) -> Response:

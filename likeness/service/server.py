@@ -160,9 +160,9 @@ def _announce(
 ) -> None:
     """Print the lines when all processes answer; end the server where one of them cannot serve."""
     for number in itertools.count(1):  # processes that are started anew are among them
-        said = loaded.get()
-        if isinstance(said, Exception):
-            failures.append(said)
+        outcome = loaded.get()
+        if isinstance(outcome, Exception):
+            failures.append(outcome)
             end()
             return
         if number != setup.workers:
@@ -172,7 +172,7 @@ def _announce(
                 socket.create_connection((setup.host, setup.port)).close()
                 break
             time.sleep(0.01)
-        warned, more_lines = said
+        warned, more_lines = outcome
         for line in warned:
             warn(line)
         for line in (*lines, *more_lines):

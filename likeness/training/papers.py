@@ -98,14 +98,16 @@ class Table:
 def tables() -> dict[str, Table]:
     """Every table and figure, by names such as "simple/8"."""
     folder = files("likeness") / "papers"
-    found = {}
+    by_name = {}
     for paper in ("vmf", "nivmf", "simple"):
         stated = tomllib.loads((folder / f"{paper}.toml").read_text(encoding="utf-8"))
         for key, own in stated.items():
             other = stated.get(own.pop("like", ""), {})
             steps = [*own.get("row_steps", ()), *other.get("row_steps", ())]
-            found[f"{paper}/{key}"] = Table(f"{paper}/{key}", **other | own | {"row_steps": steps})
-    return found
+            by_name[f"{paper}/{key}"] = Table(
+                f"{paper}/{key}", **other | own | {"row_steps": steps}
+            )
+    return by_name
 
 
 def listing() -> str:

@@ -149,10 +149,10 @@ def warn_of_labels(listed: Listed) -> None:
     path, listing = listed.path, listed.listing
     is_plain = path.is_dir() and not listing["label"] and not is_kaldi_folder(path)
     try:
-        found = check_labels(listed.items, listing["modality"], path if is_plain else None)
+        doubt = check_labels(listed.items, listing["modality"], path if is_plain else None)
     except (LikenessError, OSError):  # the training says what is wrong
         return
-    for finding in found:
+    for finding in doubt:
         warn(f"{finding.text} {finding.remedy}")
 
 

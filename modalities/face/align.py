@@ -494,11 +494,11 @@ def faces_as_items(
     crops, bad = [], []
     for number, item in enumerate(track(items, "finding faces")):
         try:
-            found = align_all(model, decode(item), size=size, width=width)
+            faces = align_all(model, decode(item), size=size, width=width)
         except ValueError as error:
             bad.append(Bad(item.id, str(error)))
             continue
-        for face, pixels in enumerate(found, 1):
+        for face, pixels in enumerate(faces, 1):
             path = folder / f"{number}-{face}.png"
             path.write_bytes(encode(pixels))
             crops.append(Item(f"{item.id}#{face}", path, item.label))

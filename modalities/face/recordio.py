@@ -115,8 +115,8 @@ def join_parts(parts: bytes) -> bytes:
     Raises:
         LikenessError: The parts do not fit together.
     """
-    found = _parts(lambda place, count: parts[place : place + count], 0, len(parts))
-    payload = MAGIC_BYTES.join([parts[start : start + length] for start, length in found])
+    divided = _parts(lambda place, count: parts[place : place + count], 0, len(parts))
+    payload = MAGIC_BYTES.join([parts[start : start + length] for start, length in divided])
     return payload[_image_start(payload) :]
 
 

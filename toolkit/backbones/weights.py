@@ -143,8 +143,8 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
             "torch.save, or leave weights empty"
         ) from None
     except Exception as error:  # a broken or hostile file makes the parsers raise any type
-        held = re.search(r"global: GLOBAL (\S+)", str(error))  # what torch refuses to make
-        reason = f"it holds {held[1]}" if held else first_line(error).rstrip(". ")
+        match = re.search(r"global: GLOBAL (\S+)", str(error))  # what torch refuses to make
+        reason = f"it holds {match[1]}" if match else first_line(error).rstrip(". ")
         raise LikenessError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; if you trust it, take its tensors out: whole = torch.load(FILE, "

@@ -62,8 +62,8 @@ def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
         LikenessError: There are no shards; shards are truncated or damaged; or ids are repeated.
     """
     data = Path(data)
-    found = [data] if data.is_file() else map(Path, glob.glob(str(data)))
-    shards = sorted(data.glob("*.tar") if data.is_dir() else found)
+    places = [data] if data.is_file() else map(Path, glob.glob(str(data)))
+    shards = sorted(data.glob("*.tar") if data.is_dir() else places)
     parts = []
     for shard in shards:
         members = [member for member in _listed(shard) if not suffixes or member[2] in suffixes]

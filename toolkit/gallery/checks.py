@@ -79,9 +79,9 @@ class Checked:
         """What was found, and how often a stranger will pass for somebody, in a few lines."""
         of = counted(self.subjects, "subject")
         lines = [f"{counted(self.enrolments, 'enrolment')} of {of}, compared with each other"]
-        for finding, said in _FINDINGS.items():
+        for finding, sentence in _FINDINGS.items():
             count = sum(doubt.finding == finding for doubt in self.doubts)
-            lines.append(f"{count:,} {said}" if count else f"no {said}")
+            lines.append(f"{count:,} {sentence}" if count else f"no {sentence}")
         if self.alone:
             lines.append(
                 f"{counted(self.alone, 'subject')} with one enrolment: nothing says if it fits"

@@ -291,8 +291,8 @@ class Gallery:
                 joined = np.add.reduceat(scores, starts) / sizes
             for column in joined.T:
                 best = np.argsort(-column, kind="stable")[:k]
-                found = zip(starts[best], column[best].tolist(), strict=True)
-                matches = [Match(names[i], score, float(norms[i]), items[i]) for i, score in found]
+                scored = zip(starts[best], column[best].tolist(), strict=True)
+                matches = [Match(names[i], score, float(norms[i]), items[i]) for i, score in scored]
                 results.append(
                     tuple(m for m in matches if threshold is None or m.score >= threshold)
                 )

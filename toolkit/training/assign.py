@@ -81,7 +81,11 @@ def settings_as_text(func: Any, stated: Mapping[str, Any]) -> dict[str, str]:
         {'reverse': 'true'}
     """
     parameters = inspect.signature(func).parameters.values()
-    values = {one.name: one.default for one in parameters if one.default is not one.empty}
+    values = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    }
     texts: dict[str, str] = {}
     for name, value in {**values, **stated}.items():
         text = as_text(value)

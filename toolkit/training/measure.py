@@ -139,14 +139,14 @@ def metrics_of(recipe: Recipe, measured: PerItem | Scores, *, only: str = "") ->
     Raises:
         LikenessError: A metric needs a column that was not measured.
     """
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     if isinstance(measured, Scores):
-        given = measured.targets, measured.nontargets
+        arguments = measured.targets, measured.nontargets
     else:
-        given = (measured.columns,)
+        arguments = (measured.columns,)
     try:
         return {
-            name: float(metric(*given))
+            name: float(metric(*arguments))
             for name, metric in recipe.metrics.items()
             if only in ("", name)
         }
