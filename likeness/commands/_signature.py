@@ -329,6 +329,7 @@ def command(
     *functions: Callable[..., Any],
     calls_all: bool = False,
     optional: Sequence[str] = (),
+    without: Sequence[str] = (),
     resumes: bool = False,
     **details: Any,
 ) -> Any:
@@ -338,6 +339,7 @@ def command(
         functions: The public functions.
         calls_all: Whether the command calls all of them, and not one of them.
         optional: Options that a function needs, and the command does not.
+        without: Options that the command does not have.
         resumes: Whether the command goes on with what is there, and needs no --force.
         details: What typer gets besides, such as the epilog.
     """
@@ -350,6 +352,8 @@ def command(
             if each.kind is each.KEYWORD_ONLY
         }
         sources = _joined(functions, own)
+        for name in without:
+            del sources[name]
         required = [
             {each.name for each in sources_of(of) if each.default is _EMPTY} for of in functions
         ]

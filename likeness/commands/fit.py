@@ -38,6 +38,7 @@ def plda(fitted_by: Call[tuple[Plda, list[str]]], *, out: Out) -> None:
 
 @command(
     calibrate,
+    without=("--calibration",),
     epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
     "calibration.json",
 )
