@@ -171,7 +171,7 @@ def _methods(
                 continue
             centre = unlabelled.centre_of(chosen)
             target, nontarget = scores(unlabelled.subtract_centre(tested, centre), names)
-            (value,) = unlabelled.thresholds(chosen, [FAR])
+            (value,) = unlabelled.estimated_thresholds(chosen, [FAR])
             name = f"from {size or 'all'}{text}"
             yield name, _rates(target, nontarget, value)
             if not size and not by_people:

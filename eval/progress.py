@@ -141,7 +141,7 @@ def track(
 
     Example:
         >>> with reported_to(lambda report: print(report.done, "of", report.total)):
-        ...     sum(tracked([4, 5], "adding"))
+        ...     sum(track([4, 5], "adding"))
         0 of 2
         1 of 2
         2 of 2

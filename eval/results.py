@@ -55,7 +55,7 @@ def add_iso_terms(results: Iterable[Result]) -> list[Result]:
     """The results, and behind each TAR its FNMR and behind each TPIR its FNIR, which is 1 less it.
 
     >>> tar = Result("a", "tar_at_far(0.1)", 0.75, (0.5, 1.0), 0.3, {}, {}, "")
-    >>> [(each.metric, each.value, each.interval) for each in with_iso_terms([tar])]
+    >>> [(each.metric, each.value, each.interval) for each in add_iso_terms([tar])]
     [('tar_at_far(0.1)', 0.75, (0.5, 1.0)), ('fnmr_at_fmr(0.1)', 0.25, (0.0, 0.5))]
     """
     more = []

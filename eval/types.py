@@ -31,14 +31,14 @@ UNKNOWN = "unknown"  # the group of items without a value
 def shorten(text: str, most: int = _LONGEST) -> str:
     """A text for a message or a legend, of which some of the beginning and of the end is shown.
 
-    >>> shortened("a" * 50 + "b", 44)
+    >>> shorten("a" * 50 + "b", 44)
     'aaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaab'
     """
     return text if len(text) <= most else f"{text[:20]}...{text[20 - most :]}"
 
 
 def quoted(value: object) -> str:
-    """The repr of a value for a message, `shorten`, however large the value is.
+    """The repr of a value for a message, cut by `shorten`, however large the value is.
 
     >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
     ("'ann/1'", 63)

@@ -48,6 +48,7 @@ from likeness.eval.results import (
     write_results,
 )
 from likeness.eval.scoring.score import score
+from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 from likeness.models.inputs import items_of
@@ -210,9 +211,9 @@ def bench(
     """Measure models on the same trials under conditions, such as codecs, noise and rooms.
 
     Args:
-        models: a model, as `likeness.load` takes it; all are of one modality, and the others are
-            compared with the first.
-        trials: the trial list with labels, or Trials.
+        models: a model; there may be several of one modality, and the others are compared with the
+            first. Each is what `likeness.load` takes.
+        trials: the trial list with labels. It may be Trials.
         conditions: what is done to the test side: mp3, ogg, opus, 8khz, noise20 (dB below),
             reverb0.5 (s), quiet20 (dB less); of pictures jpeg30 (quality), blur2 and small32
             (pixels), dark30 (%), mirror. The items as they are come first in any case.
@@ -252,6 +253,7 @@ def bench(
     pairs = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
     parts = _parts(listed, groupings_of(groups), subject_of)
     side = "both sides" if both_sides else "the test side"
+    Rule(far=far)  # refuses what is no rate before the work
     notes = [f"{each.name}: {each.text}, on {side} of each trial." for each in parsed]
     limits: dict[str, float | None] = {}
     scored: dict[str, dict[str, _Scored]] = {}

@@ -51,7 +51,7 @@ LONGEST = (
     "toolkit/training/test_measure.py",
     "toolkit/training/test_build.py",
     "toolkit/training/test_train.py",
-    "toolkit/training/test_tune.py",
+    "toolkit/training/test_search.py",
     "toolkit/models/test_export.py",
     "test_writes.py",
     "test_docs.py",

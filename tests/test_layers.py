@@ -30,8 +30,13 @@ INTERNAL = {
     "eval.items": {"eval"},
     "eval.formats": {"eval"},
     "eval.reports": {"eval"},
-    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", "eval.metrics.directional", "eval.errors"},
-    "toolkit.vmf": {"toolkit.vmf", "eval.metrics.directional", "eval.errors"},
+    "toolkit.losses": {
+        "toolkit.losses",
+        "toolkit.vmf",
+        "eval.metrics.von_mises_fisher",
+        "eval.errors",
+    },
+    "toolkit.vmf": {"toolkit.vmf", "eval.metrics.von_mises_fisher", "eval.errors"},
     "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{

@@ -28,7 +28,7 @@ HOMES = {
     "identify": "eval.protocols.identification",
     "Item": "eval.items.items",
     "items": "checking.lists",
-    "join": "models.joining",
+    "join": "models.join",
     "LikenessError": "eval.errors",
     "load": "models.model",
     "load_fusion": "eval.metrics.calibration",

@@ -254,7 +254,7 @@ def options(**given: Any) -> Namespace:
 def test_a_system_takes_data_and_schedule_of_another_recipe(name: str) -> None:
     shared, module = system("shared"), system(name)
     asked = options(recipe="image/nivmf:cub200.margin", set=["backbone.dim=64", "optim.lr=3e-5"])
-    other = shared.recipes.load(shared.located(asked.recipe))[0]
+    other = shared.recipes.load(shared.locate(asked.recipe))[0]
     plain, whole = (shared.chosen(module, kind, asked) for kind in ("plain", "system"))
     for recipe, own in ((plain, module.PLAIN), (whole, module.SYSTEM)):
         assert recipe.memory == own.memory

@@ -187,7 +187,7 @@ def add_further_columns(
         The places, and of the first 40 further columns that have a name of their own its place.
 
     Example:
-        >>> with_further(["wav", "spk", "device"], {"path": 0, "label": 1}, {})
+        >>> add_further_columns(["wav", "spk", "device"], {"path": 0, "label": 1}, {})
         {'path': 0, 'label': 1, 'device': 2}
     """
     own = {

@@ -8,7 +8,7 @@ formats:
     texts (model digest, similarity, modality)
 .ark
     Kaldi's binary vectors; NAME.scp says where each of them is, and NAME.meta.json holds the meta,
-    for which Kaldi has no place (kaldi.py)
+    for which Kaldi has no place (_kaldi.py)
 .parquet
     columns id, vector (lists of D float32) and norm; the meta is JSON under the key "likeness" of
     the schema's metadata
@@ -258,20 +258,6 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
         _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
         _write_parquet(path, embeddings, meta)
-
-
-def check_suffix(path: str | Path) -> None:
-    """Refuses a path that `write` could not write to because of its suffix.
-
-    Call it before long work, so that the work is not lost.
-
-    Args:
-        path: The file that is to be written.
-
-    Raises:
-        LikenessError: There is no format with this suffix.
-    """
-    _suffix(Path(path), _WRITTEN)
 
 
 def check_ids(path: str | Path, ids: Iterable[str]) -> None:

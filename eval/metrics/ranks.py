@@ -121,8 +121,8 @@ def row_keys(rows: Floats32) -> NDArray[np.uint32]:
 
 
 def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
-    """Rows that repeat another bit for bit, once they are `prepare_rows`, and that other one: their
-    scores must tie, whatever order a BLAS kernel adds in.
+    """Rows that repeat another bit for bit after `prepare_rows`, and that other one: their scores
+    must tie, whatever order a BLAS kernel adds in.
     """
 
     def blocks(order: Counts) -> Iterator[Floats32]:

@@ -248,7 +248,7 @@ def matrix(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
 def make_scorer(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], Floats32]:
     """`matrix` of many `a` against the same `b`, which is prepared only once.
 
-    >>> against([[0, 2], [2, 0]])([[3, 4]])
+    >>> make_scorer([[0, 2], [2, 0]])([[3, 4]])
     array([[0.8, 0.6]], dtype=float32)
     """
     y = np.asarray(b)

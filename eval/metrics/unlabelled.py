@@ -34,7 +34,8 @@ def subtract_centre(rows: NDArray[np.floating], centre: Floats) -> Floats:
     """Return embeddings (N, D) without the mean direction of a place; each keeps its norm.
 
     Example:
-        >>> centred(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0.5, 0.5])).round(3).tolist()
+        >>> rows = np.array([[2.0, 0.0], [0.0, 1.0]])
+        >>> subtract_centre(rows, np.array([0.5, 0.5])).round(3).tolist()
         [[1.414, -1.414], [-0.707, 0.707]]
     """
     rows = np.asarray(rows, np.float64)

@@ -131,8 +131,10 @@ def identify(
             protocol merges them.
         probes: the embeddings to search for.
         settings: what is measured and by which rule.
-        gallery_subjects: lines `id subject`, or a mapping (default: the first folder of the ids).
-        probe_subjects: lines `id subject`, or a mapping (default: the first folder of the ids).
+        gallery_subjects: lines `id subject` (default: the first folder of the ids). They may be a
+            mapping.
+        probe_subjects: lines `id subject` (default: the first folder of the ids). They may be a
+            mapping.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page. TPIR that needs

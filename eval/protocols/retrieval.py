@@ -91,7 +91,7 @@ def retrieve(
     Args:
         embeddings: the embeddings of the queries, each of which searches all others, or the
             gallery.
-        labels: lines `id label`, or a mapping (default: the first folder of the ids).
+        labels: lines `id label` (default: the first folder of the ids). They may be a mapping.
         settings: what is measured and by which rule.
         gallery: the embeddings to search in, instead of the queries themselves.
         gallery_labels: the same of the gallery (default: those of the queries).

@@ -370,11 +370,11 @@ def evaluate(
             a sequence a file is called by its name, and what `score` gives by its `system`.
             `Scores` know no subjects, so their intervals are over trials and say so.
         settings: what is measured and by which rule.
-        trials: a trial list with the labels, or Trials, where the score files have none.
+        trials: a trial list with the labels, where the score files have none. It may be Trials.
         columns: which column of the trial list is which, or without one of the score files, where
             it does not say so itself, as in "enrol=a,probe=b,score=c,label=d", or by their numbers.
-        subjects: lines `id subject`, or a mapping (default: the first folder of the ids). Where the
-            ids have none, what target trials link is one subject.
+        subjects: lines `id subject` (default: the first folder of the ids). They may be a mapping.
+            Where the ids have none, what target trials link is one subject.
         groups: lines `id group`, or a column of a list of items, as in "items.csv:sex", to measure
             within and across groups. It may be a mapping, "items.csv:age<18", or several of these.
         quality: how far each item is to be trusted: by the norm of its embedding, or by lines `id
@@ -410,11 +410,11 @@ def evaluate(
         scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
-    about = (trials, subjects, groups, quality, embeddings, failures)
+    about = (trials, subjects, groups, quality, embeddings, failures, countermeasure)
     bare = {name: of for name, of in named.items() if isinstance(of, Scores)}
     with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
     if bare:
-        if with_ids or any(each is not None for each in (*about, countermeasure)):
+        if with_ids or any(each is not None for each in about):
             raise LikenessError(
                 "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
                 "nothing of them, and they cannot be set beside scores with ids; give a score file "

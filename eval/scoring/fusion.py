@@ -17,7 +17,7 @@ from likeness.eval.option import Option
 from likeness.eval.scoring.origin import read_origin
 from likeness.eval.scoring.score import quality_of, sides_of
 from likeness.eval.scoring.settings import Scoring, column_names, measures_of
-from likeness.eval.types import Floats, Trials
+from likeness.eval.types import Floats, Trials, check_choice
 
 
 class Fused(NamedTuple):
@@ -90,9 +90,16 @@ def fit(
             spoofs among the trials are a third class.
 
     Raises:
-        LikenessError: The files are of other trials or have no labels; or a measure lacks its
-            embeddings or durations.
+        LikenessError: The files are of other trials or have no labels. A measure is unknown, lacks
+            its embeddings or durations, or is given beside likelihood_ratio.
     """
+    for measure in quality:
+        check_choice("quality measure", measure, ("log_norm", "log_duration"))
+    if quality and method == "likelihood_ratio":
+        raise LikenessError(
+            f"likelihood_ratio takes no quality, and {', '.join(quality)} was given; take the "
+            "method logistic, or leave the quality out"
+        )
     trials, values, systems = _read(scores)
     measured = _measured(trials, quality, embeddings, durations)
     if trials.target is None:

@@ -151,17 +151,17 @@ def score(
     """Score a list of trials.
 
     Args:
-        trials: the trial list, P pairs of ids: a file, Trials, or a table of pandas.
-        embeddings: the embeddings of both sides: a file of them, or what `Model.embed` gives.
+        trials: the trial list. Its P pairs of ids may be a file, Trials, or a table of pandas.
+        embeddings: the embeddings of both sides. They may be a file, or what `Model.embed` gives.
         scoring: similarity, score normalisation, PLDA and calibration. By default the similarity
             that the embeddings name.
         probe: embeddings of the probe side, where they are apart.
-        models: lines `model item item ...`, or a mapping: several items enrol a model. The
-            enrolment ids of the trials are then models.
+        models: lines `model item item ...`, where several items enrol a model. They may be a
+            mapping. The enrolment ids of the trials are then models.
         columns: which column of the trial list is which, where it does not say so itself, as in
             "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
-        strip_extension: whether ids of trials and embeddings may differ in the extension of a
-            file, as ann/1.wav and ann/1 do.
+        strip_extension: ids of trials and embeddings may differ in the extension of a file, as
+            ann/1.wav and ann/1 do.
         missing: what becomes of trials whose ids have no embedding; skip leaves them out, with a
             warning that counts them.
 
@@ -477,7 +477,7 @@ def drop_extension(id: str) -> str:
     letters or digits.
 
     Example:
-        >>> without_extension("ann/1.wav"), without_extension("v1.0/2"), without_extension("a.mp3")
+        >>> drop_extension("ann/1.wav"), drop_extension("v1.0/2"), drop_extension("a.mp3")
         ('ann/1', 'v1.0/2', 'a')
     """
     return _EXTENSION.sub("", id)
@@ -499,7 +499,7 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
 
     Example:
         >>> embeddings = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
-        >>> with_spellings(embeddings, ["ann/1.wav", "bob/1", "cid/1"]).ids
+        >>> add_spellings(embeddings, ["ann/1.wav", "bob/1", "cid/1"]).ids
         ('ann/1', 'bob/1', 'ann/1.wav')
     """
     known = set(embeddings.ids)

@@ -324,7 +324,8 @@ def subjects_for_guarantee(
 
     Example:
         >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
-        >>> over_subjects(0.95, trials, {"b/1": "b", "a/1": "a", "b/2": "b"}).pairs.tolist()
+        >>> subject_of = {"b/1": "b", "a/1": "a", "b/2": "b"}
+        >>> subjects_for_guarantee(0.95, trials, subject_of).pairs.tolist()
         [[1, 0], [1, 1]]
     """
     if confidence is None:

@@ -138,7 +138,9 @@ def refuse_idle(where: str, options: Mapping[str, object]) -> None:
         where: Such as "without --cohort" or "beside --ijb".
         options: The options with what was typed for them, None or False for nothing.
     """
-    if idle := [name for name, value in options.items() if value not in (None, False)]:
+    if idle := [
+        name for name, value in options.items() if value is not None and value is not False
+    ]:
         remedy = "give that too, or leave it" if "without" in where else "leave one of them"
         raise LikenessError(f"{' and '.join(idle)} {where} would change nothing; {remedy} out")
 
@@ -162,6 +164,10 @@ class Call(Generic[A]):
     def refuse_idle(self, where: str, *names: str) -> None:
         """Refuse options of the function that change nothing, as the function of the same name."""
         refuse_idle(where, {name: self[name] for name in names})
+
+    def refuse_all(self, where: str) -> None:
+        """Refuse all that was typed."""
+        refuse_idle(where, self._typed)
 
     def refuse_others(self, *beside: Call[Any], idle: Sequence[str] = ()) -> None:
         """Refuse what was typed for functions that are not called.

@@ -68,6 +68,7 @@ def evaluate(
     if "SCORES" not in measure:
         if planned is None:
             raise LikenessError("evaluate needs SCORES to measure, or --plan for a test to come")
+        measure.refuse_all("without SCORES")
         refuse_idle("without SCORES", {**own, "--json": json})
         say(planned.text())
         return

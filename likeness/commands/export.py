@@ -1,6 +1,6 @@
 """`likeness export`: a model becomes one file for other systems.
 
-likeness/models/exporting.py writes the .onnx file, joining.py a model with a head.
+likeness/models/exporting.py writes the .onnx file, join.py a model with a head.
 """
 
 from likeness.commands._signature import Call, command

@@ -177,6 +177,8 @@ def cluster(
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
         "--model" not in loaded_by and data.suffix.lower() == ".parquet"
     ):
+        own = ("--workers", "--faces", "--root", "--columns", "--label")
+        clustered_by.refuse_others(embedded_by, idle=own)
         embeddings = embeddings_of(data)
     elif "--model" not in loaded_by:
         raise LikenessError(

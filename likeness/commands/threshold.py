@@ -12,6 +12,7 @@ from likeness.toolkit.console import say
     Model.estimate_thresholds,
     calls_all=True,
     optional=("--model",),
+    without=("--thresholds", "--calibration"),
     epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
     "lobby.json",
 )
@@ -25,6 +26,6 @@ def threshold(loaded_by: Call[Model], estimated_by: Call[Thresholds]) -> None:
     estimated = estimated_by(loaded_by(model=model))
     for point in estimated.points:
         say(f"threshold {point.value:.4g} at {estimated.source(point)}")
-    far = (estimated_by["--far"] or (0.01,))[0]
     say("the rate of errors here is not known; labelled trials of the place would measure it")
+    far = estimated.points[0].far
     say(f"decide by it: likeness verify A B --model {model} --far {far:g} --thresholds {out}")

@@ -139,7 +139,7 @@ def enrol(
 
     Args:
         gallery: The folder of the gallery, which is a SQLite file in it, or another store:
-            faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.
+            faiss:DIR or postgresql://USER@HOST/DATABASE.
         model: What embeds the files.
         data: A folder, a file, a list of paths, a .csv, .tsv or .parquet table, a Kaldi folder, or
             an .rttm file. See `likeness.models.inputs.items_of`.

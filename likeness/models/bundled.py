@@ -26,7 +26,7 @@ def resolve_model(model: str) -> str:
         LikenessError: No such model comes with Likeness.
 
     Example:
-        >>> resolved("runs/an4"), Path(resolved("likeness:voice")).name
+        >>> resolve_model("runs/an4"), Path(resolve_model("likeness:voice")).name
         ('runs/an4', 'voice')
     """
     if not model.startswith(_OWN):

@@ -1,6 +1,6 @@
 """What `likeness export` writes, and what it says of it.
 
-toolkit/models/export.py writes the .onnx file, and sherpa.py that of sherpa-onnx.
+toolkit/models/export.py writes the .onnx file, and _sherpa.py that of sherpa-onnx.
 """
 
 from collections.abc import Sequence

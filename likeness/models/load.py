@@ -13,14 +13,14 @@
     load_named("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
-        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (insightface.py)
+        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (_insightface.py)
     load_named("insightface:FILE.pth")
         weights of arcface_torch (backbone.pth), of an IResNet from r18 to r200
     load_named("hub:FOLDER_OR_ID")
         a network of Hugging Face's transformers: a folder with config.json and safetensors, or an
         id such as hub:facebook/dinov2-small, perhaps with @REVISION, which the hub is asked for
     load_named("own.py"), load_named("own.py:NAME")
-        a network that a Python file of the user defines (model_file.py); the file is run
+        a network that a Python file of the user defines (_model_file.py); the file is run
     load_named("model.onnx")
         a file of `likeness export`, of any modality; otherwise a speaker network that takes
         filterbanks (B, T, F) or waves (B, S) and gives (B, dim)

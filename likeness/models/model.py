@@ -383,12 +383,17 @@ class Model:
             workers: how many processes read files.
 
         Raises:
-            LikenessError: there are too few items, or a rate is out of range.
+            LikenessError: there are too few items, a rate is out of range, or the model was loaded
+                with the thresholds of a place.
         """
         from likeness.eval.metrics.unlabelled import check_far
         from likeness.eval.scoring.threshold_files import write_thresholds
         from likeness.models._places import estimate
 
+        if self.loaded.settings.get("centre"):
+            raise LikenessError(
+                "the model embeds as at a place already; load it without thresholds of a place"
+            )
         for far in fars:
             check_far(far)
         embeddings = self.embed(unlabelled, root=root, workers=workers)

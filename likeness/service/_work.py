@@ -1,5 +1,5 @@
 """What requests of `likeness serve` ask for: uploads become embeddings, which are compared,
-searched for and enrolled. app.py says which route asks for what, and what the errors are.
+searched for and enrolled. _app.py says which route asks for what, and what the errors are.
 
 The docstrings of the methods are what /docs says of their routes.
 """

@@ -32,7 +32,7 @@ from likeness.models.run import load_model
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.lock import lock_out_folder
+from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.recipe import Recipe, Verification
 from likeness.toolkit.training.train import fit
 
@@ -50,7 +50,7 @@ class Made(NamedTuple):
     media: Path
 
 
-@lock_out_folder
+@writes_alone
 @shown()
 def run(
     recipe: Recipe,

@@ -153,7 +153,7 @@ def reproduce(
     """Train and measure what a table of a paper is missing, and set it beside the paper's numbers.
 
     Args:
-        name: The table or figure, such as simple/8: one of `tables()`.
+        name: The table or figure, such as simple/8. It is one of `tables()`.
         data: The folder of the data sets.
         out: The folder for runs and tables, where what is finished is not done again. Tables that
             share runs find them there.

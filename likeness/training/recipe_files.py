@@ -47,7 +47,7 @@ def locate(recipe: str) -> str:
     Raises:
         LikenessError: it is neither a file nor the name of a recipe.
 
-    >>> located("speaker/an4:simple").endswith("an4.py:simple")
+    >>> locate("speaker/an4:simple").endswith("an4.py:simple")
     True
     """
     file, colon, variant = recipe.partition(":")

@@ -66,7 +66,7 @@ def ending_inside(ending: str, path: Path) -> str:
     """Return the ending of an item inside `path`, which says whether that file is compressed.
 
     Example:
-        >>> marked(".bits", Path("data.gz")), marked(".bits", Path("data"))
+        >>> ending_inside(".bits", Path("data.gz")), ending_inside(".bits", Path("data"))
         ('.bits@gz', '.bits')
     """
     return ending + COMPRESSED * (path.suffix == ".gz")

@@ -113,7 +113,7 @@ def hold_out(
         LikenessError: The share is outside 0 to 1, or a class has too few items.
 
     Example:
-        >>> train, validation = stratified(["a", "a", "b", "b"], 0.5)
+        >>> train, validation = hold_out(["a", "a", "b", "b"], 0.5)
         >>> len(train), len(validation)
         (2, 2)
     """

@@ -36,7 +36,7 @@ def cut_digital_silence(wave: Wave) -> Wave:
 
     Example:
         >>> noise = np.random.default_rng(0).normal(0, 0.1, size=12_000).astype(np.float32)
-        >>> len(without_digital_silence(np.concatenate([noise, np.zeros(4_000, np.float32)])))
+        >>> len(cut_digital_silence(np.concatenate([noise, np.zeros(4_000, np.float32)])))
         12000
     """
     whole = len(wave) // _FRAME * _FRAME

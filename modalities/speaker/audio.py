@@ -44,7 +44,7 @@ def read(
         needs_hz: A recording that has nothing above this frequency is refused, such as one of a
             telephone (bandwidth.py); 0 refuses none.
         level_dbfs: The level of speech that every recording is brought to, after digital silence
-            was cut out (level.py); None leaves both as they are.
+            was cut out (_level.py); None leaves both as they are.
 
     Returns:
         The wave, (samples,) float32.

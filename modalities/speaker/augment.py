@@ -189,7 +189,7 @@ def train_view(
         clip_level: The range of the share of the peak.
         codec_prob: The probability of codec.transmit(), which takes codecs.
         codecs: The codecs to draw from.
-        level_dbfs: The level of speech that the view is brought to (level.py), as audio.read()
+        level_dbfs: The level of speech that the view is brought to (_level.py), as audio.read()
             brings whole recordings to it; None leaves it as it is.
 
     Returns:

@@ -118,7 +118,7 @@ def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
         to 1, or None where nothing is padded.
 
     Example:
-        >>> whole, lengths = padded([np.ones(4, np.float32), np.ones(2, np.float32)])
+        >>> whole, lengths = pad([np.ones(4, np.float32), np.ones(2, np.float32)])
         >>> whole.tolist(), lengths.tolist()
         ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """

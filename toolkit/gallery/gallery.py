@@ -417,7 +417,7 @@ def parse_place(place: str | PathLike[str]) -> tuple[str, Address]:
             is no such name.
 
     Example:
-        >>> parsed("people"), parsed("postgresql://ann@db/faces#staff")[1].gallery
+        >>> parse_place("people"), parse_place("postgresql://ann@db/faces#staff")[1].gallery
         (('folder', Address(place='people', gallery='')), 'staff')
     """
     match = _KIND.fullmatch(place) if isinstance(place, str) else None

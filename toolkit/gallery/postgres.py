@@ -70,7 +70,7 @@ def mask_passwords(text: str | PathLike[str]) -> str:
     """The text of a gallery's place without passwords, as messages show it.
 
     Example:
-        >>> masked("postgresql://ann:secret@db/faces?sslmode=require")
+        >>> mask_passwords("postgresql://ann:secret@db/faces?sslmode=require")
         'postgresql://ann:***@db/faces?sslmode=require'
     """
     return _PASSWORD.sub(r"\1***@", _SECRET.sub(r"\1***", str(text)))

@@ -33,7 +33,7 @@ def centre_and_scale(z: Tensor) -> Tensor:
     all equal, up to rounding, has no direction: it becomes zero and gets no gradient.
 
     Example:
-        >>> unit_centred(torch.tensor([[1.0, 5.0], [2.0, 2.0]]))
+        >>> centre_and_scale(torch.tensor([[1.0, 5.0], [2.0, 2.0]]))
         tensor([[-0.7071,  0.7071],
                 [ 0.0000,  0.0000]])
     """

@@ -150,7 +150,7 @@ def merge_adapters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         >>> import torch
         >>> one, two = torch.ones(2, 1), torch.ones(1, 2)
         >>> adapted = {"fc.weight": torch.zeros(2, 2), "adapter.fc.A": two, "adapter.fc.B": one}
-        >>> merged(adapted)
+        >>> merge_adapters(adapted)
         {'fc.weight': tensor([[1., 1.],
                 [1., 1.]])}
     """

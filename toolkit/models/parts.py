@@ -94,15 +94,15 @@ def drop_revisions(description: Any) -> Any:
 
     Example:
         >>> args = {"config": "{}", "revision": "0123"}
-        >>> without_revisions({"call": "toolkit.backbones.hub.HubImage", "args": args})
-        {'call': 'toolkit.backbones.hub.HubImage', 'args': {'config': '{}'}}
+        >>> drop_revisions({"call": "toolkit.backbones.hub_networks.HubImage", "args": args})
+        {'call': 'toolkit.backbones.hub_networks.HubImage', 'args': {'config': '{}'}}
     """
     if isinstance(description, list):
         return [drop_revisions(value) for value in description]
     if not isinstance(description, dict):
         return description
     values = {key: drop_revisions(value) for key, value in description.items()}
-    is_hub = str(values.get("call")).startswith("toolkit.backbones.hub.")
+    is_hub = str(values.get("call")).startswith("toolkit.backbones.hub_networks.")
     if is_hub and isinstance(values.get("args"), dict):
         values["args"].pop("revision", None)
     return values
@@ -211,12 +211,12 @@ def drop_weights(part: Part) -> Part:
 
     Example:
         >>> from likeness.toolkit.backbones.vit import ViT
-        >>> without_weights(partial(ViT, weights="dino.pth")).keywords
+        >>> drop_weights(partial(ViT, weights="dino.pth")).keywords
         {'weights': ''}
         >>> def make(width: int, weights: str = "") -> object:
         ...     return object()
         >>> make.__module__ = "petnets"
-        >>> without_weights(partial(make, width=3, weights="runs/net.pt")).keywords
+        >>> drop_weights(partial(make, width=3, weights="runs/net.pt")).keywords
         {'width': 3}
     """
     if not isinstance(part, partial) or not isinstance(part.keywords.get("weights"), str):

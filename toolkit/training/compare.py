@@ -43,7 +43,7 @@ from likeness.eval.types import Scores, Trials
 from likeness.toolkit.console import Interrupted, say
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.lock import lock_out_folder
+from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from likeness.toolkit.training.plan import plan
@@ -131,7 +131,7 @@ def listed(recipe: Recipe, data: Path) -> Listed:
     return Listed(*made, digest([planned.fingerprint, subjects.trial_list]), trials, subjects)
 
 
-@lock_out_folder
+@writes_alone
 def compare(
     variants: Mapping[str, Recipe],
     *,

@@ -72,7 +72,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def lock_out_folder(function: Writer) -> Writer:
+def writes_alone(function: Writer) -> Writer:
     """Run a function that writes into a folder, its keyword argument `out`, as the only writer
     there.
     """

@@ -328,7 +328,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
 def group_fields(named: Mapping[str, T], group: str) -> dict[str, T]:
     """What is called GROUP.NAME, by NAME.
 
-    >>> of_group({"mnist.vmf": 1, "mnist.cosine": 2, "sop.vmf": 3}, "mnist")
+    >>> group_fields({"mnist.vmf": 1, "mnist.cosine": 2, "sop.vmf": 3}, "mnist")
     {'vmf': 1, 'cosine': 2}
     """
     start = f"{group}."

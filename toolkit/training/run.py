@@ -196,7 +196,7 @@ def check_same(out: Path, description: dict[str, Any]) -> None:
 
 def flat(description: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's description as two are compared: with the fields of GROUPS one by one,
-    {"schedule.steps": 100, ...}, and without what `without_revisions` leaves out.
+    {"schedule.steps": 100, ...}, and without what `drop_revisions` leaves out.
     """
     description = drop_revisions(dict(description))
     whole = {name: value for name, value in description.items() if name not in GROUPS}

@@ -62,7 +62,7 @@ def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, deci
 def drawn(metrics, scores, subjects, *, num_resamples, seed=0):
     """The values of metrics on resamples, of however few subjects."""
     rng = np.random.default_rng(seed)
-    return resampling.resampled(metrics, sorted_trials(scores, subjects), num_resamples, rng)
+    return resampling.resample_metrics(metrics, sorted_trials(scores, subjects), num_resamples, rng)
 
 
 @settings(max_examples=25, deadline=None)

@@ -86,7 +86,7 @@ def test_one_matrix_on_both_sides_is_scored_once(monkeypatch):
     scores = pairs(enrol, enrol, i, j % 4)
     apart = as_norm(scores, enrol, enrol.copy(), cohort, top_n=5, i=i, j=j % 4)
     calls = []
-    original = module.against
+    original = module.make_scorer
     monkeypatch.setattr(
         module, "against", lambda *arguments: calls.append(1) or original(*arguments)
     )

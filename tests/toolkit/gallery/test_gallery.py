@@ -232,7 +232,7 @@ def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) 
 
 @every
 def test_a_change_that_fails_within_leaves_the_old(kind: str, place: Place) -> None:
-    """tests/killed.py kills a process that writes SQLite; here the store fails on its way."""
+    """The store fails on its way."""
     where = place(kind).format(0)
     gallery = open_gallery(where, META)
     gallery.enrol(embedded(np.eye(3)), ["ann", "ann", "bob"])

@@ -114,7 +114,7 @@ def test_of_many_pairs_some_are_drawn() -> None:
 def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) -> None:
     inner = divide_for_validation(recipe())
     stated = json.dumps(describe(inner))
-    assert "toolkit.training.tune.part_items" in stated
+    assert "toolkit.training.search.part_items" in stated
     assert "likeness.modalities.folders.trials" not in stated
     assert isinstance(inner.measure, Verification)
     items, _ = inner.measure.trials(voices)
