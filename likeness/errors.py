@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from likeness.eval.errors import LikenessError, Unreachable, install_line
+from likeness.eval.types import shorten
 from likeness.toolkit.console import one_line, say, silence, warn
 
 _EXTRAS = {  # of packages that not every installation has
@@ -35,6 +36,8 @@ _PACKAGES = {  # A small image has only some of what every installation brings.
     "sklearn": "scikit-learn",
 }
 
+_LONGEST = 1_000  # characters of a message
+
 
 @contextmanager
 def one_sentence(program: str) -> Iterator[None]:
@@ -54,7 +57,7 @@ def one_sentence(program: str) -> Iterator[None]:
             raise
         if os.environ.get("LIKENESS_TRACEBACK"):
             say("".join(traceback.format_exception(error)), error=True)
-        say(one_line(f"{program}: {sentence}"), error=True)
+        say(one_line(f"{program}: {shorten(sentence, _LONGEST)}"), error=True)
         sys.exit(2)
 
 

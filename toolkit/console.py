@@ -146,9 +146,9 @@ def shown(show: bool = True) -> Iterator[None]:
         show: False shows nothing new.
 
     Example:
-        >>> from likeness.eval.progress import tracked
+        >>> from likeness.eval.progress import track
         >>> with shown():
-        ...     squares = [value**2 for value in tracked(range(3), "squaring")]
+        ...     squares = [value**2 for value in track(range(3), "squaring")]
     """
     is_quiet = os.environ.get(SWITCH) == "0" or os.environ.get("RANK", "0") != "0"
     if not show or is_quiet or current_listener() is not None:

@@ -229,10 +229,10 @@ def parse_plan(text: str) -> Plan:
     """
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
     made = Plan(*map(float, stated.groups() if stated else (0, 0)))
-    if not (0 < made.far < 1 and made.width > 0):
+    if not (1e-9 <= made.far < 1 and 1e-3 <= made.width <= 1e3):
         raise LikenessError(
-            f"plan {text!r}: give a false-accept rate between 0 and 1, and as a share of it how "
-            "exactly it is to be known, as in far=1e-4,width=.5"
+            f"plan {text!r}: give a false-accept rate between 1e-9 and 1, and as a share of it "
+            "how exactly it is to be known, 0.001 or more, as in far=1e-4,width=.5"
         )
     return made
 

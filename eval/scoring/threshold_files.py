@@ -23,6 +23,7 @@ FORMAT = "likeness.thresholds/1"
 FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
 _OTHERWISE = f"not a file of thresholds ({{error}}); make one with `{SAVE}`"
+_MOST_BYTES = 2**31  # of an .onnx file
 _BESIDE = (".onnx", ".safetensors")  # models that are one file
 
 
@@ -286,7 +287,9 @@ def _digests(path: Path, asked: str) -> list[str]:
     """
     if path.suffix.lower() != ".onnx":
         return [sha256(find_model(path))]
-    if asked.encode() in path.read_bytes():
+    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        return []
+    if f'"digest": "{asked}"'.encode() in path.read_bytes():
         return [asked]
     # Which filterbanks an .onnx file of others was used with is not in the file.
     return [sha256(path), digest([sha256(path), "3dspeaker"])]

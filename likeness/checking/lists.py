@@ -121,7 +121,7 @@ class Draw:
     """
 
     split: Literal["test", "train", "all"] = "test"
-    test_share: float = 0.2
+    test_share: Annotated[float, Option(least=0, most=1)] = 0.2
     seed: Annotated[int, Option(least=0)] = 0
     num_trials: Annotated[int, Option(least=2)] = 20_000
     same_sex: bool = False

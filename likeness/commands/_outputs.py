@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.writing import check_written
 from likeness.toolkit.console import Interrupted, say
 
@@ -56,14 +56,12 @@ def check_outputs(options: Mapping[str, Any], force: bool) -> None:
         out = options[name]
         if not isinstance(out, Path):
             continue
-        inputs = [
-            read
-            for other, value in options.items()
-            for read in (value if isinstance(value, list | tuple) else [value])
-            if other != name and isinstance(read, Path | str) and os.path.isfile(read)
-        ]
+        if not out.name:
+            raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
+        read = (value for other, value in options.items() if other != name)
+        inputs = files_in(*(value for value in read if value is not None))
         for path in filter(Path.is_file, _written(out)):
-            if any(path.samefile(read) for read in inputs):
+            if any(map(path.samefile, inputs)):
                 raise LikenessError(
                     f"{path} is one of the inputs, and the output would replace it; name another "
                     "file for the output"

@@ -58,7 +58,7 @@ def embed_files(
         model: As in `likeness.models.model.load`.
         out: The file to write: .npz, .ark (with .scp) or .parquet.
         reading: How the model reads an item.
-        items: A folder, a list or a table of items. None stands for the faces of `reading.ijb`.
+        items: A folder, a list or a table of items, unless `--ijb` names faces.
         root: As in `likeness.checking.lists.items`.
         columns: As in `likeness.checking.lists.items`.
         ray: Embed on a Ray cluster: auto, or the address of its head.

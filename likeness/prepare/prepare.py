@@ -141,7 +141,7 @@ def prepare(
     are removed once they are unpacked; files that you put into DATA/downloads yourself stay.
 
     Args:
-        dataset: The data set, or its name.
+        dataset: The name of the data set, or the data set itself.
         data: The folder for the data, which is made if it does not exist.
         say: Called with each line of the report.
 

@@ -48,7 +48,9 @@ def listing_functions() -> dict[str, Callable[..., Any]]:
     found = {}
     for entry in pkgutil.walk_packages(likeness.modalities.__path__, "likeness.modalities."):
         for name, function in vars(importlib.import_module(entry.name)).items():
-            if not LISTS.fullmatch(name) or function_of(function).__module__ != entry.name:
+            if not LISTS.fullmatch(name) or not inspect.isfunction(function_of(function)):
+                continue
+            if function_of(function).__module__ != entry.name:
                 continue
             if next(iter(inspect.signature(function).parameters)) == "data":
                 found[f"{entry.name}.{name}"] = function_of(function)

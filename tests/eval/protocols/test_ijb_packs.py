@@ -229,7 +229,7 @@ def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_
     assert loaded["interval"][0] <= loaded["value"] <= loaded["interval"][1]
     evaluate, identify = ("evaluate", features), ("identify", "--probes", features)
     for command, word in (
-        ((*evaluate, *rest, "--tar-rule", "strict", "--llr"), "--llr and --tar-rule"),
+        ((*evaluate, *rest, "--tar-rule", "strict", "--llr"), "--tar-rule and --llr"),
         ((*evaluate, "--preset", "adaface"), "--ijb"),
         ((*evaluate, *rest, "--switch", "keep_norm=yes"), "True, False"),
         (identify, "--gallery FILE or --ijb FOLDER"),

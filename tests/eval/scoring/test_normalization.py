@@ -88,7 +88,7 @@ def test_one_matrix_on_both_sides_is_scored_once(monkeypatch):
     calls = []
     original = module.make_scorer
     monkeypatch.setattr(
-        module, "against", lambda *arguments: calls.append(1) or original(*arguments)
+        module, "make_scorer", lambda *arguments: calls.append(1) or original(*arguments)
     )
     assert as_norm(scores, enrol, enrol, cohort, top_n=5, i=i, j=j % 4).tolist() == apart.tolist()
     assert len(calls) == 1
