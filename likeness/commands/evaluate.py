@@ -61,6 +61,7 @@ def evaluate(
         refuse_idle("beside --ijb", {**own, "--plan": plan})
         say(measure_pack(presets=presets(), json_file=json))
         return
+    presets.refuse_idle("without --ijb", "--preset", "--switch")
     measure.refuse_others()
     if save_to is None:
         refuse_idle("without --save-to", {"--guarantee": guarantee})

@@ -28,10 +28,7 @@ _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[
     Path | None,
-    typer.Option(
-        help="The .csv or .tsv file to write (default: to the standard output).",
-        callback=writes(".csv", ".tsv"),
-    ),
+    typer.Option(help="The .csv or .tsv file to write.", callback=writes(".csv", ".tsv")),
 ]
 
 

@@ -40,5 +40,6 @@ def identify(
         refuse_idle("beside --ijb", {"--report": report, "--media": media})
         say(measure_pack(presets=presets(), json_file=json))
         return
+    presets.refuse_idle("without --ijb", "--preset", "--switch")
     measure.refuse_others()
     write_evaluation(context, measure(), json, report, media=media)
