@@ -6,6 +6,7 @@ import typer
 
 from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
+from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.identification import identify as identify_probes
 from likeness.eval.protocols.ijb_packs import identify_files, read_presets
 from likeness.eval.protocols.searching import SearchEvaluation
@@ -41,5 +42,7 @@ def identify(
         say(measure_pack(presets=presets(), json_file=json))
         return
     presets.refuse_idle("without --ijb", "--preset", "--switch")
+    if "--gallery" not in measure:
+        raise LikenessError("identify needs --gallery FILE or --ijb FOLDER to search in")
     measure.refuse_others()
     write_evaluation(context, measure(), json, report, media=media)
