@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from likeness.toolkit.training.listed import Data
     from likeness.toolkit.training.recipe import Recipe
 
+_DATA = Path("data")
+
 
 class Prepared(NamedTuple):
     """What is trained.
@@ -35,7 +37,7 @@ class Prepared(NamedTuple):
 
 def prepare(
     recipe: Annotated[str | Path | Recipe, Option("RECIPE", metavar="RECIPE")],
-    data: str | Path = Path("data"),
+    data: str | Path = _DATA,
     *,
     settings: Annotated[str | Sequence[str], Option("FIELD=VALUE")] = (),
     columns: str | Mapping[str, str] = "",
@@ -180,7 +182,7 @@ def run(
 
 def compare(
     recipe: Annotated[str, Option("RECIPE")],
-    data: Path = Path("data"),
+    data: Path = _DATA,
     *,
     out: Annotated[Path, Option(path="output")],
     settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
@@ -241,5 +243,6 @@ def compare(
 
 
 def _refuse_absent(data: str | Path) -> None:
-    if not is_url(data) and not Path(data).exists():
+    """Refuse data that are not there. Some recipes need none, so that the default may be absent."""
+    if Path(data) != _DATA and not is_url(data) and not Path(data).exists():
         raise LikenessError(f"{data}: there is no such folder or file; name the data by --data")

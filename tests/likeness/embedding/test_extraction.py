@@ -20,7 +20,7 @@ from tests.scripts import program, run_command
 
 # Pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
-    "import sys; from likeness import cli, extraction; "
+    "import sys; from likeness import cli; from likeness.embedding import extraction; "
     "extraction.extract.__kwdefaults__['piece_items'] = 5; cli.main(sys.argv[1:])"
 )
 
