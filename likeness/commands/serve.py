@@ -7,8 +7,6 @@ import typer
 from likeness.commands._signature import Call, command
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import reported_to
-from likeness.models.bundled import VOICE
-from likeness.models.load import refuse_missing_model
 from likeness.service.server import Setup, start
 
 
@@ -33,7 +31,6 @@ def serve(
     """
     if ("--tls-certificate" in setup_by) != ("--tls-key" in setup_by):
         raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
-    refuse_missing_model(setup_by["--model"] or VOICE)  # before the server is imported
     # The slider takes the file too, also where none of its thresholds decides.
     setup = setup_by(token=token, thresholds=setup_by["--thresholds"])
     with reported_to(None):  # how far the embedding of an upload is

@@ -29,7 +29,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.models.bundled import VOICE, about, resolve_model
-from likeness.models.load import Frontend
+from likeness.models.load import Frontend, refuse_missing_model
 from likeness.toolkit.console import say, warn
 
 MIN_TOKEN = 16  # characters
@@ -107,6 +107,8 @@ def start(setup: Setup) -> None:
         OSError: The address cannot be bound.
         ImportError: A package is missing.
     """
+    refuse_missing_model(setup.model)
+
     from granian import Granian
     from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
