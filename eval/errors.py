@@ -1,4 +1,6 @@
-"""The exceptions that are made for users, and how to install what is missing."""
+"""The exceptions that are made for users, short texts for messages, and how to install what is
+missing.
+"""
 
 import json
 import re
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 DISTRIBUTION = "likeness-toolkit"  # on the package index, where `likeness` is another project
+_LONGEST = 60  # characters of a value that a message quotes
 
 
 class LikenessError(ValueError):
@@ -142,3 +145,12 @@ def install_line(extra: str) -> str:
 
 
 LikenessError.__module__ = "likeness"  # where people import it from
+
+
+def shorten(text: str, most: int = _LONGEST) -> str:
+    """A text for a message or a legend, of which some of the beginning and of the end is shown.
+
+    >>> shorten("a" * 50 + "b", 44)
+    'aaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaab'
+    """
+    return text if len(text) <= most else f"{text[:20]}...{text[20 - most :]}"

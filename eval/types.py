@@ -16,7 +16,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, shorten
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -24,17 +24,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
 
 _SHOWN = 5  # how many offenders an error names
-_LONGEST = 60  # characters of a value that a message quotes
 UNKNOWN = "unknown"  # the group of items without a value
-
-
-def shorten(text: str, most: int = _LONGEST) -> str:
-    """A text for a message or a legend, of which some of the beginning and of the end is shown.
-
-    >>> shorten("a" * 50 + "b", 44)
-    'aaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaab'
-    """
-    return text if len(text) <= most else f"{text[:20]}...{text[20 - most :]}"
 
 
 def quoted(value: object) -> str:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from likeness.eval.errors import LikenessError, Unreachable, install_line
-from likeness.eval.types import shorten
+from likeness.eval.errors import LikenessError, Unreachable, install_line, shorten
 from likeness.toolkit.console import one_line, say, silence, warn
 
 _EXTRAS = {  # of packages that not every installation has

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats import tables
 from likeness.eval.formats._trial_writing import write_scores as write_scores
 from likeness.eval.formats._trial_writing import write_trials as write_trials
@@ -39,14 +39,7 @@ from likeness.eval.formats.column_names import (
 )
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
-from likeness.eval.types import (
-    Bools,
-    Floats,
-    Ints,
-    Trials,
-    quoted,
-    shorten,
-)
+from likeness.eval.types import Bools, Floats, Ints, Trials, quoted
 
 Layouts = tuple[tuple[str, ...], ...]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from likeness.eval.errors import shorten
 from likeness.eval.formats.files import write_text
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.intervals.comparison import LEVEL, Cell, Comparison, Run, difference_rows
@@ -20,7 +21,7 @@ from likeness.eval.reports.figures import course_figure, drawn, logged
 from likeness.eval.reports.page import EMPTY, block, document, prose
 from likeness.eval.reports.page import table as table_block
 from likeness.eval.results import aligned, bracketed, metric_label, metric_text, reasons
-from likeness.eval.types import counted, shorten
+from likeness.eval.types import counted
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl

@@ -15,13 +15,14 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
+from likeness.eval.errors import shorten
 from likeness.eval.intervals.uncertainty import RiskCoverage
 from likeness.eval.metrics.classification import auroc
 from likeness.eval.metrics.groups import Grouped
 from likeness.eval.metrics.verification import det, eer
 from likeness.eval.reports.page import EMPTY, block, prose, source
 from likeness.eval.results import metric_label
-from likeness.eval.types import Floats, Scores, shorten
+from likeness.eval.types import Floats, Scores
 
 GREY = "#8a9099"
 # Colours of middle lightness: they read on white and on black.

@@ -1,6 +1,6 @@
 """`likeness gallery`: enrol files, search for them, list and remove subjects, group unknown files.
 
-The work is done by likeness/embedding/galleries.py and eval/protocols/searching.py.
+likeness/embedding/galleries.py and eval/metrics/clustering.py do the work.
 """
 
 from collections.abc import Sequence

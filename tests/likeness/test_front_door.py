@@ -78,6 +78,16 @@ def test_importing_is_quick_and_brings_no_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_help_imports_no_command_and_no_numpy() -> None:
+    code = (
+        "import sys; from likeness import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+        "slow = {'numpy', 'rich', 'likeness.commands.verify'} & set(sys.modules)\n"
+        "print(slow, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "set()"
+
+
 def test_every_public_name_exists_and_is_documented() -> None:
     assert set(likeness.__all__) <= set(dir(likeness))
     for name in likeness.__all__:
