@@ -58,8 +58,7 @@ def check_outputs(options: Mapping[str, Any], force: bool) -> None:
             continue
         if not out.name:
             raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
-        read = (value for other, value in options.items() if other != name)
-        inputs = files_in(*(value for value in read if value is not None))
+        inputs = files_in(*(value for other, value in options.items() if other != name))
         for path in filter(Path.is_file, _written(out)):
             if any(map(path.samefile, inputs)):
                 raise LikenessError(

@@ -67,27 +67,6 @@ class Source:
         """As it is known to users, such as "--far" or "SCORES"."""
         return re.split("[/ ]", self.option.name)[0] or f"--{self.path[-1].replace('_', '-')}"
 
-    def value(self, typed: Any) -> Any:
-        """What the function gets for what was typed.
-
-        Raises:
-            LikenessError: A size is none.
-        """
-        if self.option.separator:
-            return [name.strip() for name in typed.split(self.option.separator) if name.strip()]
-        if self.kind is abc.Mapping:
-            return ",".join(typed)
-        if self.kind is float and isinstance(typed, str):  # a rate or a word
-            with suppress(ValueError):
-                return float(typed)
-        if self.kind is tuple:
-            if not (size := _SIZE.fullmatch(typed)):
-                raise LikenessError(
-                    f"{self.name[2:]} {typed!r}: give height and width in pixels, such as 112x96"
-                )
-            return int(size[1]), int(size[2])
-        return tuple(typed) if self.is_many else typed
-
     def _shown(self) -> str:
         """The default, for help; one that stands for nothing is not shown."""
         if self.default in (None, (), "", False, _EMPTY):
@@ -153,8 +132,28 @@ class Call(Generic[A]):
         self._sources = {source.name: source for source in sources_of(function)}
 
     def __getitem__(self, name: str) -> Any:
-        """What was typed for an option; None for nothing."""
-        return self._sources[name].value(self._typed[name]) if name in self else None
+        """What the function gets for what was typed for an option; None for nothing.
+
+        Raises:
+            LikenessError: A size is none.
+        """
+        if name not in self:
+            return None
+        source, typed = self._sources[name], self._typed[name]
+        if source.option.separator:
+            return [part.strip() for part in typed.split(source.option.separator) if part.strip()]
+        if source.kind is abc.Mapping:
+            return ",".join(typed)
+        if source.kind is float and isinstance(typed, str):  # a rate or a word
+            with suppress(ValueError):
+                return float(typed)
+        if source.kind is tuple:
+            if not (size := _SIZE.fullmatch(typed)):
+                raise LikenessError(
+                    f"{name[2:]} {typed!r}: give height and width in pixels, such as 112x96"
+                )
+            return int(size[1]), int(size[2])
+        return tuple(typed) if source.is_many else typed
 
     def __contains__(self, name: str) -> bool:
         """Whether an option was typed."""
@@ -210,13 +209,8 @@ class Call(Generic[A]):
                 into[source.path[-1]] = self[name]
         hints = _hints(self._function)
         for parameter, fields in settings.items():
-            values[parameter] = self.run(_settings(hints[parameter]), (), fields)
-        return typing.cast(A, self.run(self._function, first, values | more))
-
-    @staticmethod
-    def run(function: Callable[..., Any], first: Sequence[Any], values: Mapping[str, Any]) -> Any:
-        """Call a function, or the class of settings."""
-        return function(*first, **values)
+            values[parameter] = _settings(hints[parameter])(**fields)
+        return self._function(*first, **values | more)
 
 
 def sources_of(function: Callable[..., Any], *above: str) -> Iterator[Source]:
@@ -372,13 +366,12 @@ def command(
             parameters.append(_FORCE)
 
         def parsed(**values: Any) -> None:
-            check_outputs(values, values.pop("force", True))
-            typed = {}
-            for name, parameter in options.items():
-                value = values.pop(parameter.name)
-                if value is not None and value != []:
-                    typed[name] = value
-            run(*(Call(function, typed) for function in functions), **values)
+            given = {name: value for name, value in values.items() if value not in (None, [])}
+            if OUTPUTS & given.keys():
+                check_outputs(given, given.pop("force", True))
+            typed = {name: given[x.name] for name, x in options.items() if x.name in given}
+            calls = (Call(function, typed) for function in functions)
+            run(*calls, **{name: values[name] for name in own})
 
         setattr(parsed, "__signature__", inspect.Signature(parameters))  # noqa: B010
         parsed.__doc__ = run.__doc__

@@ -48,22 +48,19 @@ def is_included(model: str) -> bool:
     return model in _FOLDERS
 
 
-def model_for(model: str | None, files: Iterable[str | Path]) -> str:
-    """The model that somebody named, else the included one for voices.
+def model_for(files: Iterable[str | Path]) -> str:
+    """The included model for files of which nobody named a model.
 
     Args:
-        model: A MODEL, or None.
-        files: What is to be compared.
+        files: What is to be compared; none where a list names them.
 
     Raises:
-        LikenessError: Nobody named a model, and none of the files is a recording by its name.
+        LikenessError: None of the files is a recording by its name.
 
     Example:
-        >>> model_for(None, ["a.wav", "b.FLAC"]), model_for("runs/an4", ["a.jpg"])
-        ('likeness:voice', 'runs/an4')
+        >>> model_for(["a.wav", "b.FLAC"])
+        'likeness:voice'
     """
-    if model is not None:
-        return model
     paths = [Path(file) for file in files]
     if paths and not any(path.suffix.lower() in suffixes_of("speaker") for path in paths):
         raise LikenessError(

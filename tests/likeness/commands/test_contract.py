@@ -8,6 +8,7 @@ is covered without a change here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import io
@@ -23,6 +24,7 @@ import pytest
 from typer.models import ArgumentInfo
 
 from likeness import cli
+from likeness.commands import _signature
 from likeness.commands._signature import Call, Command, Source, sources_of
 from tests.scripts import ROOT, run_command, touch
 
@@ -125,15 +127,11 @@ def run(name: str, words: Sequence[str], until: object = None) -> Run:
         words: What is typed for it.
         until: The function at which it is stopped.
     """
-    functions = COMMANDS[name].functions
     calls: dict[Callable[..., Any], Mapping[str, Any]] = {}
     results: list[MagicMock] = []
 
-    def spy(function: Callable[..., Any], first: Sequence[Any], values: Mapping[str, Any]) -> Any:
-        bound = inspect.signature(function).bind(*first, **values)
-        if function not in functions:  # settings
-            return dict(values)
-        calls[function] = bound.arguments
+    def note(function: Callable[..., Any], *first: Any, **values: Any) -> Any:
+        calls[function] = inspect.signature(function).bind(*first, **values).arguments
         if function is until:
             raise Arrived
         result = Result()
@@ -142,13 +140,21 @@ def run(name: str, words: Sequence[str], until: object = None) -> Run:
         parts = 3 if returned.startswith("tuple") and "Bad" in returned else 2
         return (result,) * parts if returned.startswith("tuple") else result
 
+    def spied(function: Callable[..., Any], typed: Mapping[str, Any]) -> Call[Any]:
+        return Call(functools.wraps(function)(functools.partial(note, function)), typed)
+
+    def unchecked(hint: Any, settings_of: Callable[[Any], Any] = _signature._settings) -> Any:
+        settings = settings_of(hint)
+        return settings and functools.wraps(settings, updated=())(lambda **fields: fields)
+
     output = io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
     ):
-        patch.setattr(Call, "run", staticmethod(spy))
+        patch.setattr(_signature, "Call", spied)
+        patch.setattr(_signature, "_settings", unchecked)
         arrived = False
         try:
             run_command(*name.split(), *words)

@@ -60,9 +60,9 @@ def test_two_recordings_are_compared_without_naming_a_model(
 
 def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
     for suffix in (*SOUNDS, *AV_SOUNDS):
-        assert bundled.model_for(None, [f"a{suffix}", "b.png"]) == bundled.VOICE
+        assert bundled.model_for([f"a{suffix}", "b.png"]) == bundled.VOICE
         with pytest.raises(ValueError, match="takes recordings"):
-            bundled.model_for(None, [f"a{suffix}x"])
+            bundled.model_for([f"a{suffix}x"])
 
 
 def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
