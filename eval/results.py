@@ -180,25 +180,12 @@ def bracketed(
     return f"[{low:>{width}}, {high:>{width}}]{' *' if note else ''}"
 
 
-def interval_text(result: Result) -> str:
-    """A result's interval in a table of text: `[low, high]`, with a star where it is not to be
-    relied on; why there is none; or "".
-    """
-    note = result.conventions.get("interval_note")
-    return bracketed(result.metric, result.interval, note, width=6)
-
-
-def threshold_text(result: Result) -> str:
+def threshold_text(threshold: float | None) -> str:
     """The threshold of a metric as it is printed, with four digits; "" where it has none.
 
     It is the one at the EER, at the minimum of the DCF, and at the FAR of TAR@FAR.
     """
-    return "" if result.threshold is None else f"{result.threshold:.4g}"
-
-
-def systems_of(results: Sequence[Result]) -> list[str]:
-    """The systems in order of appearance."""
-    return list(dict.fromkeys(result.system for result in results))
+    return "" if threshold is None else f"{threshold:.4g}"
 
 
 def by_system(
@@ -206,8 +193,9 @@ def by_system(
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
     """Systems and metrics in order of appearance, and the result of each pair."""
     cells = {(result.metric, result.system): result for result in results}
+    systems = dict.fromkeys(result.system for result in results)
     metrics = dict.fromkeys(result.metric for result in results)
-    return systems_of(results), list(metrics), cells
+    return list(systems), list(metrics), cells
 
 
 def _interval_note(result: Result) -> str:
@@ -240,37 +228,28 @@ def footnotes(results: Sequence[Result]) -> list[str]:
         note if len(systems) == 1 else f"{', '.join(names)}: {note}"
         for note, names in systems.items()
     ]
-    notes += _interval_notes(results)
-    remarks: dict[str, dict[str, None]] = {}
-    for result in results:
-        label, stated = metric_label(result.metric), result.conventions
-        texts = [str(stated["remark"])] if "remark" in stated else []
-        if stated.get("nontargets_allowed") == 0:
-            texts.append("too few nontarget trials to resolve this FAR; none may be accepted")
-            label = label if len(systems_of(results)) == 1 else f"{result.system}, {label}"
-        for text in texts:
-            remarks.setdefault(text, {})[label] = None
-    return notes + [f"{'; '.join(names)}: {text}." for text, names in remarks.items()]
-
-
-def _interval_notes(results: Sequence[Result]) -> list[str]:
-    """Why intervals of results are missing or marked, see `reasons`."""
+    several = len({result.system for result in results}) > 1
     of_system: dict[str, set[str]] = {}
-    listed = []
     for result in results:
         note = str(result.conventions.get("interval_note", ""))
         if result.interval is not None or note:
             of_system.setdefault(result.system, set()).add(note)
-            listed.append((result, note))
-    several = len(systems_of(results)) > 1
     named = []
-    for result, note in listed:
-        name = metric_label(result.metric)
+    remarks: dict[str, dict[str, None]] = {}
+    for result in results:
+        label, stated = metric_label(result.metric), result.conventions
+        name, alike = label, len(of_system.get(result.system, ())) == 1
         if several:  # a system alone where the reason holds for all of its metrics
-            alike = len(of_system[result.system]) == 1
-            name = result.system if alike else f"{result.system}, {name}"
-        named.append((name, result.interval, note))
-    return reasons(named)
+            name = result.system if alike else f"{result.system}, {label}"
+        named.append((name, result.interval, str(stated.get("interval_note", ""))))
+        texts = [str(stated["remark"])] if "remark" in stated else []
+        if stated.get("nontargets_allowed") == 0:
+            texts.append("too few nontarget trials to resolve this FAR; none may be accepted")
+            label = f"{result.system}, {label}" if several else label
+        for text in texts:
+            remarks.setdefault(text, {})[label] = None
+    notes += reasons(named)
+    return notes + [f"{'; '.join(names)}: {text}." for text, names in remarks.items()]
 
 
 def reasons(intervals: Sequence[tuple[str, Ends | None, str]]) -> list[str]:
@@ -316,24 +295,25 @@ def table(results: Sequence[Result], notes: Iterable[str] = ()) -> str:
         """A label, and the value of each system with its threshold, if any metric has one."""
         return [label, *(text for cell in cells for text in cell[:columns])]
 
-    def cell(result: Result | None) -> tuple[str, str]:
-        if result is None:
-            return f"{'-':>6}", ""
-        value = f"{metric_text(result.metric, result.value):>6}  {interval_text(result)}".rstrip()
-        return value, threshold_text(result)
-
     rows = [row("", [(system, "threshold") for system in systems])]
-    rows += [
-        row(metric_label(metric), [cell(cells.get((metric, system))) for system in systems])
-        for metric in metrics
-    ]
+    for metric in metrics:
+        texts = []
+        for result in (cells.get((metric, system)) for system in systems):
+            if result is None:
+                texts.append((f"{'-':>6}", ""))
+                continue
+            note = result.conventions.get("interval_note")
+            interval = bracketed(metric, result.interval, note, width=6)
+            value = f"{metric_text(metric, result.value):>6}  {interval}".rstrip()
+            texts.append((value, threshold_text(result.threshold)))
+        rows.append(row(metric_label(metric), texts))
     counts = {result.system: result.counts for result in reversed(results)}
     kinds = dict.fromkeys(kind for sizes in counts.values() for kind in sizes)
     if "classes" in kinds:  # which are the subjects of a retrieval
         del kinds["subjects"]
     for kind in kinds:
-        texts = [_count_text(counts[system].get(kind)) for system in systems]
-        rows.append(row(kind.replace("_", " "), [(text, "") for text in texts]))
+        of_kind = [_count_text(counts[system].get(kind)) for system in systems]
+        rows.append(row(kind.replace("_", " "), [(text, "") for text in of_kind]))
     return "\n".join([*aligned(rows), "", *footnotes(results), *notes]) + "\n"
 
 

@@ -41,8 +41,8 @@ from likeness.eval.results import (
     Result,
     add_bounds,
     aligned,
+    bracketed,
     complement,
-    interval_text,
     metric_label,
     metric_text,
     write_results,
@@ -94,10 +94,11 @@ class Bench:
         for key, cell in cells.items():
             counts = cell["refused"].counts
             num = (counts["targets"] or 0) + (counts["nontargets"] or 0)
-            texts = {
-                metric: f"{metric_text(metric, of.value)} {interval_text(of)}".rstrip()
-                for metric, of in cell.items()
-            }
+            texts = {}
+            for metric, of in cell.items():
+                note = of.conventions.get("interval_note")
+                interval = bracketed(metric, of.interval, note, width=6)
+                texts[metric] = f"{metric_text(metric, of.value)} {interval}".rstrip()
             rates = (texts.get(metric, "-") for metric in METRICS)
             refused = f"{counts['refused']:,} of {counts['items']:,}"
             rows.append([*key, *rates, f"{num:,}", refused])

@@ -168,7 +168,7 @@ def test_trains_and_is_measured(
         assert model.name == "best.safetensors"
     if recipe.measures_items:
         measured = run_test(recipe, tmp_path / "run", where)
-        values = metrics_of(recipe, measured)
+        values = metrics_of(recipe.metrics, measured)
         right = measured.columns.get("correct", np.array([0.0, 1.0]))
         assert list(values) == list(recipe.metrics)
         for metric, value in values.items():  # the AUROC of right and wrong predictions needs both

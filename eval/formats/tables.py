@@ -274,6 +274,8 @@ def _text_columns(
     path: Path, shape_of: ShapeOf, block_size: int = 0
 ) -> Iterator[tuple[Shape, list[Any]]]:
     """Yields the shape of a text, and the texts of the columns that are read, in blocks of rows."""
+    import pyarrow
+
     shape: Shape | None = None
     pending, is_empty = b"", True
     for text in text_blocks(path, block_size):
@@ -293,7 +295,14 @@ def _text_columns(
             continue
         if tidy := _tidy(pending, shape):
             is_empty = False
-            yield shape, _parsed(path, tidy, shape)
+            try:
+                arrays = _parsed(tidy, shape)
+            except pyarrow.ArrowInvalid as error:
+                raise LikenessError(
+                    f"{path}: lines differ in their number of fields; expected {shape.width} "
+                    f"({first_line(error)})"
+                ) from None
+            yield shape, arrays
         pending = b""
     if pending or is_empty:
         problem = "quotation marks are not closed" if pending else "the file is empty: no rows"
@@ -316,7 +325,7 @@ def _tidy(text: bytes, shape: Shape) -> bytes:
     return text.lstrip(b"\n")
 
 
-def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
+def _parsed(text: bytes, shape: Shape) -> list[Any]:
     """The columns of a block of lines that are read, as arrays of texts of pyarrow."""
     import pyarrow
     from pyarrow import compute
@@ -325,25 +334,19 @@ def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
     may_be_quoted = shape.separator in ",;"
     names = list(map(str, range(shape.width)))
     read = names if shape.places is None else [names[place] for place in shape.places.values()]
-    try:
-        table = arrow_csv.read_csv(
-            pyarrow.BufferReader(text),
-            # With threads, a process that ends soon after this aborts now and then.
-            arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
-            arrow_csv.ParseOptions(
-                delimiter=shape.separator,
-                quote_char='"' if may_be_quoted else False,
-                newlines_in_values=may_be_quoted and b'"' in text,
-            ),
-            arrow_csv.ConvertOptions(
-                include_columns=read, column_types=dict.fromkeys(read, pyarrow.string())
-            ),
-        )
-    except pyarrow.ArrowInvalid as error:
-        raise LikenessError(
-            f"{path}: lines differ in their number of fields; expected {len(names)} "
-            f"({first_line(error)})"
-        ) from None
+    table = arrow_csv.read_csv(
+        pyarrow.BufferReader(text),
+        # With threads, a process that ends soon after this aborts now and then.
+        arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
+        arrow_csv.ParseOptions(
+            delimiter=shape.separator,
+            quote_char='"' if may_be_quoted else False,
+            newlines_in_values=may_be_quoted and b'"' in text,
+        ),
+        arrow_csv.ConvertOptions(
+            include_columns=read, column_types=dict.fromkeys(read, pyarrow.string())
+        ),
+    )
     arrays = [table.column(name).combine_chunks() for name in read]
     if shape.separator != " " and (b" " in text or b"\t" in text):
         arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]

@@ -448,7 +448,10 @@ def evaluate(
         quality=None if quality is None else _qualities(quality, list(systems), embedded),
         failures=lost,
     )
-    _measure_spoofs(compared, attacked, countermeasure, settings)
+    if attacked:
+        _measure_spoofs(compared, attacked, countermeasure, settings)
+    elif countermeasure is not None:
+        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
     _warn_of_distances(compared)
     origins = {name: of[2] for name, of in systems.items()}
     return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
@@ -527,8 +530,6 @@ def _measure_spoofs(
     settings: VerificationSettings,
 ) -> None:
     """Add what spoofs do to the systems that have some among their trials."""
-    if countermeasure is not None and not attacked:
-        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
     for name, (whole, scored, _) in attacked.items():
         passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
         first = next(result for result in compared.results if result.system == name)

@@ -144,7 +144,7 @@ def metric_table(results: Sequence[Result]) -> Markup:
                 cells.append(("\u2013", "", ""))
                 continue
             ends = bracketed(metric, result.interval, result.conventions.get("interval_note"))
-            threshold = threshold_text(result).replace("-", MINUS)
+            threshold = threshold_text(result.threshold).replace("-", MINUS)
             cells.append((metric_text(metric, result.value), ends, threshold))
         rows.append((metric_label(metric), cells))
     return block("metrics", systems=systems, rows=rows)

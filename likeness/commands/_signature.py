@@ -366,10 +366,11 @@ def command(
             parameters.append(_FORCE)
 
         def parsed(**values: Any) -> None:
-            given = {name: value for name, value in values.items() if value not in (None, [])}
-            if OUTPUTS & given.keys():
-                check_outputs(given, given.pop("force", True))
-            typed = {name: given[x.name] for name, x in options.items() if x.name in given}
+            force = values.pop("force", True)
+            present = {name: value for name, value in values.items() if value not in (None, [])}
+            if OUTPUTS & present.keys():
+                check_outputs(present, force)
+            typed = {name: present[x.name] for name, x in options.items() if x.name in present}
             calls = (Call(function, typed) for function in functions)
             run(*calls, **{name: values[name] for name in own})
 

@@ -6,7 +6,7 @@ What the checkpoint states about itself is enough.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             restore(described[name], name, kind="module", trusted=trusted) for name in _PARTS[:2]
         )
         reading = restore(described["read"], "read", kind="read", trusted=trusted)
-        embedder = _build(frontend, backbone, description, tensors)
+        embedder = _build(frontend, backbone, described, tensors, description["features"])
         step, modality = int(description["step"]), str(description["modality"])
     except Exception as error:
         # Arguments of other types than a part takes lead to errors of any type.
@@ -69,13 +69,19 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         str(description.get("similarity")),
         digest,
         step,
-        norm_is_quality=checkpoint.norm_is_quality(description),
+        norm_is_quality=checkpoint.norm_is_quality(
+            description.get("recipe"), description.get("similarity")
+        ),
         parts=described,
     )
 
 
 def _build(
-    frontend: Part, backbone: Part, description: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    frontend: Part,
+    backbone: Part,
+    described: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    features: Literal["raw", "polarlike"],
 ) -> TorchEmbedder:
     """Build the network of a description, which takes no more memory than the weights do.
 
@@ -83,7 +89,7 @@ def _build(
         LikenessError: The description states sizes beyond any of its weights, or more weights.
     """
     stored = sum(tensor.numel() for tensor in tensors.values())
-    for value in values_in([description["frontend"], description["backbone"]]):
+    for value in values_in([described["frontend"], described["backbone"]]):
         if isinstance(value, int | float) and not abs(value) <= max(stored, _FREE_SIZE):
             raise LikenessError(f"it states {value:g}, beyond any size of its {stored} weights")
     made: nn.Module = frontend()
@@ -97,4 +103,4 @@ def _build(
             f"weights do not fit: it is of a network with {needed} weights, and the file has "
             f"{stored}"
         )
-    return TorchEmbedder(made, backbone(dim), features=description["features"])
+    return TorchEmbedder(made, backbone(dim), features=features)

@@ -158,7 +158,7 @@ def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOu
     measured = None
     if recipe.measures_items:
         measured = run_test(recipe, out, data)
-        metrics = metrics_of(recipe, measured)
+        metrics = metrics_of(recipe.metrics, measured)
         say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         page = out / "report" / "index.html"
         item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))

@@ -277,7 +277,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
     if chosen.similarity:
         model = model._replace(similarity=chosen.similarity)
     values = measure.metrics_of(
-        chosen,
+        chosen.metrics,
         model.score(chosen.measure.trials(Path(data)))
         if isinstance(chosen.measure, recipes.Verification)
         else measure.measure_items(model, Path(data), chosen.measure),

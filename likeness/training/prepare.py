@@ -34,7 +34,7 @@ from likeness.models.trust import options_of
 from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.reading import Bad
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
@@ -241,7 +241,7 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
         rate = [] if far == "eer" else ["--far", far]
         commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
         serving = ["--far", far]
-    commands += _embed(recipe, data, out, trust)
+    commands += _embed(recipe.items, data, out, trust)
     commands.append(_line("serve", "--model", out, *serving, *trust))
     if recipe.modality == "embedding":
         return commands[:1]  # a head is joined with its model before anything else is done
@@ -256,11 +256,11 @@ def _far_of(trials: Trials) -> str:
     return next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
 
 
-def _embed(recipe: Recipe, data: Path, out: Path, trust: list[str]) -> list[str]:
+def _embed(items: Part, data: Path, out: Path, trust: list[str]) -> list[str]:
     """The command that embeds all the data, if they are in a form that `embed` takes."""
-    if listing_of(recipe.items) is None or data.suffix == ".rec" or (data / "train.rec").is_file():
+    if listing_of(items) is None or data.suffix == ".rec" or (data / "train.rec").is_file():
         return []
-    stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
+    stated = items.keywords if isinstance(items, partial) else {}
     words: list[str | Path] = ["--items", data]
     words += ["--root", stated["root"]] if stated.get("root") else []
     for column in filter(None, stated.get("columns", "").split(",")):

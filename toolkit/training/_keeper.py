@@ -11,7 +11,9 @@ from torch import nn
 
 from likeness.eval.errors import LikenessError, Unreachable, first_line
 from likeness.eval.formats.runs import BEST, LAST
+from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.progress import report
+from likeness.eval.types import Scores
 from likeness.toolkit.console import Interrupted, interruptible, say
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad
@@ -111,7 +113,12 @@ class Keeper:
         if run.step % max(self.watch.every, schedule.steps // 200) == 0 or last:
             spent = self.clock.read(self.recipe.sampling.batch_size)
             self.log.write(run.step, loss=self.watch.read(), lr=rate, **spent)
-        self._show(rate)
+        loss = self.watch.value
+        if last:  # has a line in any case
+            _note(f"step {run.step}/{run.step}  loss {loss:.4f}  lr {rate:.2e}")
+        known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
+        note = f"{known}lr {rate:.2e}"
+        report("training", run.step, schedule.steps, unit="steps", note=note)
         due = last or (schedule.eval_every and run.step % schedule.eval_every == 0)
         if self.recipe.measure is not None and due:
             self.watch.settle()
@@ -127,14 +134,6 @@ class Keeper:
                 "with --resume"
             )
         return last
-
-    def _show(self, rate: float) -> None:
-        """Report a step. The last one has a line in any case."""
-        run, steps, loss = self.run, self.recipe.schedule.steps, self.watch.value
-        if run.step == steps:
-            _note(f"step {run.step}/{steps}  loss {loss:.4f}  lr {rate:.2e}")
-        known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
-        report("training", run.step, steps, unit="steps", note=f"{known}lr {rate:.2e}")
 
     def report(self) -> None:
         """Say what was left out, after the last step.
@@ -167,10 +166,23 @@ class Keeper:
             ) from error
 
     def _evaluate(self) -> None:
-        """Measure the model as it is, write it down, and keep the model if it is the best."""
-        run, schedule = self.run, self.recipe.schedule
-        _same_statistics(run, self.recipe.parallel)
-        metrics = _metrics(run, self.plan)
+        """Measure the model as it is, write it down, and keep the model if it is the best.
+
+        The metrics are of trials, or of what the validation or the measure finds of each item.
+        """
+        run, planned, recipe, schedule = self.run, self.plan, self.recipe, self.recipe.schedule
+        _same_statistics(run, recipe.parallel)
+        embedder, loss = run.model
+        similarity, workers = similarity_of(recipe.similarity, loss), recipe.compute.workers
+        model = measure.Model(embedder, loss, planned.classes, recipe.read, similarity, workers)
+        only = ""
+        if planned.trials is not None:
+            measured: PerItem | Scores = model.score(planned.trials)
+        else:
+            settings, *others = measure.settings_of(recipe.measure)
+            measured = measure.measure_items(model, planned.data, settings)
+            only = schedule.watch if others else ""  # of a validation
+        metrics = measure.metrics_of(recipe.metrics, measured, only=only)
         self.log.write(run.step, **metrics)
         shown = ", ".join(f"{name} {number:.4f}" for name, number in metrics.items())
         _note(f"step {run.step}: {shown}")
@@ -205,21 +217,6 @@ class Keeper:
 def similarity_of(stated: str, loss: nn.Module) -> str:
     """The similarity that a recipe states, else the one that the loss trains, else cosine."""
     return stated or similarity_trained_by(loss)
-
-
-def _metrics(run: Run, planned: Plan) -> dict[str, float]:
-    """The recipe's metrics of the model as it is: of its trials, or of what its validation (or
-    measure) finds of each item.
-    """
-    recipe = planned.recipe
-    embedder, loss = run.model
-    similarity, workers = similarity_of(recipe.similarity, loss), recipe.compute.workers
-    model = measure.Model(embedder, loss, planned.classes, recipe.read, similarity, workers)
-    if planned.trials is not None:
-        return measure.metrics_of(recipe, model.score(planned.trials))
-    settings, *rest = measure.settings_of(recipe.measure)  # the validation, where there is one
-    measured = measure.measure_items(model, planned.data, settings)
-    return measure.metrics_of(recipe, measured, only=recipe.schedule.watch if rest else "")
 
 
 def _note(text: str) -> None:

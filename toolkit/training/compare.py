@@ -277,9 +277,9 @@ def _train_and_measure(
             items, trials = recipe.measure.trials(data)
             scores = load_model(folder, recipe).score((items, trials))
             write_scores(folder / SCORES, trials, scores.values)
-            metrics = metrics_of(recipe, scores, only=only)
+            metrics = metrics_of(recipe.metrics, scores, only=only)
         else:
-            metrics = metrics_of(recipe, run_test(recipe, folder, data), only=only)
+            metrics = metrics_of(recipe.metrics, run_test(recipe, folder, data), only=only)
     finally:
         torch.set_num_threads(threads)
     for name, value in metrics.items():

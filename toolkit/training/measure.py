@@ -2,7 +2,7 @@
 by item (likeness.eval.intervals.per_item).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -33,7 +33,7 @@ from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
 from likeness.toolkit.models.loaded import Loaded, ReadParts
-from likeness.toolkit.models.parts import drop_weights
+from likeness.toolkit.models.parts import Part, drop_weights
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by
 from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, fit_to_data
@@ -124,15 +124,17 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
         stated["similarity"],
         digest,
         int(stated["step"]),
-        norm_is_quality=checkpoint.norm_is_quality(stated),
+        norm_is_quality=checkpoint.norm_is_quality(stated["recipe"], stated["similarity"]),
     )
 
 
-def metrics_of(recipe: Recipe, measured: PerItem | Scores, *, only: str = "") -> dict[str, float]:
-    """The recipe's metrics, or one of them, of what its measure or validation measured.
+def metrics_of(
+    metrics: Mapping[str, Part], measured: PerItem | Scores, *, only: str = ""
+) -> dict[str, float]:
+    """The metrics of a recipe, or one of them, of what its measure or validation measured.
 
     Args:
-        recipe: The recipe, whose metrics are functions of scores or of columns.
+        metrics: Functions of scores or of columns, by name.
         measured: The scores of its trials, or a value of each item in each column.
         only: The name of the metric that is computed, "" for all of them.
 
@@ -147,7 +149,7 @@ def metrics_of(recipe: Recipe, measured: PerItem | Scores, *, only: str = "") ->
     try:
         return {
             name: float(metric(*arguments))
-            for name, metric in recipe.metrics.items()
+            for name, metric in metrics.items()
             if only in ("", name)
         }
     except KeyError as error:

@@ -16,7 +16,6 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.parallel import distributed, spread
-from likeness.toolkit.training._finite import Watch
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
@@ -30,7 +29,7 @@ from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.memory import update_encoder
 from likeness.toolkit.training.plan import Plan, plan
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial, read_initial, start
 from likeness.toolkit.vmf.rows import full
@@ -175,7 +174,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         run.embedder.train()
         for batch in keeper.batches(loader):
             thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
-            rate = _set_rate(run, recipe)
+            rate = recipe.optim.lr * _set_rates(run, recipe.schedule)
             # margins and annealings that move
             if isinstance(run.loss, Scheduled):
                 run.loss.at_step(run.step)
@@ -190,33 +189,27 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                     loss = step(run, batch, recipe)
                 assert not loss.ndim, "the loss is not one number"
                 assert loss.requires_grad, "the loss has no gradient"
-                _descend(run, loss, keeper.watch, rate, recipe.optim.grad_clip)
+                run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                spread.average_gradients(run.loss, run.layout)
+                if grad_clip := recipe.optim.grad_clip:
+                    run.scaler.unscale_(run.optimizer)
+                    spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
+                keeper.watch.add(run.step, rate, loss)  # sees that loss and gradients are finite
+                run.scaler.step(run.optimizer)
+                run.scaler.update()
             run.step += 1
             if keeper.after_step(rate):
                 break
     keeper.report()
 
 
-def _descend(run: Run, loss: Tensor, watch: Watch, rate: float, grad_clip: float) -> None:
-    """Change the weights by the loss's gradients, once these were seen to be finite."""
-    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-    spread.average_gradients(run.loss, run.layout)
-    if grad_clip:
-        run.scaler.unscale_(run.optimizer)
-        spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
-    watch.add(run.step, rate, loss)
-    run.scaler.step(run.optimizer)
-    run.scaler.update()
-
-
-def _set_rate(run: Run, recipe: Recipe) -> float:
-    """Set every group's rate for this step from the schedule; returns the backbone's."""
-    schedule = recipe.schedule
+def _set_rates(run: Run, schedule: Schedule) -> float:
+    """Set every group's rate for this step; returns the share of its base rate that it is."""
     warmup = min(1.0, (run.step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
     factor = warmup * schedule.decay(run.step / schedule.steps) * 0.5**run.plateau.halvings
     for group in run.optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
-    return recipe.optim.lr * factor
+    return factor
 
 
 def _size(run: Run) -> str:

@@ -160,7 +160,7 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
     assert 0.3 < measured.columns["correct"].mean() < 1
     kept = per_item.read(out / measure.TEST)
     assert kept.digest == measured.digest
-    assert metrics_of(recipe, kept) == metrics_of(recipe, measured)
+    assert metrics_of(recipe.metrics, kept) == metrics_of(recipe.metrics, measured)
     assert measured.num_groups == len(tested)
 
 
@@ -218,7 +218,7 @@ def test_retrieval_query_by_query(
     for name, values in expected.items():
         np.testing.assert_allclose(measured.columns[name], values, atol=1e-6, err_msg=name)
     assert np.isnan(measured.columns["map@r"]).sum() == 1  # the only 9
-    usual = measure.metrics_of(replace(recipe, measure=settings), measured)
+    usual = measure.metrics_of(replace(recipe, measure=settings).metrics, measured)
     names = ("recall@1", "r_precision", "map@r")
     assert usual == {name: pytest.approx(np.nanmean(expected[name])) for name in names}
     assert measured.groups is not None
@@ -295,7 +295,7 @@ def test_what_cannot_be_measured_is_refused(
         retrieval(model, NOWHERE, Retrieval(items=lambda _: broken))
     without = replace(recipe.measure, metrics={"ece": per_item.calibration_error})  # type: ignore[type-var]
     with pytest.raises(ValueError, match="'confidence'"):
-        metrics_of(replace(recipe, measure=without), run_test(recipe, out, NOWHERE))
+        metrics_of(replace(recipe, measure=without).metrics, run_test(recipe, out, NOWHERE))
     trials = replace(CLOSED, measure=None, schedule=Schedule(steps=1))
     fit(trials, data=NOWHERE, out=tmp_path / "run")
     with pytest.raises(ValueError, match="keeps no class vectors"):
@@ -331,7 +331,9 @@ def test_the_best_epoch_on_validation_is_kept(
         assert load_embedder(out).step == best["step"]
         settings, _ = measure.settings_of(recipe.measure)
         held_out = measure.measure_items(measure.load_model(out, recipe), NOWHERE, settings)
-        assert metrics_of(recipe, held_out, only="accuracy") == {"accuracy": best["accuracy"]}
+        assert metrics_of(recipe.metrics, held_out, only="accuracy") == {
+            "accuracy": best["accuracy"]
+        }
 
 
 def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
@@ -357,7 +359,7 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     assert len(final.ids) == 450
     assert dict(result.counts) == {"items": 450}
     by_metric = {cell.metric: cell.mean for cell in result.cells}
-    assert by_metric == pytest.approx(metrics_of(short, final), abs=1e-12)
+    assert by_metric == pytest.approx(metrics_of(short.metrics, final), abs=1e-12)
     without = replace(short, measure=replace(short.measure, validation=None))
     with pytest.raises(ValueError, match="no validation"):
         divide_for_validation(without)
