@@ -97,31 +97,31 @@ def speed_of(id: str) -> float:
     return float(text) if mark else 1.0
 
 
-def frames_of(item: Item, rate_hz: int, frames: int) -> tuple[int, int]:
-    """Return the first sample of an item in its recording, and the one after its last.
+def frames_of(stretch: tuple[float, float] | None, rate_hz: int, frames: int) -> tuple[int, int]:
+    """Return the first sample of a stretch of a recording, and the one after its last.
 
     Args:
-        item: The item; without a stretch it is the whole recording.
+        stretch: Start and end in seconds; None for the whole recording.
         rate_hz: The rate of the recording in Hz.
         frames: The number of samples of the recording.
 
     Returns:
-        Both numbers, of which the first is smaller or the item is empty.
+        Both numbers, of which the first is smaller or the stretch is empty.
 
     Raises:
         BadAudio: The stretch ends over half a second after the recording.
 
     Example:
-        >>> frames_of(Item("a", Path("a.wav"), stretch=(0.5, 2.0)), 1000, 1800)
+        >>> frames_of((0.5, 2.0), 1000, 1800)
         (500, 1800)
     """
-    if item.stretch is None:
+    if stretch is None:
         return 0, frames
-    start, end = item.stretch
+    start, end = stretch
     seconds = frames / rate_hz
     if start >= seconds or (math.isfinite(end) and end > seconds + _OVERSHOOT_SECONDS):
         raise BadAudio(
-            f"{item.name}: the recording ends at {seconds:.3f} s; start and end are seconds within "
+            f"the recording ends at {seconds:.3f} s; start and end are seconds within "
             "it: correct them"
         )
     begin = round(start * rate_hz)
@@ -159,7 +159,7 @@ def source_of(item: Item) -> Path | _Bytes:
 
 @contextmanager
 def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
-    """Open a file that libsndfile reads; what fails in the block is a BadAudio.
+    """Open a file that libsndfile reads; what fails in the block is a BadAudio that names it.
 
     Raises:
         BadAudio: The file cannot be decoded, or its header does not state its length.
@@ -170,10 +170,12 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
             # libsndfile cannot read such a file without losing its place.
             if file.frames == _UNSTATED:
                 raise BadAudio(
-                    f"{item.name}: its header does not state its length, as when it was written "
-                    "to a pipe; write it again to a file"
+                    "its header does not state its length, as when it was written to a pipe; "
+                    "write it again to a file"
                 )
             yield file
+    except BadAudio as error:
+        raise type(error)(f"{item.name}: {error}") from None
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
         if isinstance(source, Path) and not os.path.getsize(source):
@@ -207,13 +209,13 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
     with open_audio(item) as file:
         rate_hz, channels = int(file.samplerate), int(file.channels)
         begin, frames = checked_frames(
-            item, rate_hz, channels, int(file.frames), max_seconds, max_values
+            item.stretch, rate_hz, channels, int(file.frames), max_seconds, max_values
         )
         # soundfile seeks after each read, and an MP3 decoder loses its place by that, as it does
         # where it seeks to a beginning. So that of a usual length is decoded at once.
         is_mp3 = file.format == "MP3"
         if is_mp3 and begin:
-            check_header(item, rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
+            check_header(rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
             yield (
                 file.read(begin + frames, dtype="float32", always_2d=True)[begin:],
                 rate_hz,
@@ -235,12 +237,17 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
 
 
 def checked_frames(
-    item: Item, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
+    stretch: tuple[float, float] | None,
+    rate_hz: int,
+    channels: int,
+    frames: int,
+    max_seconds: float,
+    max_values: int,
 ) -> tuple[int, int]:
-    """Return the first sample of an item in its recording, and how many samples it has.
+    """Return the first sample of a stretch of a recording, and how many samples it has.
 
     Args:
-        item: The item; without a stretch it is the whole recording.
+        stretch: Start and end in seconds; None for the whole recording.
         rate_hz: The rate of the recording in Hz.
         channels: Its channels.
         frames: Its samples.
@@ -248,19 +255,21 @@ def checked_frames(
         max_values: The most samples x channels that are accepted.
 
     Raises:
-        BadAudio: The recording or the item is beyond these bounds, or the item ends after it.
+        BadAudio: The recording or the stretch is beyond these bounds, or the stretch ends after it.
     """
     begin, stop = 0, frames
-    if item.stretch is not None:
-        check_header(item, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
-        begin, stop = frames_of(item, max(1, rate_hz), frames)
-    check_header(item, rate_hz, channels, stop - begin, max_seconds, max_values)
+    if stretch is not None:
+        check_header(rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
+        begin, stop = frames_of(stretch, max(1, rate_hz), frames)
+    check_header(rate_hz, channels, stop - begin, max_seconds, max_values)
     return begin, stop - begin
 
 
 @contextmanager
 def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
-    """Open an AAC file; give its container and its stream. What fails in the block is a BadAudio.
+    """Open an AAC file; give its container and its stream.
+
+    What fails in the block is a BadAudio that names the file.
 
     Raises:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
@@ -276,6 +285,8 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
             yield container, container.streams.audio[0]
+    except BadAudio as error:
+        raise type(error)(f"{item.name}: {error}") from None
     except (av.FFmpegError, OSError, IndexError) as error:
         raise BadAudio(
             f"{item.name}: unreadable, {error}; AAC in {', '.join(AV_SOUNDS)} is read through PyAV"
@@ -293,7 +304,7 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
         import av
 
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-        check_header(item, rate_hz, channels, 0, *bounds)
+        check_header(rate_hz, channels, 0, *bounds)
         # Times may be beyond all numbers of samples.
         begin, stop = (
             round(min(time * rate_hz, _UNSTATED)) for time in item.stretch or (0.0, math.inf)
@@ -306,12 +317,12 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
                 frames += len(raw)
                 if len(inside):
                     yield inside, rate_hz, 0
-            check_header(item, rate_hz, channels, frames, *bounds)
+            check_header(rate_hz, channels, frames, *bounds)
             inner = max(0, min(frames, stop) - begin)
-            check_header(item, rate_hz, channels, inner, max_seconds, max_values)
+            check_header(rate_hz, channels, inner, max_seconds, max_values)
             if frames >= stop:
                 break
-        frames_of(item, rate_hz, frames)
+        frames_of(item.stretch, rate_hz, frames)
 
 
 def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz: int) -> None:
@@ -320,7 +331,7 @@ def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz
     Such a file is a download that was broken off.
 
     Args:
-        item: The item, for the message.
+        item: The item.
         file_format: The format as libsndfile names it.
         samples: How many samples were decoded.
         frames: How many samples the header states.
@@ -332,8 +343,8 @@ def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz
     """
     if samples < _WHOLE * frames and (file_format != "MP3" or _states_length(item)):
         raise CutShort(
-            f"{item.name}: the file is cut short, {samples / rate_hz:.1f} s of the "
-            f"{frames / rate_hz:.1f} s that its header states; fetch it again"
+            f"the file is cut short, {samples / rate_hz:.1f} s of the {frames / rate_hz:.1f} s "
+            "that its header states; fetch it again"
         )
 
 
@@ -354,12 +365,11 @@ def _states_length(item: Item) -> bool:
 
 
 def check_header(
-    item: Item, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
+    rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
 ) -> None:
     """Raise BadAudio for a header whose rate, duration or size is out of bounds.
 
     Args:
-        item: The item, for the message.
         rate_hz: The rate in Hz that the header states.
         channels: The number of channels that it states.
         frames: The number of samples that are to be read.
@@ -375,9 +385,9 @@ def check_header(
         or frames * channels > max_values
     ):
         raise BadAudio(
-            f"{item.name}: the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} "
-            f"channels at {rate_hz} Hz, or too large; at most {max_seconds:g} s and {max_values} "
-            f"values at {RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances, raise "
+            f"the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} channels at "
+            f"{rate_hz} Hz, or too large; at most {max_seconds:g} s and {max_values} values at "
+            f"{RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances, raise "
             "max_seconds or, if it is a file of its own and not AAC, embed it with "
             "--chunk-seconds 60"
         )

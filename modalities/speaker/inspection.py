@@ -41,27 +41,26 @@ def audio_header(item: Item) -> Header:
         kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
         if file.format == "FLAC" and frames and not _has_last(file, frames):
             raise decoding.CutShort(
-                f"{item.name}: the file is cut short, its last sample is not there; fetch it again"
+                "the file is cut short, its last sample is not there; fetch it again"
             )
-        is_wave = file.format in ("WAV", "WAVEX")
-    if is_wave:
-        with item.open() as bare:
-            share = _share_of_wave(bare)
-        if share < 1:
-            decoding.check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
-    return _checked(item, kind, rate_hz, channels, frames)
+        if file.format in ("WAV", "WAVEX"):
+            with item.open() as bare:
+                share = _share_of_wave(bare)
+            if share < 1:
+                decoding.check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
+        return _checked(item, kind, rate_hz, channels, frames)
 
 
 def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
     """The header of a recording of this length, or of the stretch of it that an item is."""
     _, inside = decoding.checked_frames(
-        item, rate_hz, channels, frames, decoding.MAX_SECONDS, decoding.MAX_VALUES
+        item.stretch, rate_hz, channels, frames, decoding.MAX_SECONDS, decoding.MAX_VALUES
     )
     seconds = inside / rate_hz
     if seconds < MIN_SECONDS:
         raise decoding.BadAudio(
-            f"{item.name}: the audio is too short, {seconds:.3f} s; at least {MIN_SECONDS} s are "
-            "needed; remove it"
+            f"the audio is too short, {seconds:.3f} s; at least {MIN_SECONDS} s are needed; "
+            "remove it"
         )
     return Header(kind, size_of(item), seconds, rate_hz, channels)
 
@@ -101,7 +100,7 @@ def _av_header(item: Item) -> Header:
     with decoding.opened_av(item) as (container, stream):
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
         frames = round((container.duration or 0) / _AV_SECOND * rate_hz)
-    return _checked(item, "AAC", rate_hz, channels, frames)
+        return _checked(item, "AAC", rate_hz, channels, frames)
 
 
 def audio_content(item: Item, header: Header) -> Content:

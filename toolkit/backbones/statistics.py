@@ -47,7 +47,11 @@ def order_statistics(features: Tensor, mask: Tensor) -> Tensor:
     member = (group[..., None] == torch.arange(_BINS, device=x.device)) & mask[..., None]
     weight = member.to(x.dtype) / member.sum(dim=1, keepdim=True).clamp(min=1)
     means = torch.einsum("btk,btf->bkf", weight, x)
-    ordered = _sort_frames(x.masked_fill(~mask[..., None], torch.inf))
+    ordered = x.masked_fill(~mask[..., None], torch.inf)
+    if x.device.type != "cpu" or ordered.requires_grad:
+        ordered = ordered.sort(dim=1).values
+    else:  # numpy is 12 times as fast as torch (measured: 128 x 163 x 80, one core)
+        ordered.numpy().sort(axis=1)  # in place
     shares = torch.tensor(_QUANTILES, device=x.device, dtype=torch.float64)
     place = shares[None] * (valid[:, None] - 1)
     below = place.floor().long()
@@ -112,18 +116,6 @@ def _deviation(x: Tensor, mask: Tensor) -> Tensor:
     """The standard deviation of (B, T, F) over the valid frames, (B, F)."""
     squares = ((x - _mean(x, mask)[:, None]) * mask[..., None]).square().sum(dim=1)
     return (squares / mask.sum(dim=1).clamp(min=1)[:, None] + 1e-10).sqrt()
-
-
-def _sort_frames(x: Tensor) -> Tensor:
-    """Sort (B, T, F) along T.
-
-    On a CPU, where no gradient is asked for, numpy sorts: it is 12 times as fast as torch
-    (measured: 128 x 163 x 80, one core).
-    """
-    if x.device.type != "cpu" or x.requires_grad:
-        return x.sort(dim=1).values
-    x.numpy().sort(axis=1)  # in place: x is ours, fresh from masked_fill
-    return x
 
 
 def discriminant_directions(x: Tensor, y: Tensor, *, num_directions: int) -> tuple[Tensor, Tensor]:
