@@ -56,7 +56,7 @@ from torch.nn.functional import normalize
 from likeness.data import Item
 from likeness.losses import MarginLoss
 from likeness.recipe import Recipe, fit, one_sentence
-from likeness.toolkit.data.batch import collate
+from likeness.toolkit.data.batch import View, collate_views
 from likeness.toolkit.losses.mining import Triplets
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.loading import move_to_device
@@ -104,7 +104,7 @@ def trained(name: str, recipe: Recipe, step: Step, options: argparse.Namespace) 
     """Train the recipe "plain" or "system" and measure it; return a line that says so."""
     out = options.out / name
     fit(recipe, data=options.data, out=out, resume=options.resume, step=step)
-    recall = metrics_of(recipe, run_test(recipe, out, options.data), only="recall@1")
+    recall = metrics_of(recipe.metrics, run_test(recipe, out, options.data), only="recall@1")
     return f"{name:7} recall@1 {recall['recall@1']:.4f}  {out}"
 
 
@@ -156,8 +156,11 @@ def embedded(run: Run, items: Sequence[Item], recipe: Recipe) -> Tensor:
     run.embedder.eval()
     rows = []
     for start in range(0, len(items), 256):
-        read = [np.asarray(recipe.read(item)) for item in items[start : start + 256]]
-        batch = move_to_device(collate(read), run.device, recipe.compute)
+        part = items[start : start + 256]
+        views = [View(np.asarray(recipe.read(item)), -1, row) for row, item in enumerate(part)]
+        batch, _ = collate_views(views)
+        assert batch is not None
+        batch = move_to_device(batch, run.device, recipe.compute)
         rows.append(run.embedder.encode(batch.inputs, batch.lengths).float())
     run.embedder.train()
     return torch.cat(rows)

@@ -62,16 +62,16 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             f"{path}: its description cannot be built: {reason[:400]}; {remedy}"
         ) from error
     put(embedder, checkpoint.embedder_tensors(tensors), str(path), remedy)
+    recipe, similarity = description.get("recipe"), str(description.get("similarity"))
+    loss = recipe.get("loss") if isinstance(recipe, dict) else None
     return Loaded(
         embedder.eval(),
         cast(Read, reading),
         modality,
-        str(description.get("similarity")),
+        similarity,
         digest,
         step,
-        norm_is_quality=checkpoint.norm_is_quality(
-            description.get("recipe"), description.get("similarity")
-        ),
+        norm_is_quality=checkpoint.norm_is_quality(loss, similarity),
         parts=described,
     )
 

@@ -195,7 +195,7 @@ def check_training(
     seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
     lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]
     if recipe.measure is not None:
-        lines += [f"{len(planned.held_out()):,} items are measured"]
+        lines += [f"{len(planned.held_out):,} items are measured"]
     steps = recipe.schedule.steps
     lines += [
         f"memory: {_peak_memory()}",

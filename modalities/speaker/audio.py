@@ -106,7 +106,8 @@ def mono_blocks(
     speed, length = decoding.speed_of(item.id), 0.0
     to_rate: soxr.ResampleStream | None = None
     for raw, file_hz, frames in decoding.decode(item, max_seconds, max_values):
-        block = decoding.mix(raw)
+        mixed = raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32)
+        block: decoding.Wave = np.ascontiguousarray(mixed)
         peak = np.abs(block).max(initial=0)
         if not peak <= decoding.MAX_LEVEL:  # NaN is not either
             raise decoding.BadAudio(

@@ -65,12 +65,6 @@ class CutShort(BadAudio):
     """A file ends long before its header says."""
 
 
-def mix(raw: Wave) -> Wave:
-    """Average the channels of a wave: (samples, channels) -> (samples,)."""
-    mixed: Wave = raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32)
-    return np.ascontiguousarray(mixed)
-
-
 def speed_of(id: str) -> float:
     """Return the speed that an id states by its ending "#speed=...", or 1 without such an ending.
 

@@ -116,36 +116,21 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
         return View(value, self.labels.item(draw.item), draw.item)
 
 
-def collate(inputs: Sequence[reading.Array], labels: Sequence[int] | None = None) -> Batch:
-    """Stacks inputs into a batch; shorter ones are padded with zeros on the last axis.
-
-    Args:
-        inputs: B arrays of shape (..., S_i), equal but for the last axis. Where all are of uint8,
-            so is the batch: a quarter of the bytes for the device, which turns them into float32.
-        labels: B class numbers; -1 for each if left out.
-
-    Returns:
-        The batch, with relative lengths where inputs are padded.
-
-    Example:
-        >>> batch = collate([np.ones(4, np.float32), np.ones(2, np.float32)])
-        >>> batch.inputs.tolist(), batch.lengths.tolist()
-        ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
-    """
-    stacked, sizes = reading.pad(inputs)
-    lengths = None if sizes is None else torch.from_numpy(sizes)
-    classes = torch.as_tensor([-1] * len(inputs) if labels is None else labels, dtype=torch.int64)
-    return Batch(torch.from_numpy(stacked), classes, lengths)
-
-
 def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, list[reading.Bad]]:
-    """Separates views into a Batch of the readable ones (None if there are none) and the others."""
+    """Separates views into a Batch of the readable ones (None if there are none) and the others.
+
+    Shorter inputs are padded with zeros on the last axis. Where all are of uint8, so is the batch:
+    a quarter of the bytes for the device, which turns them into float32.
+    """
     bad = [view for view in views if isinstance(view, reading.Bad)]
     good = [view for view in views if not isinstance(view, reading.Bad)]
     if not good:
         return None, bad
     inputs, labels, places = zip(*good, strict=True)
-    return collate(inputs, labels)._replace(places=torch.tensor(places)), bad
+    stacked, sizes = reading.pad(inputs)
+    lengths = None if sizes is None else torch.from_numpy(sizes)
+    of_rows = torch.tensor(labels), lengths, torch.tensor(places)
+    return Batch(torch.from_numpy(stacked), *of_rows), bad
 
 
 def make_room_for_sockets() -> None:

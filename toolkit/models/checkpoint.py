@@ -119,15 +119,14 @@ def embedder_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return adapter.merge_adapters(own)
 
 
-def norm_is_quality(recipe: Any, similarity: object) -> bool:
-    """Say whether a described recipe names a loss that makes the norm a measure of quality.
+def norm_is_quality(loss: Any, similarity: object) -> bool:
+    """Say whether a described loss makes the norm a measure of quality.
 
     The norm is part of SimPLE's inner product; it is the concentration of vMF, SCF and the
     probabilistic proxy losses; MagFace and AdaFace set their margins by it. Losses that normalise
     the embedding give the norm no meaning. Nor does SimPLE on cosines: its similarity has to be one
     of SimPLE's too.
     """
-    loss = recipe.get("loss") if isinstance(recipe, dict) else None
     parts = [value for value in values_in(loss) if isinstance(value, dict)]
     names = {str(part.get("call")).rpartition(".")[2] for part in parts}
     if not str(similarity).startswith("simple:"):

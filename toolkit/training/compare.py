@@ -125,7 +125,7 @@ def listed(recipe: Recipe, data: Path) -> Listed:
     planned = plan(recipe, data)
     made = planned.recipe, planned.description
     if planned.trials is None:
-        return Listed(*made, digest([planned.fingerprint, fingerprint(planned.held_out())]))
+        return Listed(*made, digest([planned.fingerprint, fingerprint(planned.held_out)]))
     items, trials = planned.trials
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
     return Listed(*made, digest([planned.fingerprint, subjects.trial_list]), trials, subjects)

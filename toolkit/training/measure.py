@@ -124,7 +124,7 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
         stated["similarity"],
         digest,
         int(stated["step"]),
-        norm_is_quality=checkpoint.norm_is_quality(stated["recipe"], stated["similarity"]),
+        norm_is_quality=checkpoint.norm_is_quality(stated["recipe"]["loss"], stated["similarity"]),
     )
 
 
@@ -171,29 +171,25 @@ def settings_of(measure: Measure | None) -> list[Settings]:
     return [measure] if validation is None else [validation, measure]
 
 
-def items_of(settings: Settings, data: Data) -> dict[str, Items]:
-    """The items that a classification or retrieval takes, by the field that lists them: "items",
-    and "calibrate_on" where it is given. Errors are the listing's.
-    """
-    listed = {"items": Items.of(list_by(settings.items, data))}
-    if isinstance(settings, Classification) and settings.calibrate_on is not None:
-        listed["calibrate_on"] = Items.of(list_by(settings.calibrate_on, data))
-    return listed
+def items_of(settings: Settings, data: Data, classes: Sequence[str]) -> list[Items]:
+    """The items that a classification or retrieval takes, those to calibrate on included.
 
-
-def check_items(settings: Settings, data: Data, classes: Sequence[str]) -> None:
-    """Refuse before training on `classes` what a classification or retrieval would refuse after
-    hours of it: missing or damaged split files, and labels.
+    Before training on `classes` it refuses what would be refused after hours of it: missing or
+    damaged split files, and labels.
 
     Raises:
         LikenessError: One of these.
     """
-    for items in items_of(settings, data).values():
+    listed = [Items.of(list_by(settings.items, data))]
+    if isinstance(settings, Classification) and settings.calibrate_on is not None:
+        listed.append(Items.of(list_by(settings.calibrate_on, data)))
+    for items in listed:
         check_unique(items, "test items")
         if isinstance(settings, Classification):
             _numbers(items, classes)
         elif settings.disjoint:
             refuse_trained(label_numbers(items)[0], classes)
+    return listed
 
 
 def refuse_trained(labels: Iterable[str], classes: Iterable[str]) -> None:

@@ -60,6 +60,8 @@ class Plan:
         views: The training views of the items.
         trials: The trials that the model is measured on; None for a recipe that measures items, or
             nothing.
+        held_out: The items that the model is measured on: those of its trials, or of its measure
+            and validation.
         description: The recipe as JSON values.
         fingerprint: A digest of the items' ids and labels; a run only goes on with the same ones.
     """
@@ -72,17 +74,9 @@ class Plan:
     shards: Index | None
     views: Views
     trials: tuple[Sequence[Item], Trials] | None
+    held_out: Items
     description: dict[str, Any]
     fingerprint: str
-
-    def held_out(self) -> Items:
-        """The items that the model is measured on: those of its trials, or of its measure and
-        validation.
-        """
-        listed = [] if self.trials is None else [self.trials[0]]
-        for settings in measure.settings_of(self.recipe.measure):
-            listed += measure.items_of(settings, self.data).values()
-        return Items.of(chain.from_iterable(listed))
 
 
 def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> Plan:
@@ -116,8 +110,10 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
         with step("listing the trials"):
             trials = list_by(recipe.measure.trials, data)
         _check_trials(trials, classes)
+    held_out = [] if trials is None else [trials[0]]
     for settings in measure.settings_of(recipe.measure):
-        measure.check_items(settings, data, classes)
+        held_out += measure.items_of(settings, data, classes)
+    measured = Items.of(chain.from_iterable(held_out))
     reading_for(recipe.read)
     views = Views(
         items,
@@ -137,7 +133,8 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
         items=summed,
         recipe=json.dumps(description, sort_keys=True),
     )
-    return Plan(recipe, data, items, classes, labels, shards, views, trials, description, summed)
+    sets = items, classes, labels, shards, views, trials, measured
+    return Plan(recipe, data, *sets, description, summed)
 
 
 def _check_rows(size: int, compute: Compute, parallel: Parallel) -> None:

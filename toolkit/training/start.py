@@ -96,7 +96,7 @@ def start(
             initial = distributed.run_on_all(lambda: read_initial(recipe.init))
         taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
-        check_held_out(planned.held_out(), recipe.read, workers=recipe.compute.workers)
+        check_held_out(planned.held_out, recipe.read, workers=recipe.compute.workers)
     distributed.run_on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(

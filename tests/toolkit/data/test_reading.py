@@ -17,7 +17,7 @@ from likeness.modalities.face import images as face_images
 from likeness.modalities.image import images, transforms
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker import augment as speaker_augment
-from likeness.toolkit.data.batch import Draw, Views, collate
+from likeness.toolkit.data.batch import Draw, View, Views, collate_views
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array, Bad, Unreadable, reading_for
@@ -60,10 +60,12 @@ def test_what_a_recipe_states_stays() -> None:
 
 
 def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> None:
-    mixed = collate([LEVELS[0], LEVELS[1].astype(np.float32) + 0.5]).inputs
+    first = View(LEVELS[0], 0, 0)
+    batch, _ = collate_views([first, View(LEVELS[1].astype(np.float32) + 0.5, 1, 1)])
+    mixed = batch.inputs
     assert mixed.dtype == torch.float32
     np.testing.assert_array_equal(mixed[1], LEVELS[1] + 0.5)
-    padded = collate([LEVELS[0], LEVELS[1][..., :5]])
+    padded, _ = collate_views([first, View(LEVELS[1][..., :5], 1, 1)])
     assert padded.inputs.dtype == torch.uint8
     assert not padded.inputs[1, ..., 5:].any()
     assert padded.lengths.tolist() == [1.0, 0.625]

@@ -273,8 +273,8 @@ def test_what_cannot_be_measured_is_refused(
     model = measure.load_model(out, recipe)
     trained_on = Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
     with pytest.raises(ValueError, match="'4' is both trained and tested"):
-        measure.check_items(trained_on, NOWHERE, model.classes)
-    measure.check_items(replace(trained_on, disjoint=False), NOWHERE, model.classes)
+        measure.items_of(trained_on, NOWHERE, model.classes)
+    measure.items_of(replace(trained_on, disjoint=False), NOWHERE, model.classes)
     with pytest.raises(ValueError, match="'euclidean'"):
         retrieval(
             model._replace(loss=VMF(8, 6)),
@@ -283,7 +283,7 @@ def test_what_cannot_be_measured_is_refused(
         )
     unknown = Classification(items=partial(some, labels={"4": 2, "7": 3}))
     with pytest.raises(ValueError, match="'7'"):
-        measure.check_items(unknown, NOWHERE, model.classes)
+        measure.items_of(unknown, NOWHERE, model.classes)
     with pytest.raises(ValueError, match="Triplet has no class vectors"):
         classification(
             model._replace(loss=Triplet(8, 6)),

@@ -199,7 +199,7 @@ def test_a_plan_lists_what_is_trained_on_and_measured(voices: Path) -> None:
         item.label for item in planned.items
     ]
     assert planned.shards is None
-    assert len(planned.held_out()) == 8
+    assert len(planned.held_out) == 8
     assert plan(made, voices).fingerprint == planned.fingerprint
     fewer = plan(made, voices, items=planned.items[:-1])
     assert fewer.fingerprint != planned.fingerprint
