@@ -10,11 +10,11 @@ import pytest
 
 # From the command and from Python: at most so many functions, in so many files.
 BOUNDS = {
-    "a wav path of `verify`": ((22, 12), (15, 7)),
-    "a trial list of `score`": ((23, 10), (15, 6)),
-    "`--far` of `evaluate`": ((38, 11), (20, 7)),
-    "a batch to its loss": ((58, 24), (58, 24)),
-    "an override of `train`": ((57, 25), (43, 20)),
+    "a wav path of `verify`": ((17, 10), (13, 7)),
+    "a trial list of `score`": ((20, 10), (14, 6)),
+    "`--far` of `evaluate`": ((29, 11), (19, 7)),
+    "a batch to its loss": ((53, 24), (53, 24)),
+    "an override of `train`": ((47, 25), (35, 18)),
 }
 
 
