@@ -56,7 +56,7 @@ def verify(
     if "--far" not in verified_by:
         loaded_by.refuse_idle("without --far", "--thresholds")
     Rule(verified_by["--threshold"], verified_by["--far"])  # refuses what contradicts itself
-    name = loaded_by["--model"] or model_for(files)
+    name = loaded_by["--model"] if "--model" in loaded_by else model_for(files)
     model = loaded_by(model=name)
     if "--model" not in loaded_by:
         say(about(name), error=True)
