@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 import typing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -38,8 +39,20 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+class _Context(typer.Context):
+    """What a command is called with; its help leaves room for texts on a narrow terminal."""
+
+    def make_formatter(self) -> Any:
+        formatter: Any = super().make_formatter()
+        column = min(30, max(formatter.width // 3, 1))
+        formatter.write_dl = partial(formatter.write_dl, col_max=column)
+        return formatter
+
+
 class _Lazy(typer.core.TyperGroup):
     """The command line, which imports a command when it is typed, and lists all by their use."""
+
+    context_class = _Context
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -119,6 +132,7 @@ def _complete(command: Any) -> None:
     """Complete what typer makes of a command, and of those below it."""
     # Without a text of its own, a command's help would be cut to the width of the terminal.
     command.short_help = _first_sentence(command.help or "")
+    command.context_class = _Context
     for parameter in command.params:
         parameter.metavar = parameter.metavar or _metavar(parameter)
         if parameter.param_type_name == "argument":

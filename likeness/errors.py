@@ -50,7 +50,7 @@ def one_sentence(program: str) -> Iterator[None]:
         say(f"{program}: stopped by Ctrl-C", error=True)
         sys.exit(130)
     except (LikenessError, Unreachable, OSError, MemoryError, ModuleNotFoundError) as error:
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+        if isinstance(error, BrokenPipeError) and _reader_is_gone(error.filename):
             sys.exit(0)
         if not (sentence := explain(error)):
             raise
@@ -99,9 +99,9 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def _reader_is_gone() -> bool:
-    """Whether the broken pipe is our own output; its streams are then silenced."""
-    gone = False
+def _reader_is_gone(path: str | None) -> bool:
+    """Whether the broken pipe is our own output, by that path or not; it is then silenced."""
+    gone = path is not None and os.path.samestat(os.stat(path), os.fstat(1))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

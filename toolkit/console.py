@@ -73,11 +73,10 @@ def say(text: str, *, error: bool = False) -> None:
         stream.flush()
     except BrokenPipeError:
         silence(stream)
-    except OSError:
-        # a full disk: without this Python's flush at the end would fail again, with a text of its
-        # own
+    except OSError as full:
+        # Without this Python's flush at the end would fail again, with a text of its own.
         silence(stream)
-        raise
+        raise OSError(full.errno, full.strerror, stream.name) from None
 
 
 def warn(sentence: str) -> None:
@@ -105,11 +104,13 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def help_columns() -> int | None:
-    """The width that help and usage are laid out to: None, the terminal's, or without a terminal so
-    many columns that nothing is wrapped or cut.
+def help_columns() -> int:
+    """The width that help and usage are laid out to: at most the terminal's, and at most 80.
+
+    Without a terminal it is so wide that nothing is wrapped or cut.
     """
-    return None if is_terminal(sys.stdout) and is_terminal(sys.stderr) else _UNLIMITED
+    is_read_here = is_terminal(sys.stdout) and is_terminal(sys.stderr)
+    return min(shutil.get_terminal_size().columns, 80) - 2 if is_read_here else _UNLIMITED
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:

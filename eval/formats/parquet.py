@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.files import refuse_device, size_limit
+from likeness.eval.formats.files import MAX_LINE, refuse_device, size_limit
 from likeness.eval.types import Floats, Ints, quoted
 
 _ROW_BYTES = 17  # of a trial with a label and a score
@@ -172,6 +172,11 @@ def _read_column(path: Path, file: Any, name: str) -> Column | Floats:
             f"{path}: its column {quoted(name)} holds {kind}; texts or numbers are needed"
         )
     texts = [key if isinstance(key, str) else text_of(key) for key in keys]
+    if (longest := max(map(len, texts), default=0)) > MAX_LINE:
+        raise LikenessError(
+            f"{path}: its column {quoted(name)} has a text of {longest} characters; at most "
+            f"{MAX_LINE} are read"
+        )
     codes = numbers(array.indices.cast("int32"), missing=len(texts))
     return Column([*texts, ""] if array.null_count else texts, codes)
 

@@ -50,7 +50,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
     Raises:
         LikenessError: `path` is a folder. Its folder does not exist.
-        OSError: The disk is full; `path` is then as it was.
+        OSError: The disk is full; `path` is then as it was. Whoever reads a pipe has gone.
 
     Example:
         >>> with atomic_path("/dev/null") as temporary:
@@ -62,7 +62,11 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         if target.is_dir():
             raise LikenessError(f"{target} is a folder; name a file in it")
-        yield target
+        try:
+            with full_disk(target):
+                yield target
+        except BrokenPipeError as error:  # which does not name the file by itself
+            raise BrokenPipeError(error.errno, error.strerror, str(target)) from None
         return
     path = Path(os.path.realpath(target))
     with staging_path(path) as temporary:

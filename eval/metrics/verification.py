@@ -34,7 +34,7 @@ AnyFloats = NDArray[np.floating[Any]]
 EerMethod = Literal["interpolated", "convex_hull", "nearest"]
 TarRule = Literal["strict", "nearest", "interpolated"]
 
-_MIN_LABELS = 8  # fewer whole numbers that are 0 and 1 are no sign of labels
+_MIN_LABELS = 8  # fewer integers of two values are no sign of labels
 _COARSE_BITS = 13  # min_dcf first looks at 4,096 to 8,191 thresholds,
 _FINER_BITS = 4  # then at 16 in each stretch that may hold a better one
 
@@ -129,8 +129,8 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
 
 def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
     """Both classes by their names, none of them empty. Labels in place of scores are refused: a
-    boolean array, or one of eight or more values that are 0 and 1 while the other array has as
-    many others.
+    boolean array, or one of eight or more integers of at most two values, such as -1 and 1, while
+    the other array has as many others.
     """
     sides = {"target": np.asarray(target), "nontarget": np.asarray(nontarget)}
     wrong = [name for name, values in sides.items() if values.dtype == np.bool_]
@@ -139,13 +139,13 @@ def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
         binary = [
             name
             for name, values in sides.items()
-            if values.dtype.kind in "iu" and np.isin(values, (0, 1)).all()
+            if values.dtype.kind in "iu" and len(np.unique(values)) <= 2
         ]
         wrong += binary if len(binary) == 1 else []
     if wrong:
         raise LikenessError(
             f"{wrong[0]}: these are labels and not scores; call metric(scores[labels == 1], "
-            "scores[labels == 0]), with floats where these 0 and 1 are scores"
+            "scores[labels == 0]), with floats where these integers are scores"
         )
     return {name: _as_floats(name, values) for name, values in sides.items()}
 
@@ -163,7 +163,7 @@ def sort_scores(target: ArrayLike, nontarget: ArrayLike) -> Sorted:
     Raises:
         LikenessError: A class is empty, a shape is wrong, or scores are NaN or infinite; the error
             says which array, how many and where. Or an array holds labels: booleans, or eight or
-            more integers that are 0 and 1, where the other array has as many other numbers.
+            more integers of at most two values, where the other array has as many other numbers.
     """
     sides = _classes(target, nontarget)
     # mixed types compare exactly in the wider one, and are then widened once only

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from likeness.checking.check import Checked, Finding
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.writing import write_rows
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media, media_of_items
@@ -20,6 +20,7 @@ from likeness.eval.results import aligned
 
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group
 _SHOWN_ON_PAGE = 12, 4
+_LONGEST = 300  # characters of an item's name and of what is known of it
 _MOST_KINDS = 6  # formats, rates and sizes that a line lists
 _SHARES = (0, 5, 25, 50, 75, 95, 100)
 
@@ -64,15 +65,18 @@ def _examples(finding: Finding) -> list[str]:
     """The first groups of a finding, a line for each."""
     lines = []
     for group in finding.groups[:_SHOWN]:
-        names = [
-            f"{name} ({finding.details[name]})" if name in finding.details else name
-            for name in group[:_SHOWN]
-        ]
+        names = [_member(finding, name) for name in group[:_SHOWN]]
         more = f", and {len(group) - _SHOWN:,} more" if len(group) > _SHOWN else ""
         lines.append(f"   - {' = '.join(names)}{more}")
     if len(finding.groups) > _SHOWN:
         lines.append(f"   - ... and {len(finding.groups) - _SHOWN:,} more")
     return lines
+
+
+def _member(finding: Finding, name: str) -> str:
+    """An item or a label with what is known of it, cut where it would fill the screen."""
+    detail = finding.details.get(name)
+    return shorten(name) + (f" ({shorten(detail, _LONGEST)})" if detail else "")
 
 
 @step("drawing the page")
@@ -107,7 +111,11 @@ def _section(finding: Finding, media: Media) -> Markup:
     rows = [
         [
             [
-                (name, finding.details.get(name, ""), media.show(name) if shown else "")
+                (
+                    shorten(name, _LONGEST),
+                    shorten(finding.details.get(name, ""), _LONGEST),
+                    media.show(name) if shown else "",
+                )
                 for name in group[:together]
             ],
             max(0, len(group) - together),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ import typer
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
+from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
 from likeness.eval.formats.writing import check_written
 from likeness.toolkit.console import Interrupted, say
 
@@ -46,19 +47,23 @@ Media = Annotated[
 
 
 def check_outputs(options: Mapping[str, Any], force: bool) -> None:
-    """Refuse an output that would replace one of the inputs, or any file without --force.
+    """Refuse an output that would replace an input or another output, or any file without --force.
 
     Args:
         options: What was typed, by the names of the options.
         force: Whether files are replaced.
     """
+    outputs = [options[name] for name in (*OUTPUTS, "save_to") if options.get(name) is not None]
+    places = [Path(out).resolve() for out in outputs if isinstance(out, str | Path)]
+    if twice := [place for place in places if places.count(place) > 1]:
+        raise LikenessError(f"two outputs are {twice[0]}; name another file for one of them")
     for name in sorted(OUTPUTS & options.keys()):
         out = options[name]
         if not isinstance(out, Path):
             continue
         if not out.name:
             raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
-        inputs = files_in(*(value for other, value in options.items() if other != name))
+        inputs = _inputs([value for other, value in options.items() if other != name])
         for path in filter(Path.is_file, _written(out)):
             if any(map(path.samefile, inputs)):
                 raise LikenessError(
@@ -67,6 +72,19 @@ def check_outputs(options: Mapping[str, Any], force: bool) -> None:
                 )
             if not force:
                 raise LikenessError(f"{path} exists; --force replaces it, or name another place")
+
+
+def _inputs(values: Sequence[Any]) -> list[Path]:
+    """The files that are read: those that were named, and what runs that were named keep."""
+    flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    runs = [Path(value) for value in flat if isinstance(value, str | Path)]
+    of_runs = [
+        path
+        for run in runs
+        if (run / LAST).is_file()
+        for path in (run / BEST, run / LAST, *vars(HeldOutFiles(run)).values())
+    ]
+    return [*files_in(*flat), *filter(Path.is_file, of_runs)]
 
 
 def _written(out: Path) -> list[Path]:

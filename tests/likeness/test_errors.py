@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import runpy
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -54,6 +55,30 @@ def test_what_is_wrong_for_the_user_is_one_sentence(
     with pytest.raises(SystemExit), one_sentence("likeness"):
         raise error
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_output_is_named_and_a_reader_that_has_gone_ends_the_command(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "likeness", "recipes"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("likeness: <stdout>: ")
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    ids = tuple(map(str, range(200)))
+    embeddings.write_embeddings(tmp_path / "e.npz", embeddings.Embeddings(ids, rows))
+    pairs = [f"{a} {b} {a % 2}\n" for a in range(200) for b in range(a)]
+    (tmp_path / "trials.txt").write_text("".join(pairs))
+    line[3:] = ["score", "--trials", "trials.txt", "--embeddings", "e.npz", "--out", "/dev/stdout"]
+    with subprocess.Popen(
+        line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("1 0 ")
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
 
 
 def test_sentences_name_the_file_and_what_to_install() -> None:

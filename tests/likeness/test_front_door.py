@@ -28,6 +28,7 @@ from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.models.inputs import items_of
+from likeness.toolkit import console
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace
@@ -296,6 +297,17 @@ def test_help_and_version(
     groups = re.findall(r"^(\w+):$", shown.partition("likeness 0")[0], re.MULTILINE)
     assert groups == ["Options", "Start", "Data", "Train", "Measure", "Use"]
     assert "..." not in shown.split("Start:")[1].split("likeness 0")[0]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 200])
+def test_help_fits_a_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for arguments in ([], ["score"], ["gallery", "search"]):
+        assert run_command(*arguments, "-h") == 0
+    assert 30 < max(map(len, capsys.readouterr().out.splitlines())) <= min(columns, 80)
 
 
 def test_help_of_a_recipe_lists_its_fields() -> None:

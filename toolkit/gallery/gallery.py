@@ -16,7 +16,8 @@ The place of a gallery names its store:
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -152,8 +153,8 @@ class Gallery:
             _refuse_unknown(leaving, self._store.known(leaving))
             if not leaving:
                 return
-            media.erase(self.folder, leaving)
-            self._store.remove(leaving)
+            with self._without_media(leaving):
+                self._store.remove(leaving)
         self._store.erase()
 
     def search(
@@ -229,7 +230,6 @@ class Gallery:
             known = store.known(distinct)
             if replace:
                 _refuse_unknown(distinct, known)
-                media.erase(self.folder, distinct)
             pooled, rows = names, embeddings.matrix
             if known and not replace:
                 before = store.enrolments([name for name in distinct if name in known])
@@ -241,7 +241,18 @@ class Gallery:
                     "the norm of an embedding is too large for float32; scale the embeddings down"
                 )
             made = Enrolments(names, list(map(nfc, embeddings.ids)), embeddings.matrix)
-            store.write(made, templates, replace=replace)
+            with self._without_media(distinct if replace else ()):
+                store.write(made, templates, replace=replace)
+
+    @contextmanager
+    def _without_media(self, subjects: Sequence[str]) -> Iterator[None]:
+        """Erases the media of subjects before a change, and says so if the change fails."""
+        has_media = bool(subjects) and media.erase(self.folder, subjects)
+        try:
+            yield
+        except OSError as error:
+            lost = "; their pictures and sounds are erased already" if has_media else ""
+            raise OSError(f"{error}{lost}") from error
 
     def _best(
         self, probes: Floats32, found: Candidates, k: int, threshold: float | None

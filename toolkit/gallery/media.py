@@ -97,16 +97,20 @@ def kept(gallery: Path | None, subject: str, embeddings: Floats32) -> list[Mediu
     return [kept.get(_digest(row)) for row in embeddings]
 
 
-def erase(gallery: Path | None, subjects: Iterable[str]) -> None:
+def erase(gallery: Path | None, subjects: Iterable[str]) -> bool:
     """Erase what is kept of subjects, also where nothing is.
 
     What was in the files is overwritten with zeros before they are removed. Disks that write
     elsewhere what is overwritten (SSDs, snapshots) may still hold it.
+
+    Returns:
+        Whether anything was there.
     """
     if gallery is None or not (gallery / FOLDER).is_dir():
-        return
-    for subject in subjects:
-        folder = _folder_of(gallery, subject)
+        return False
+    folders = [_folder_of(gallery, subject) for subject in subjects]
+    found = any(map(os.path.lexists, folders))
+    for folder in folders:
         if folder.is_symlink():  # what it leads to is not ours
             folder.unlink()
             continue
@@ -119,6 +123,7 @@ def erase(gallery: Path | None, subjects: Iterable[str]) -> None:
         if folder.is_dir():
             shutil.rmtree(folder)
     sync_names(gallery / FOLDER)
+    return found
 
 
 def _folder_of(gallery: Path, subject: str) -> Path:

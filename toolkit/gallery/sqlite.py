@@ -131,6 +131,9 @@ class SqliteStore:
             values = [json.dumps(list(subjects))]
         with self._lock, self._plain_errors():
             lines = self._db.execute(statement + " ORDER BY id", values).fetchall()
+            kinds = {tuple(map(type, line)) for line in lines} or {(str, str, bytes)}
+            if kinds != {(str, str, bytes)} or len({len(line[2]) for line in lines}) > 1:
+                raise sqlite3.DatabaseError("malformed enrolments")
         names, items, blobs = zip(*lines, strict=True) if lines else ((), (), ())
         dim = len(blobs[0]) // 4 if blobs else 0
         rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), dim)
@@ -260,7 +263,7 @@ class SqliteStore:
                 raise
 
     @contextmanager
-    def _plain_errors(self, left: str = "nothing was changed") -> Iterator[None]:
+    def _plain_errors(self, left: str = "no enrolment was changed") -> Iterator[None]:
         """Turns SQLite's errors into one sentence."""
         try:
             yield
@@ -271,6 +274,6 @@ class SqliteStore:
                     "stop it, or choose another folder"
                 ) from None
             remedy = "make room on the disk, or see that the file can be written to"
-            if re.search("malformed|not a database|no such table", str(error)):
+            if re.search("malformed|not a database|no such table|decode to UTF-8", str(error)):
                 remedy = "no gallery, or damaged: restore a copy, or delete it and enrol anew"
             raise OSError(f"{self.name}: {error}; {left}: {remedy}") from error

@@ -178,7 +178,7 @@ def checked(loss: type[Module]) -> type[Module]:
 
     Raises:
         LikenessError: By `__init__`, for settings that `unknown_settings` names. By `forward`: z is
-            not (B, dim) of floating point, y not (B,) int64, or a label is outside
+            not (B, dim) of floating point with B >= 1, y not (B,) int64, or a label is outside
             0..num_classes - 1; or z_key is a miner's tuple.
     """
     for name, wrap in _WRAPPERS.items():
@@ -220,11 +220,12 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
     """The checks of a batch. A loss states dim, and num_classes where labels index something."""
     name = type(loss).__name__
     dim, classes = getattr(loss, "dim", None), getattr(loss, "num_classes", None)
-    fits = z.ndim == 2 and dim in (None, z.shape[1]) and z.is_floating_point()
+    fits = z.ndim == 2 and len(z) > 0 and dim in (None, z.shape[1]) and z.is_floating_point()
     if not fits or y.shape != z.shape[:1] or y.dtype != torch.int64:
         raise LikenessError(
-            f"{name}: embeddings must be (B, {dim or 'D'}) of floating point, and labels (B,) of "
-            f"int64, but they are {tuple(z.shape)} {z.dtype} and {tuple(y.shape)} {y.dtype}"
+            f"{name}: embeddings must be (B, {dim or 'D'}) of floating point, B at least 1, and "
+            f"labels (B,) of int64, but they are {tuple(z.shape)} {z.dtype} and {tuple(y.shape)} "
+            f"{y.dtype}"
         )
     # Looking at labels that lie on a GPU would make every step wait for it.
     if classes is not None and y.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -61,6 +61,7 @@ def test_scores_of_others_may_be_narrow_and_ids_numbers(parquet):
         {"enrol": ["a"], "probe": ["x"], "label": ["maybe"]},
         {"enrol": np.array([], dtype=str), "probe": np.array([], dtype=str)},
         {"enrol": [b"a"], "probe": ["x"]},
+        {"enrol": ["a" * (files.MAX_LINE + 1)], "probe": ["x"]},
         {"enrol": ["a", "b"], "probe": ["x", "x"], "score": [None, 1.0]},
     ],
 )

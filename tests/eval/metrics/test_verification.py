@@ -234,6 +234,15 @@ def test_combined_metrics_are_the_single_ones_in_any_order_of_rows(scores, rando
     assert nearest.value == tar_at_far(*scores, 0.1, rule="nearest")
 
 
+@pytest.mark.parametrize("values", [(0, 1), (-1, 1), (1, 2), (5, 5)])
+@pytest.mark.parametrize("measure", [eer, sort_scores, cllr])
+def test_labels_in_place_of_scores_are_refused(measure, values):
+    scores, labels = np.linspace(-1, 1, 20), np.array(values * 10)
+    for classes in ((scores, labels), (labels, scores), (scores, labels == values[0])):
+        with pytest.raises(LikenessError, match="labels and not scores"):
+            measure(*classes)
+
+
 @pytest.mark.parametrize("case", ["c0", "c1", "c2", "c3"])
 def test_golden(case):
     golden = np.load(GOLDEN)

@@ -74,6 +74,20 @@ def test_an_input_beside_or_within_the_output_is_kept(
     assert given.read_bytes() == before
 
 
+def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    touch(run, "last.safetensors", "held-out/embeddings.npz")
+    (run / "held-out" / "scores.txt").write_text(SCORES)
+    for name in ("held-out/scores.txt", "last.safetensors"):
+        before = (run / name).read_bytes()
+        assert run_command("evaluate", run, "--json", run / name, "--force") == 2
+        assert (run / name).read_bytes() == before
+    scores = tmp_path / "scores.txt"
+    scores.write_text(SCORES)
+    words = ("evaluate", scores, "--json", tmp_path / "t.json", "--save-to", tmp_path / "t.json")
+    assert "two outputs" in refused(*words)
+
+
 @pytest.mark.parametrize(
     "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 0, -5]', '[1, {}, ".wav", 0, 1]']
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery.gallery import Gallery, open_gallery
+from likeness.toolkit.gallery.sqlite import FILE
 
 META = {"model": "m", "similarity": "cosine"}
 
@@ -57,6 +60,41 @@ def found(folder: Path, forms: list[bytes]) -> set[str]:
         if any(form in content for form in forms):
             there.add(path.name)
     return there
+
+
+@pytest.mark.parametrize("value", ["NULL", "7", "'text'", "x'00'"])
+def test_a_damaged_enrolment_is_named_as_such(people: Gallery, tmp_path: Path, value: str) -> None:
+    people.enrol(embedded(np.eye(3)), ["ann", "bob", "eve"])
+    people.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        database.execute("PRAGMA writable_schema=ON")
+        database.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, 'embedding BLOB NOT NULL', 'embedding')"
+        )
+        database.commit()
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        database.execute(f"UPDATE enrolment SET embedding = {value} WHERE subject = 'bob'")
+        database.commit()
+    with pytest.raises(OSError, match="damaged"):
+        open_gallery(str(tmp_path))
+
+
+def test_media_that_went_before_a_failure_are_told(
+    people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.eye(2, dtype=np.float32)
+    people.enrol(embedded(rows), ["ann", "bob"])
+    media.keep(tmp_path, "ann", rows[0], b"picture", ".jpg")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("the disk is full")
+
+    for change in ("remove", "write"):
+        monkeypatch.setattr(people._store, change, full)
+    with pytest.raises(OSError, match="are erased already"):
+        people.remove(["ann"])
+    with pytest.raises(OSError, match=r"full$"):  # nothing was kept of bob
+        people.update(embedded(rows[1:]), ["bob"])
 
 
 @pytest.mark.parametrize("people", ["folder", "postgresql"], indirect=True)

@@ -262,6 +262,10 @@ class TestContract:
                 with pytest.raises(ValueError, match=f"{make.__name__}: .*{name}={value}"):
                     make(5, 4, **{name: value})
 
+    def test_an_empty_batch_is_refused(self, make: Any) -> None:
+        with pytest.raises(ValueError, match="B at least 1"):
+            make(5, 4)(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+
     def test_row_order_and_batch_duplication_change_nothing(self, make: Any) -> None:
         z, y = batch()
         loss = make(5, 4).double()
