@@ -1,7 +1,7 @@
 """plan(): what a run needs, listed and checked before anything is built or written."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -26,6 +26,7 @@ from likeness.toolkit.data.batch import Draw, Views
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
+from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.shards import shard_numbers
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.parallel import distributed
@@ -74,6 +75,13 @@ class Plan:
     trials: tuple[Sequence[Item], Trials] | None
     description: dict[str, Any]
     fingerprint: str
+
+    def draws(self, start: int, stop: int) -> Iterator[list[Draw]]:
+        """The batches of the steps start to stop - 1."""
+        sampling, seed = self.recipe.sampling, self.recipe.seed
+        return draws_of(
+            self.labels, sampling, seed=seed, start=start, stop=stop, shards=self.shards
+        )
 
     def held_out(self) -> Items:
         """The items that the model is measured on: those of its trials, or of its measure and

@@ -13,10 +13,9 @@ from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.parallel import distributed, spread
-from likeness.toolkit.training._finite import Watch
+from likeness.toolkit.training._finite import TerminateOnNaN
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
@@ -157,20 +156,13 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         step: What makes the loss of a batch.
     """
     recipe, device = planned.recipe, run.device
-    order = draws(
-        planned.labels,
-        recipe.sampling,
-        seed=recipe.seed,
-        start=run.step,
-        stop=recipe.schedule.steps,
-        shards=planned.shards,
-    )
+    order = planned.draws(run.step, recipe.schedule.steps)
     loader = loader_of(planned.views, part_of(order), recipe.compute, device, seed=recipe.seed)
     least = least_rows(recipe.compute, recipe.parallel)
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
     with keeper.running():
-        if keeper.make_up():
+        if keeper.repeat_failed_evaluation():
             return
         run.embedder.train()
         for batch in keeper.batches(loader):
@@ -190,21 +182,23 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                     loss = step(run, batch, recipe)
                 assert not loss.ndim, "the loss is not one number"
                 assert loss.requires_grad, "the loss has no gradient"
-                _descend(run, loss, keeper.watch, rate, recipe.optim.grad_clip)
+                _descend(run, loss, keeper.nan_check, rate, recipe.optim.grad_clip)
             run.step += 1
-            if keeper.after_step(rate):
+            if keeper.log_evaluate_save(rate):
                 break
     keeper.report()
 
 
-def _descend(run: Run, loss: Tensor, watch: Watch, rate: float, grad_clip: float) -> None:
+def _descend(
+    run: Run, loss: Tensor, nan_check: TerminateOnNaN, rate: float, grad_clip: float
+) -> None:
     """Change the weights by the loss's gradients, once these were seen to be finite."""
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     spread.average_gradients(run.loss, run.layout)
     if grad_clip:
         run.scaler.unscale_(run.optimizer)
         spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
-    watch.add(run.step, rate, loss)
+    nan_check.add_step(run.step, rate, loss)
     run.scaler.step(run.optimizer)
     run.scaler.update()
 
