@@ -147,18 +147,18 @@ def better(
             sign = 1 if (case.higher_is_better if higher is None else higher) else -1
             for other in others.split(","):
                 made = compare(name, data, out, other, f"{winner},{other}")
-                wanted = metric or case.metric
+                compared_metric = metric or case.metric
                 cell = next(
                     each["difference"]
                     for each in made["cells"]
-                    if (each["variant"], each["metric"]) == (winner, wanted)
+                    if (each["variant"], each["metric"]) == (winner, compared_metric)
                 )
                 ends = [
                     pair and tuple(sorted(sign * end for end in pair))
                     for pair in (cell["interval"], cell["seed_interval"])
                 ]
                 value = sign * cell["value"]
-                yield Row(case.what, f"{winner}, {other}", wanted, value, ends[0], ends[1])
+                yield Row(case.what, f"{winner}, {other}", compared_metric, value, ends[0], ends[1])
 
     return rows
 
