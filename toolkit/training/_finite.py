@@ -28,9 +28,9 @@ class TerminateOnNaN:
 
     A loss alone would not do: of embeddings that are NaN, mined pairs make 0. The numbers of a CPU
     are looked at before the weights change. Those of a GPU wait for `every` steps and for
-    `check_all`, so that no step waits for them. Under float16, gradients may be infinite: GradScaler
-    leaves such steps out, and the run stops only when it has left out some 30 more than it could
-    make up for.
+    `check_all`, so that no step waits for them. Under float16, gradients may be infinite:
+    GradScaler leaves such steps out, and the run stops only when it has left out some 30 more than
+    it could make up for.
 
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
