@@ -298,9 +298,8 @@ def print_tables(data: Path, out: Path) -> None:
 
 def main() -> None:
     """Train what is missing, and write the page."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--only", default="", help="train on these data sets alone, with commas")
-    arguments = parser.parse_args()
+    only = ("only", "", "train on these data sets alone, with commas")
+    arguments = parser_of(__doc__, "data", "out", only).parse_args()
     data, out = arguments.data.resolve(), arguments.out.resolve()
     names = arguments.only.split(",") if arguments.only else list(CASES)
     if set(names) & set(HEADS):

@@ -97,9 +97,8 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> Non
     training = source.items(data, split="train", fold=fold, **speeds)
     with TemporaryDirectory() as folder:
         items = in_conditions(tested, Path(folder))
-        embeddings = embedded(
-            system, training, items, dataset, (data, out, out / "runs" / file.stem)
-        )
+        folders = (data, out, out / "runs" / file.stem)
+        embeddings = embedded(system, training, items, dataset, folders)
     similarity = "dot" if system == "voice" else "cosine"
     rows = {name: scored(trials, embeddings, name, similarity) for name in ("clean", *CONDITIONS)}
     file.parent.mkdir(parents=True, exist_ok=True)
