@@ -61,9 +61,9 @@ def parser_of(doc: str | None, *options: str | tuple[Any, ...]) -> argparse.Argu
         if isinstance(option, str):
             parser.add_argument(f"--{option}", type=Path, required=True, help=FOLDERS[option])
         else:
-            name, default, *said = option
+            name, default, *explained = option
             parser.add_argument(
-                f"--{name}", type=type(default), default=default, help="".join(said)
+                f"--{name}", type=type(default), default=default, help="".join(explained)
             )
     return parser
 
