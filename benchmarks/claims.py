@@ -147,18 +147,18 @@ def better(
             sign = 1 if (case.higher_is_better if higher is None else higher) else -1
             for other in others.split(","):
                 made = compare(name, data, out, other, f"{winner},{other}")
-                wanted = metric or case.metric
+                compared_metric = metric or case.metric
                 cell = next(
                     each["difference"]
                     for each in made["cells"]
-                    if (each["variant"], each["metric"]) == (winner, wanted)
+                    if (each["variant"], each["metric"]) == (winner, compared_metric)
                 )
                 ends = [
                     pair and tuple(sorted(sign * end for end in pair))
                     for pair in (cell["interval"], cell["seed_interval"])
                 ]
                 value = sign * cell["value"]
-                yield Row(case.what, f"{winner}, {other}", wanted, value, ends[0], ends[1])
+                yield Row(case.what, f"{winner}, {other}", compared_metric, value, ends[0], ends[1])
 
     return rows
 
@@ -298,9 +298,8 @@ def print_tables(data: Path, out: Path) -> None:
 
 def main() -> None:
     """Train what is missing, and write the page."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--only", default="", help="train on these data sets alone, with commas")
-    arguments = parser.parse_args()
+    only = ("only", "", "train on these data sets alone, with commas")
+    arguments = parser_of(__doc__, "data", "out", only).parse_args()
     data, out = arguments.data.resolve(), arguments.out.resolve()
     names = arguments.only.split(",") if arguments.only else list(CASES)
     if set(names) & set(HEADS):

@@ -97,34 +97,35 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> Non
     training = source.items(data, split="train", fold=fold, **speeds)
     with TemporaryDirectory() as folder:
         items = in_conditions(tested, Path(folder))
-        found = embedded(system, training, items, dataset, (data, out, out / "runs" / file.stem))
+        folders = (data, out, out / "runs" / file.stem)
+        embeddings = embedded(system, training, items, dataset, folders)
     similarity = "dot" if system == "voice" else "cosine"
-    rows = {name: scored(trials, found, name, similarity) for name in ("clean", *CONDITIONS)}
+    rows = {name: scored(trials, embeddings, name, similarity) for name in ("clean", *CONDITIONS)}
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez(file, **rows)
     print(file, file=sys.stderr, flush=True)
 
 
 def scored(
-    trials: Trials, found: Embeddings, condition: str, similarity: Any
+    trials: Trials, embeddings: Embeddings, condition: str, similarity: Any
 ) -> NDArray[np.float64]:
     """The scores (P,) of trials whose second side is in a condition."""
     enrol = tuple(f"clean:{id}" for id in trials.enrol_ids)
     probe = tuple(f"{condition}:{id}" for id in trials.probe_ids)
     named = Trials(enrol, probe, trials.enrol, trials.probe, trials.target)
     sides = (enrol, trials.enrol), (probe, trials.probe)
-    kept = np.logical_and.reduce([np.isin(ids, found.ids)[rows] for ids, rows in sides])
+    kept = np.logical_and.reduce([np.isin(ids, embeddings.ids)[rows] for ids, rows in sides])
     values = np.full(len(trials), np.nan)
     if kept.any():
         taken = named.rows(np.flatnonzero(kept))
-        values[kept] = score_trials(taken, found, similarity=similarity)
+        values[kept] = score_trials(taken, embeddings, similarity=similarity)
     return values
 
 
 def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) -> None:
     """EER, then what is accepted at a threshold of the other folds, condition by condition."""
     lists = [DATASETS[dataset].trials(data, fold=fold)[1] for fold in range(NUM_FOLDS)]
-    trials, fold_of = joined(lists), np.repeat(range(NUM_FOLDS), [len(one) for one in lists])
+    trials, fold_of = joined(lists), np.repeat(range(NUM_FOLDS), [len(part) for part in lists])
     target = trials.target
     assert target is not None
     table("condition", "system", "EER %", "minus clean", "true %", "false %", "refused %")

@@ -136,9 +136,8 @@ def cell_text(trials: Trials, values: np.ndarray) -> str:
 
 def main() -> None:
     """Train what is missing, then print the matrix."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--systems", default="lda,speechbrain,statistics,estimated")
-    arguments = parser.parse_args()
+    systems = ("systems", "lda,speechbrain,statistics,estimated")
+    arguments = parser_of(__doc__, "data", "out", systems).parse_args()
     systems, cells = arguments.systems.split(","), matrix()
     for system in systems:
         for cell in cells:

@@ -215,10 +215,8 @@ PARTS = {
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
+    only = ("only", ",".join(PARTS), f"of {', '.join(PARTS)}")
+    arguments = parser_of(__doc__, only, ("repeats", 5)).parse_args()
     import_torchaudio()
     import speechbrain  # noqa: F401 - here, so that no forked process pays for it
 

@@ -179,10 +179,8 @@ PROCESS = "`likeness evaluate` process on 40,000 trials, 1,000 resamples (wall)"
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--only", default="", help="rows that begin with this")
-    parser.add_argument("--repeats", type=int, default=5, help="a peer runs once")
-    arguments = parser.parse_args()
+    only = ("only", "", "rows that begin with this")
+    arguments = parser_of(__doc__, only, ("repeats", 5, "a peer runs once")).parse_args()
     table(*COMPARED)
     for title, make in MAKERS.items():
         if title.startswith(arguments.only):

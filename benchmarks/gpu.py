@@ -73,18 +73,18 @@ def loss_cells(loss: nn.Module, z: Tensor, y: Tensor, device: torch.device) -> l
     """Return the cells of a loss, without its name."""
 
     def taken(loss: nn.Module, z: Tensor, device: torch.device, seed: int) -> list[Tensor]:
-        here, given = copy.deepcopy(loss).to(device), z.detach().clone().to(device).requires_grad_()
+        here, rows = copy.deepcopy(loss).to(device), z.detach().clone().to(device).requires_grad_()
         torch.manual_seed(seed)
-        value = here(full(given), y.to(device))
+        value = here(full(rows), y.to(device))
         value.backward()
-        assert given.grad is not None
+        assert rows.grad is not None
         every = [value.grad.flatten() for value in here.parameters() if value.grad is not None]
-        return [value, given.grad, torch.cat(every) if every else torch.zeros(1)]
+        return [value, rows.grad, torch.cat(every) if every else torch.zeros(1)]
 
     expected, again = (taken(loss, z, torch.device("cpu"), seed) for seed in (2, 3))
     draws = not torch.equal(expected[0], again[0])
     cells: list[object] = [
-        relative(one, other) for one, other in zip(taken(loss, z, device, 2), expected, strict=True)
+        relative(ours, cpu) for ours, cpu in zip(taken(loss, z, device, 2), expected, strict=True)
     ]
     half = taken(loss, z.bfloat16(), device, 2)[0]
     finite = bool(torch.isfinite(half))

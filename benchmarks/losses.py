@@ -153,11 +153,9 @@ def print_row(cls: Any, size: int, num_classes: int) -> None:
 
 def main() -> None:
     """Print both tables."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--only", default="", help="names of losses, separated by commas")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--classes", default="100,10000,100000")
-    arguments = parser.parse_args()
+    only = ("only", "", "names of losses, separated by commas")
+    classes = ("classes", "100,10000,100000")
+    arguments = parser_of(__doc__, only, ("batch", 128), classes).parse_args()
     torch.set_num_threads(1)
     is_installed("pytorch_metric_learning", "pytorch-metric-learning")
     known = loss_classes()

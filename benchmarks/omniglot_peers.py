@@ -116,9 +116,7 @@ def run_with(name: str, seed: int, data: Path, out: Path) -> PerItem:
 
 def main() -> None:
     """Print the rows of raw pixels, then those of PML's losses."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = parser_of(__doc__, "data", "out", ("seeds", 3)).parse_args()
     table("system", "seeds", "R@1 %", "MAP@R %", "R-precision %")
     print_row("raw pixels 10 x 10", [pixels(arguments.data, 10)])
     if is_installed("pytorch_metric_learning", "pytorch-metric-learning"):

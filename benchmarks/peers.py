@@ -14,9 +14,8 @@ Takes: LDA a minute, SpeechBrain 5.5 minutes of one core a fold of AN4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -96,17 +95,6 @@ class Network:
         return [*self.network.parameters(), *self.classifier.parameters()]
 
 
-def augmented(batch: torch.Tensor, augmenter: Any) -> torch.Tensor:
-    """A batch (B, samples) after one of SpeechBrain's augmenters, or as it was for None."""
-    from speechbrain.augment.time_domain import DropFreq
-
-    if augmenter is None:
-        return batch
-    lengths = () if isinstance(augmenter, DropFreq) else (torch.ones(len(batch)),)
-    changed: torch.Tensor = augmenter(batch, *lengths)
-    return changed
-
-
 def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
     """Train for STEPS steps of 32 crops, with one augmentation per batch."""
     from speechbrain.augment.time_domain import AddNoise, DropChunk, DropFreq
@@ -114,11 +102,12 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
     rng = np.random.default_rng(SEED)
     waves = [audio.read(item) for item in items]
     samples = round(16_000 * CROP_SECONDS)
-    augmenters = [
-        AddNoise(snr_low=0, snr_high=15),
+    whole = torch.ones(32)  # the lengths of the crops, as shares
+    augmenters: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        partial(AddNoise(snr_low=0, snr_high=15), lengths=whole),
         DropFreq(drop_freq_count_low=1, drop_freq_count_high=3),
-        DropChunk(drop_length_low=1000, drop_length_high=2000),
-        None,
+        partial(DropChunk(drop_length_low=1000, drop_length_high=2000), lengths=whole),
+        lambda waves: waves,
     ]
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=2e-6)
     schedule = torch.optim.lr_scheduler.CyclicLR(
@@ -132,7 +121,7 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
     for _ in range(STEPS):
         chosen = rng.choice(len(items), 32, replace=False)
         crops = torch.from_numpy(np.stack([audio.crop(waves[i], samples, rng) for i in chosen]))
-        batch = augmented(crops, augmenters[rng.integers(len(augmenters))])
+        batch = augmenters[rng.integers(len(augmenters))](crops)
         loss = network.loss(batch, torch.from_numpy(labels[chosen]))
         optimizer.zero_grad()
         loss.backward()

@@ -46,18 +46,25 @@ FOLDERS = {
 }
 
 
-def parser_of(doc: str | None, *folders: str) -> argparse.ArgumentParser:
+def parser_of(doc: str | None, *options: str | tuple[Any, ...]) -> argparse.ArgumentParser:
     """A parser of arguments whose help begins with the script's docstring, line by line.
 
     Args:
         doc: The docstring.
-        folders: Names of FOLDERS that the command has to give, each by an option of this name.
+        options: Names of FOLDERS that the command has to give, each by an option of this name; and
+            (name, default) or (name, default, help) of options that it may give.
     """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name in folders:
-        parser.add_argument(f"--{name}", type=Path, required=True, help=FOLDERS[name])
+    for option in options:
+        if isinstance(option, str):
+            parser.add_argument(f"--{option}", type=Path, required=True, help=FOLDERS[option])
+        else:
+            name, default, *explained = option
+            parser.add_argument(
+                f"--{name}", type=type(default), default=default, help="".join(explained)
+            )
     return parser
 
 

@@ -67,9 +67,8 @@ JOBS: dict[str, list[str]] = {
 
 def main() -> None:
     """Run the jobs that are not done; the exit status is 1 where one of them fails."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--only", default=",".join(JOBS), help="names of jobs, with commas")
-    arguments = parser.parse_args()
+    only = ("only", ",".join(JOBS), "names of jobs, with commas")
+    arguments = parser_of(__doc__, "data", "out", only).parse_args()
     out: Path = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     missing = [name for name in arguments.only.split(",") if not (out / f"{name}.md").exists()]

@@ -244,7 +244,7 @@ def main() -> None:
         WORKS[name][1](Path(folder))
         return
     most = int(arguments.most)
-    spent = dict(found for part in arguments.parts or PARTS for found in PARTS[part](most))
+    spent = dict(pair for part in arguments.parts or PARTS for pair in PARTS[part](most))
     table("work", "n", "CPU s", "limit, CPU s", "peak MB")
     for title, (name, limits) in ROWS.items():
         if name in spent:

@@ -184,8 +184,7 @@ def print_table(
 
 def main() -> None:
     """Ask every scorer, and print the tables."""
-    parser = parser_of(__doc__, "data")
-    folder = parser.parse_args().data / "protocols" / "voxsrc23_val"
+    folder = parser_of(__doc__, "data").parse_args().data / "protocols" / "voxsrc23_val"
     trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
     assert trials.target is not None
     labels = trials.target.astype(np.int64)

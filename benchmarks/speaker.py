@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -145,11 +144,8 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--files", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=3)
-    arguments = parser.parse_args()
+    data = ("data", ROOT.parent / "shared" / "data")
+    arguments = parser_of(__doc__, data, ("files", 96), ("repeats", 3)).parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     recordings = an4.items(arguments.data, split="all")

@@ -43,9 +43,7 @@ def print_costs(commands: dict[str, list[str]], folder: Path, repeats: int) -> N
 
 def main() -> None:
     """Print the tables."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="how often each command runs")
-    repeats = parser.parse_args().repeats
+    repeats = parser_of(__doc__, ("repeats", 5, "how often each command runs")).parse_args().repeats
     python, module = [sys.executable, "-c"], [sys.executable, "-m", "likeness"]
     verify = [*module, "verify", "a.wav", "b.wav"]
     commands = {

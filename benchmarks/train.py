@@ -191,10 +191,7 @@ def loop_row(name: str, steps: int, rounds: int, data: Path) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = parser_of(__doc__, ("steps", 16), ("rounds", 3)).parse_args()
     torch.manual_seed(0)
     table("work", "ours", "limit", "ours/limit")
     with tempfile.TemporaryDirectory() as folder:

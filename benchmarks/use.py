@@ -97,10 +97,8 @@ def onnx_row(name: str, repeats: int) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="one backbone, by the name in the table")
-    arguments = parser.parse_args()
+    only = ("only", "", "one backbone, by the name in the table")
+    arguments = parser_of(__doc__, ("repeats", 3), only).parse_args()
     torch.set_num_threads(1)
     times = ("torch, ms", "ONNX, ms", "batch: torch, items/s", "ONNX, items/s")
     table("backbone", "parameters, M", *times)

@@ -35,6 +35,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from performance import ROOT, environment, parser_of, row, table
+from urllib3.filepost import encode_multipart_formdata
 
 BOUNDARY = "likeness-benchmark"
 SIZES = {
@@ -112,17 +113,11 @@ end
 
 def load(url: str, files: list[Path], clients: int, seconds: float) -> dict[str, float]:
     """Let clients ask for so many seconds; gives what LOAD writes."""
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{{}}"; '
-        'filename="upload"\r\nContent-Type: application/octet-stream\r\n\r\n'
-    )
-    parts = [
-        head.format(name).encode() + file.read_bytes() + b"\r\n"
-        for name, file in zip(("first", "second"), files, strict=True)
-    ]
+    sides = zip(("first", "second"), files, strict=True)
+    fields = {side: ("upload", file.read_bytes()) for side, file in sides}
     folder = files[0].parent
     body, script = folder / "body", folder / "load.lua"
-    body.write_bytes(b"".join([*parts, f"--{BOUNDARY}--\r\n".encode()]))
+    body.write_bytes(encode_multipart_formdata(fields, BOUNDARY)[0])
     script.write_text(LOAD)
     options = ["-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--timeout", "300s", "-s", str(script)]
     output = subprocess.run(
@@ -197,10 +192,8 @@ def print_row(name: str, clients: int, seconds: float, workers: int) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--seconds", type=float, default=12)
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=1, help="processes of the server")
+    workers = ("workers", 1, "processes of the server")
+    parser = parser_of(__doc__, ("seconds", 12.0), ("clients", 10), workers)
     arguments = parser.parse_args()
     if shutil.which("wrk") is None:
         parser.error("wrk makes the load, and is not installed; run `apt-get install wrk`")

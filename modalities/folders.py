@@ -5,7 +5,6 @@ shards, a list, a table, a Kaldi folder or an RTTM file (likeness.eval.items.lis
 faces also RecordIO files.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -84,8 +83,6 @@ def items(
         seed=seed,
         where=data,
     )
-    if split in ("validation", "test") or data == test:
-        _warn_of_singles(chosen, data)
     return speed_copies(chosen, speeds) if speeds else chosen
 
 
@@ -132,24 +129,10 @@ def trials(
         test=test,
         every=every,
     )
-    if split in ("train", "all"):
-        _warn_of_singles(chosen, data)
     try:
         return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
     except LikenessError as error:
         raise LikenessError(f"{data}: {error}") from None
-
-
-def _warn_of_singles(chosen: Items, data: str | Path) -> None:
-    """Warn of labels with a single item."""
-    names, numbers = label_numbers(chosen)
-    single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
-    if single:
-        warnings.warn(
-            f"{data}: {len(single)} of {len(names)} labels have a single item, which nothing is "
-            f"like ({name_first(single)})",
-            stacklevel=3,
-        )
 
 
 def list_all(

@@ -18,30 +18,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from likeness import losses
 from likeness.backbones import Head
 from likeness.data import rows
-from likeness.losses import (
-    VMF,
-    AdaFace,
-    ArcFace,
-    Contrastive,
-    CosFace,
-    Cosine,
-    Hyperbolic,
-    MagFace,
-    MultiSimilarity,
-    ProbabilisticNCA,
-    ProxyAnchor,
-    ProxyNCAPlusPlus,
-    SimPLE,
-    SmoothAP,
-    Softmax,
-    SoftTriple,
-    SphereFace2,
-    SphereFaceR,
-    SupCon,
-    Triplet,
-)
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import Compute, Memory, Optim, Range, Recipe, Sampling, Schedule, Verification
 
@@ -49,7 +28,7 @@ SOFTMAX = Recipe(
     modality="embedding",
     frontend=rows.Vectors,
     backbone=Head,
-    loss=Softmax,
+    loss=losses.Softmax,
     items=partial(rows.items, split="train", test_share=0.2),
     measure=Verification(
         trials=partial(rows.trials, split="test", test_share=0.2),
@@ -80,35 +59,37 @@ def with_loss(loss: Any, *, gain: float = 1.0, proxy_lr_scale: float = 10.0) -> 
 
 
 SIMPLE = replace(
-    with_loss(partial(SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0)),
+    with_loss(partial(losses.SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0)),
     memory=Memory(512, 0.9),
 )
 
 RECIPES = {
-    "softmax": with_loss(Softmax),
-    "cosine": with_loss(partial(Cosine, tau=2.773)),
-    "arcface": with_loss(partial(ArcFace, margin=0.2, scale=30.0)),
-    "cosface": with_loss(partial(CosFace, margin=0.2, scale=30.0)),
-    "spherefacer": with_loss(partial(SphereFaceR, scale=30.0)),
-    "sphereface2": with_loss(partial(SphereFace2, scale=30.0, margin=0.2)),
-    "adaface": with_loss(partial(AdaFace, margin=0.2, scale=30.0)),
-    "magface": with_loss(partial(MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=20.0),
-    "vmf": with_loss(partial(VMF, resultant=0.7)),
-    "el_nivmf": with_loss(partial(ProbabilisticNCA, distance="el_nivmf"), gain=10.0),
-    "el_vmf": with_loss(partial(ProbabilisticNCA, distance="el_vmf"), gain=10.0),
-    "hyperbolic": with_loss(partial(Hyperbolic, c=1e-5)),
+    "softmax": with_loss(losses.Softmax),
+    "cosine": with_loss(partial(losses.Cosine, tau=2.773)),
+    "arcface": with_loss(partial(losses.ArcFace, margin=0.2, scale=30.0)),
+    "cosface": with_loss(partial(losses.CosFace, margin=0.2, scale=30.0)),
+    "spherefacer": with_loss(partial(losses.SphereFaceR, scale=30.0)),
+    "sphereface2": with_loss(partial(losses.SphereFace2, scale=30.0, margin=0.2)),
+    "adaface": with_loss(partial(losses.AdaFace, margin=0.2, scale=30.0)),
+    "magface": with_loss(
+        partial(losses.MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=20.0
+    ),
+    "vmf": with_loss(partial(losses.VMF, resultant=0.7)),
+    "el_nivmf": with_loss(partial(losses.ProbabilisticNCA, distance="el_nivmf"), gain=10.0),
+    "el_vmf": with_loss(partial(losses.ProbabilisticNCA, distance="el_vmf"), gain=10.0),
+    "hyperbolic": with_loss(partial(losses.Hyperbolic, c=1e-5)),
     "simple": SIMPLE,
     "simple_cosine": replace(SIMPLE, similarity="cosine"),
     "simple_margin": replace(SIMPLE, loss=partial(SIMPLE.loss, margin=1.0)),
     "simple_no_bank": replace(SIMPLE, memory=None),
-    "proxy_anchor": with_loss(partial(ProxyAnchor, margin=0.1, scale=32.0)),
-    "proxy_nca_pp": with_loss(ProxyNCAPlusPlus),
-    "soft_triple": with_loss(partial(SoftTriple, num_centres=2)),
-    "multi_similarity": with_loss(MultiSimilarity),
-    "supcon": with_loss(SupCon),
-    "triplet": with_loss(Triplet),
-    "contrastive": with_loss(Contrastive),
-    "smooth_ap": with_loss(SmoothAP),
+    "proxy_anchor": with_loss(partial(losses.ProxyAnchor, margin=0.1, scale=32.0)),
+    "proxy_nca_pp": with_loss(losses.ProxyNCAPlusPlus),
+    "soft_triple": with_loss(partial(losses.SoftTriple, num_centres=2)),
+    "multi_similarity": with_loss(losses.MultiSimilarity),
+    "supcon": with_loss(losses.SupCon),
+    "triplet": with_loss(losses.Triplet),
+    "contrastive": with_loss(losses.Contrastive),
+    "smooth_ap": with_loss(losses.SmoothAP),
 }
 
 _RATE = {"optim.lr": Range(1e-4, 1e-2, log=True)}

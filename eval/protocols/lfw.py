@@ -114,7 +114,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
             "which must say how many folds and pairs per class there are, as in `10 300`; fetch "
             "the file again"
         )
-    sides: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str, bool]] = []
     for place, (number, line) in enumerate(lines[1:]):
         fields, same = line.split(), place // each % 2 == 0
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
@@ -125,12 +125,17 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
             )
         first, second = fields[0], fields[0] if same else fields[2]
         a, b = int(fields[1]), int(fields[-1])
-        sides.append((f"{first}/{first}_{a:04d}{suffix}", f"{second}/{second}_{b:04d}{suffix}"))
-    ids = tuple(dict.fromkeys(id for pair in sides for id in pair))
+        paths = (f"{first}/{first}_{a:04d}{suffix}", f"{second}/{second}_{b:04d}{suffix}")
+        pairs.append((*paths, same))
+    return make_trials(pairs), np.arange(len(pairs), dtype=np.int32) // (2 * each)
+
+
+def make_trials(pairs: Sequence[tuple[str, str, bool]]) -> Trials:
+    """Make trials of pairs (first id, second id, same)."""
+    ids = tuple(dict.fromkeys(id for pair in pairs for id in pair[:2]))
     row = {id: i for i, id in enumerate(ids)}
-    index = np.array([[row[a], row[b]] for a, b in sides], dtype=np.int32)
-    block = np.arange(len(sides), dtype=np.int32) // each
-    return Trials(ids, ids, index[:, 0], index[:, 1], block % 2 == 0), (block // 2).astype(np.int32)
+    index = np.array([[row[a], row[b]] for a, b, _ in pairs], dtype=np.int32)
+    return Trials(ids, ids, index[:, 0], index[:, 1], np.array([same for *_, same in pairs], bool))
 
 
 def _checked(

@@ -6,11 +6,9 @@ read by likeness.eval.formats.trials.read_trials.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import as_stored, read_mat, text_lines
@@ -125,7 +123,7 @@ def read_two_lines(path: str | Path) -> Trials:
             f"{_NUM_FOLDS} folds are needed; fetch the file again"
         )
     s, d = len(same) // _NUM_FOLDS, len(different) // _NUM_FOLDS
-    return _trials(
+    return lfw.make_trials(
         [
             pair
             for f in range(_NUM_FOLDS)
@@ -159,7 +157,7 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Trials:
             f"{protocol / 'Split' / kind}: there are {len(splits)} folders of folds; 01 to 10 are "
             "needed, from the data set's archive"
         )
-    return _trials(
+    return lfw.make_trials(
         [
             (*pair, same)
             for split in splits
@@ -207,7 +205,7 @@ def read_agedb(path: str | Path) -> Trials:
         raise LikenessError(
             f"{path}: this is no protocol of AgeDB ({first_line(error)}); fetch the file again"
         ) from None
-    return _trials([pair for fold in folds for pair in fold])
+    return lfw.make_trials([pair for fold in folds for pair in fold])
 
 
 def _agedb_fold(record: Any) -> list[tuple[str, str, bool]]:
@@ -264,15 +262,6 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
 def _torn(path: str | Path, number: int, form: str) -> LikenessError:
     """The error for a line of another form."""
     return LikenessError(f"{path}: line {number} is not `{form}`; fetch the file again")
-
-
-def _trials(rows: Sequence[tuple[str, str, bool]]) -> Trials:
-    """Make trials of (first, second, same)."""
-    ids = tuple(dict.fromkeys(name for first, second, _ in rows for name in (first, second)))
-    number = {id: i for i, id in enumerate(ids)}
-    sides = np.array([(number[first], number[second]) for first, second, _ in rows], dtype=np.int32)
-    target = np.array([same for _, _, same in rows], dtype=np.bool_)
-    return Trials(ids, ids, sides[:, 0], sides[:, 1], target)
 
 
 def _numbered_paths(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from likeness.eval.items.items import Item
 from likeness.modalities.image import images
-from likeness.toolkit.data.images import BadImage, as_channels, to_pixels
+from likeness.toolkit.data.images import as_channels, to_pixels
 from likeness.toolkit.data.reading import Array
 
 _EXACT = 1e-5  # how near the scale of `patched_size` comes to the largest that fits
@@ -61,14 +61,7 @@ def read(
         method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
         pixels = np.asarray(Image.fromarray(pixels).resize((width, height), method))
     if crop:
-        height, width = pixels.shape[:2]
-        if min(height, width) < crop:
-            raise BadImage(
-                f"{item.name}: {height} x {width} pixels; a crop of {crop} needs edges as long; "
-                "give larger images"
-            )
-        top, left = (height - crop) // 2, (width - crop) // 2
-        pixels = pixels[top : top + crop, left : left + crop]
+        pixels = images.centre_crop(pixels, crop, item.name, round_down=True)
     return as_channels(pixels)
 
 

@@ -7,6 +7,7 @@ it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow i
 papers used. Decoding and its bounds are those of toolkit/data/images.py.
 """
 
+import math
 import re
 
 import numpy as np
@@ -101,13 +102,17 @@ def _is_packed(item: Item) -> bool:
     return item.span is not None and _RAW.fullmatch(item.suffix) is not None
 
 
-def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:
-    """Cut the central square out of pixels, rounded as in torchvision's CenterCrop.
+def centre_crop(
+    pixels: Pixels, crop: int, name: str = "image", *, round_down: bool = False
+) -> Pixels:
+    """Cut the central square out of pixels.
 
     Args:
         pixels: (H, W, ...).
         crop: The edge of the square.
         name: What an error calls the image.
+        round_down: Whether the corner is rounded down, and not to the even number as in
+            torchvision's CenterCrop.
 
     Returns:
         (crop, crop, ...).
@@ -125,7 +130,8 @@ def centre_crop(pixels: Pixels, crop: int, name: str = "image") -> Pixels:
             f"{name}: {height} x {width} pixels; a crop of {crop} needs edges as long; resize it "
             "first (short_edge, size)"
         )
-    top, left = round((height - crop) / 2), round((width - crop) / 2)
+    halve = math.floor if round_down else round
+    top, left = halve((height - crop) / 2), halve((width - crop) / 2)
     return pixels[top : top + crop, left : left + crop]
 
 

@@ -295,7 +295,7 @@ def _background(root: Path) -> list[Item]:
     if where.is_dir():
         return _drawings(where)
     try:
-        label, classes, name = (_array(where, key) for key in ("label", "class_name", "name"))
+        label, classes, name = npz.read(where, ["label", "class_name", "name"]).values()
         if len(_ink(where, where.stat().st_mtime_ns)) != len(label) or label.min(initial=0) < 0:
             raise LikenessError(f"{len(label)} labels are not those of its images")
         characters = [str(classes[number]) for number in label.tolist()]
@@ -321,15 +321,10 @@ def _drawings(folder: Path) -> list[Item]:
     ]
 
 
-def _array(path: Path, member: str) -> NDArray[Any]:
-    """Return one array of an .npz of a sensible size; nothing pickled is read."""
-    return npz.read(path, [member])[member]
-
-
 @lru_cache(maxsize=1)
 def _ink(path: Path, mtime_ns: int) -> NDArray[np.uint8]:
     """Return the packed rows (N, 1379), decompressed once in each process: 27 MB."""
-    rows = _array(path, "ink_packed")
+    rows = npz.read(path, ["ink_packed"])["ink_packed"]
     if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != _ROW_BYTES:
         raise LikenessError(
             f"ink_packed is {rows.dtype} {rows.shape}, (N, {_ROW_BYTES}) uint8 is needed"

@@ -92,33 +92,6 @@ def gain(wave: Wave, rng: np.random.Generator, db: tuple[float, float] = (-6.0, 
     return wave * np.float32(10 ** (rng.uniform(*db) / 20))
 
 
-def volume(wave: Wave, rng: np.random.Generator, peak: tuple[float, float] = (0.05, 1.0)) -> Wave:
-    """Scale the wave so that its largest absolute value is one drawn uniformly from `peak`.
-
-    The level of the wave before does not matter.
-
-    Args:
-        wave: (samples,) float32.
-        rng: The generator of the peak.
-        peak: The lowest and the highest peak, where 1 is full scale.
-
-    Returns:
-        (samples,) float32. A silent wave is returned as it is.
-
-    Raises:
-        LikenessError: The range is out of order, not finite, or begins below 0.
-
-    Example:
-        >>> wave = np.array([0.25, -0.5], np.float32)
-        >>> volume(wave, np.random.default_rng(0), peak=(1.0, 1.0)).tolist()
-        [0.5, -1.0]
-    """
-    _check_range("volume peak", peak, least=0.0)
-    largest = float(np.abs(wave).max(initial=0.0))
-    target = rng.uniform(*peak)
-    return wave * np.float32(target / largest) if largest > 0 else wave.copy()
-
-
 def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3, 0.9)) -> Wave:
     """Cut off what is larger than a share of the wave's largest absolute value.
 
@@ -155,8 +128,6 @@ def train_view(
     gain_prob: float = 0.0,
     gain_db: tuple[float, float] = (-6.0, 6.0),
     corrupt: Callable[..., Wave] | None = None,
-    volume_prob: float = 0.0,
-    volume_peak: tuple[float, float] = (0.05, 1.0),
     clip_prob: float = 0.0,
     clip_level: tuple[float, float] = (0.3, 0.9),
     codec_prob: float = 0.0,
@@ -165,13 +136,13 @@ def train_view(
 ) -> Wave:
     """Make one training view of a wave.
 
-    A random crop comes first. Real noise and rooms, synthetic noise, gain, volume, clipping and a
-    codec follow, each with its probability. The level comes last.
+    A random crop comes first. Real noise and rooms, synthetic noise, gain, clipping and a codec
+    follow, each with its probability. The level comes last.
 
     Args:
         wave: (samples,) float32 at rate_hz.
-        rng: The generator of all draws but the crop's length. corrupt, volume, clipping and the
-            codec draw nothing while they are off.
+        rng: The generator of all draws but the crop's length. corrupt, clipping and the codec
+            draw nothing while they are off.
         batch_rng: The generator of the crop's length. Give every item of a batch a generator in the
             same state, and the batch stacks without padding.
         seconds: The shortest and the longest crop; the length is drawn uniformly.
@@ -183,8 +154,6 @@ def train_view(
         corrupt: Real noise and rooms, called as corrupt(wave, rng, rate_hz=rate_hz) -> wave. This
             is noise.corrupt with its folders and its own probability, e.g. partial(noise.WESPEAKER,
             musan=..., rirs=...).
-        volume_prob: The probability of volume(), which takes volume_peak.
-        volume_peak: The range of the peak, where 1 is full scale.
         clip_prob: The probability of clip(), which takes clip_level.
         clip_level: The range of the share of the peak.
         codec_prob: The probability of codec.transmit(), which takes codecs.
@@ -205,7 +174,7 @@ def train_view(
         (8000,)
     """
     _check_range("seconds", seconds, least=1 / rate_hz)
-    probs = noise_prob, gain_prob, volume_prob, clip_prob, codec_prob
+    probs = noise_prob, gain_prob, clip_prob, codec_prob
     if not all(0.0 <= prob <= 1.0 for prob in probs):
         raise LikenessError(f"train_view: of the probabilities {probs} all must be 0 to 1")
     view = crop(wave, round(batch_rng.uniform(*seconds) * rate_hz), rng)
@@ -215,8 +184,6 @@ def train_view(
         view = add_noise(view, rng, snr_db=snr_db)
     if rng.random() < gain_prob:
         view = gain(view, rng, gain_db)
-    if volume_prob and rng.random() < volume_prob:
-        view = volume(view, rng, volume_peak)
     if clip_prob and rng.random() < clip_prob:
         view = clip(view, rng, clip_level)
     if codec_prob and rng.random() < codec_prob:

@@ -19,9 +19,10 @@ import numpy as np
 import soundfile
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.items.listing import SOUNDS
 from likeness.modalities.speaker.audio import resample
-from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
+from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave, open_audio
 
 _SNR_DB = {"noise": (0.0, 15.0), "music": (5.0, 15.0), "speech": (10.0, 30.0)}
 # How many unusable files may be drawn in a row. With half of the files unusable that happens once
@@ -252,17 +253,14 @@ def _usable(
 @contextmanager
 def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
     """Open a file whose header is neither absurd nor silent about its length."""
-    try:
-        with soundfile.SoundFile(path) as file:
-            if not (
-                _RATES_HZ[0] <= file.samplerate <= _RATES_HZ[1]
-                and 1 <= file.frames < 2**62
-                and file.channels <= _MAX_CHANNELS
-            ):
-                raise OSError(f"its header states {file}")
-            yield file
-    except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudio(f"{path}: unreadable, {error}; repair or remove the file") from error
+    with open_audio(Item(str(path), path, None)) as file:
+        if not (
+            _RATES_HZ[0] <= file.samplerate <= _RATES_HZ[1]
+            and 1 <= file.frames < 2**62
+            and file.channels <= _MAX_CHANNELS
+        ):
+            raise OSError(f"its header states {file}")
+        yield file
 
 
 def _check_level(path: Path, part: Wave) -> None:

@@ -9,6 +9,7 @@ Sex and age are known of every speaker, so that error rates can be measured by g
 likely one session per speaker; an4.py says what that means for the channel.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -183,7 +184,9 @@ def _checked(where: Path, rows: Sequence[Sequence[str]]) -> dict[str, Speaker]:
     """Sex and age by speaker; empty rows are left out."""
     stated = [row for row in rows if any(row)]
     wrong = [
-        row for row in stated if len(row) != 3 or row[1] not in ("f", "m") or not _is_age(row[2])
+        row
+        for row in stated
+        if len(row) != 3 or row[1] not in ("f", "m") or not re.fullmatch("[0-9]{1,3}", row[2])
     ]
     if wrong or not stated:
         raise LikenessError(
@@ -191,7 +194,3 @@ def _checked(where: Path, rows: Sequence[Sequence[str]]) -> dict[str, Speaker]:
             f"years ({name_first([row[0] for row in wrong])}); {FETCH}"
         )
     return {name: Speaker(sex, int(age)) for name, sex, age in sorted(map(tuple, stated))}
-
-
-def _is_age(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 4

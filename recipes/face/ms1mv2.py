@@ -73,22 +73,10 @@ from pathlib import Path
 from _shared import aligned, by_cosine, readings, released, simple, with_512
 
 import likeness
+from likeness import losses
 from likeness.backbones import IResNet, SFNet
 from likeness.data import validation
 from likeness.frontends import FLIP_VIEW
-from likeness.losses import (
-    SCF,
-    AdaFace,
-    ArcFace,
-    BroadFace,
-    CircleSoftmax,
-    CosFace,
-    CurricularFace,
-    MagFace,
-    NormFace,
-    SphereFace2,
-    SphereFaceR,
-)
 from likeness.metrics import ten_fold_accuracy
 from likeness.recipe import (
     Part,
@@ -103,12 +91,12 @@ from likeness.recipe import (
 )
 
 LOSSES: dict[str, Part] = {
-    "sphereface": partial(SphereFaceR, version=1, margin=1.7, scale=32.0),
-    "cosface": partial(CosFace, margin=0.4, scale=64.0),
-    "arcface": partial(ArcFace, margin=0.5, scale=64.0, grad="detached"),
-    "curricularface": partial(CurricularFace, margin=0.5, scale=64.0, debias=False),
+    "sphereface": partial(losses.SphereFaceR, version=1, margin=1.7, scale=32.0),
+    "cosface": partial(losses.CosFace, margin=0.4, scale=64.0),
+    "arcface": partial(losses.ArcFace, margin=0.5, scale=64.0, grad="detached"),
+    "curricularface": partial(losses.CurricularFace, margin=0.5, scale=64.0, debias=False),
     "sphereface2": partial(
-        SphereFace2,
+        losses.SphereFace2,
         kind="C",
         alpha=0.8,
         scale=64.0,
@@ -168,7 +156,7 @@ def ablation() -> dict[str, Recipe]:
 
 SCF_ARCFACE = replace(
     ARCFACE,
-    loss=partial(SCF, r=64.0),
+    loss=partial(losses.SCF, r=64.0),
     optim=replace(ARCFACE.optim, lr=0.001),
     schedule=replace(
         ARCFACE.schedule, steps=20_000, decay=partial(multistep, at=(1 / 2,)), eval_every=2_000
@@ -177,7 +165,7 @@ SCF_ARCFACE = replace(
 )
 ADAFACE = replace(
     ARCFACE,
-    loss=partial(AdaFace, margin=0.4, h=0.333, scale=64.0),
+    loss=partial(losses.AdaFace, margin=0.4, h=0.333, scale=64.0),
     optim=replace(ARCFACE.optim, weight_decay=1e-4),
     schedule=replace(
         ARCFACE.schedule,
@@ -198,15 +186,17 @@ INSIGHTFACE = replace(
 TABLE_5 = {
     **{f"c_{name}": replace(ARCFACE, loss=loss) for name, loss in LOSSES.items()},
     "c_broadface": replace(
-        ARCFACE, loss=partial(BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
+        ARCFACE, loss=partial(losses.BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
     ),
     "c_scf_arcface": SCF_ARCFACE,
-    "c_magface": replace(ARCFACE, loss=partial(MagFace, wrap="easy")),
+    "c_magface": replace(ARCFACE, loss=partial(losses.MagFace, wrap="easy")),
 }
 TABLE_4 = {
     **{f"b_{name}": setting_b(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
-    "b_normface": setting_b(replace(ARCFACE, loss=partial(NormFace, scale=30.0))),
-    "b_circle": setting_b(replace(ARCFACE, loss=partial(CircleSoftmax, margin=0.25, scale=256.0))),
+    "b_normface": setting_b(replace(ARCFACE, loss=partial(losses.NormFace, scale=30.0))),
+    "b_circle": setting_b(
+        replace(ARCFACE, loss=partial(losses.CircleSoftmax, margin=0.25, scale=256.0))
+    ),
 }
 
 RECIPES = {

@@ -59,28 +59,19 @@ from functools import partial
 
 from _shared import aligned, by_cosine, readings, released, simple, with_512
 
+from likeness import losses
 from likeness.backbones import SFNet
-from likeness.losses import (
-    ArcFace,
-    CircleSoftmax,
-    CosFace,
-    CurricularFace,
-    NormFace,
-    Softmax,
-    SphereFace2,
-    SphereFaceR,
-)
 from likeness.recipe import Part, Schedule, multistep
 
 TABLE_3: dict[str, Part] = {
-    "normface": partial(NormFace, scale=30.0),
-    "sphereface": partial(SphereFaceR, version=1, margin=1.5, scale=30.0),
-    "cosface": partial(CosFace, margin=0.35, scale=30.0),
-    "arcface": partial(ArcFace, margin=0.5, scale=30.0, grad="detached"),
-    "circle": partial(CircleSoftmax, margin=0.25, scale=256.0),
-    "curricularface": partial(CurricularFace, margin=0.5, scale=64.0, debias=False),
+    "normface": partial(losses.NormFace, scale=30.0),
+    "sphereface": partial(losses.SphereFaceR, version=1, margin=1.5, scale=30.0),
+    "cosface": partial(losses.CosFace, margin=0.35, scale=30.0),
+    "arcface": partial(losses.ArcFace, margin=0.5, scale=30.0, grad="detached"),
+    "circle": partial(losses.CircleSoftmax, margin=0.25, scale=256.0),
+    "curricularface": partial(losses.CurricularFace, margin=0.5, scale=64.0, debias=False),
     "sphereface2": partial(
-        SphereFace2,
+        losses.SphereFace2,
         kind="C",
         alpha=0.7,
         scale=30.0,
@@ -91,18 +82,18 @@ TABLE_3: dict[str, Part] = {
     ),
 }
 TABLE_10: dict[str, Part] = {
-    "ce": partial(Softmax),
+    "ce": partial(losses.Softmax),
     **{
-        f"ce_star_b{b / 10}": partial(Softmax, product="generalised", b_theta=b / 10)
+        f"ce_star_b{b / 10}": partial(losses.Softmax, product="generalised", b_theta=b / 10)
         for b in range(10)
     },
     **{
-        f"cosface_star_m{m}": partial(CosFace, product="generalised", b_theta=0.3, margin=m)
+        f"cosface_star_m{m}": partial(losses.CosFace, product="generalised", b_theta=0.3, margin=m)
         for m in (0.1, 0.2)
     },
     **{
         f"cosface_star_printed_m{m}": partial(
-            CosFace, product="generalised", b_theta=0.3, margin=m, lowers="others"
+            losses.CosFace, product="generalised", b_theta=0.3, margin=m, lowers="others"
         )
         for m in (0.1, 0.2)
     },

@@ -79,17 +79,10 @@ from typing import Any, NamedTuple
 
 from _shared import means, of_unseen
 
+from likeness import losses
 from likeness.backbones import BNInception, ImageResNet
 from likeness.data import cars_items, cub_items, sop_items
 from likeness.frontends import BN_INCEPTION
-from likeness.losses import (
-    Joint,
-    MarginLoss,
-    MultiSimilarity,
-    ProbabilisticNCA,
-    ProxyAnchor,
-    ProxyNCAPlusPlus,
-)
 from likeness.recipe import (
     Choice,
     Optim,
@@ -178,7 +171,7 @@ DISTANCES = {
 POINTWISE = ("cos", "l2", "nivmf")
 DIVERSE = ("cos", "el_vmf", "elk_nivmf")  # of Table 5
 RESNET = partial(ImageResNet, dim=128, depth=50, batch_norm="fixed")
-PANC = partial(ProxyAnchor, margin=0.1, scale=32.0)
+PANC = partial(losses.ProxyAnchor, margin=0.1, scale=32.0)
 PROXYNCA_RATE = 50.0
 # Supp. I: three seeds and the median of the best epochs. It does not print what the search of each
 # distance found, so that Figure 5 has the middle of its grid.
@@ -191,7 +184,7 @@ GRID = {
 def el_nivmf(size: Size) -> Part:
     """EL-nivMF as the release runs it."""
     return partial(
-        ProbabilisticNCA,
+        losses.ProbabilisticNCA,
         distance="el_nivmf",
         concentration=size.concentration,
         kappa_lr_scale=size.kappa_rate,
@@ -204,7 +197,7 @@ def el_nivmf(size: Size) -> Part:
 def joint(size: Size, omega: float | None = None) -> Part:
     """EL-nivMF and ProxyAnchor, weighted by omega."""
     weight = size.omega if omega is None else omega
-    return partial(Joint, first=el_nivmf(size), second=PANC, weight=weight)
+    return partial(losses.Joint, first=el_nivmf(size), second=PANC, weight=weight)
 
 
 def steps(data: DataSet, part: int) -> Schedule:
@@ -247,7 +240,9 @@ def base(data: DataSet) -> Recipe:
 def table_1(data: DataSet) -> dict[str, Recipe]:
     first = base(data)
     plain = replace(first, backbone=RESNET)
-    margin = partial(MarginLoss, margin=0.2, beta=1.2, per_class=True, mining="distance_weighted")
+    margin = partial(
+        losses.MarginLoss, margin=0.2, beta=1.2, per_class=True, mining="distance_weighted"
+    )
 
     def at_rate(loss: Part, rate: float) -> Recipe:
         return replace(plain, loss=loss, optim=replace(plain.optim, proxy_lr_scale=rate))
@@ -256,10 +251,10 @@ def table_1(data: DataSet) -> dict[str, Recipe]:
         "panc_el_nivmf": replace(first, loss=joint(data.d128)),
         "el_nivmf": first,
         "panc": at_rate(PANC, data.panc_rate),
-        "proxynca": at_rate(partial(ProxyNCAPlusPlus, temperature=1 / 9), PROXYNCA_RATE),
+        "proxynca": at_rate(partial(losses.ProxyNCAPlusPlus, temperature=1 / 9), PROXYNCA_RATE),
         "margin": replace(plain, loss=margin),
         "multisimilarity": replace(
-            plain, loss=partial(MultiSimilarity, alpha=2.0, beta=40.0, base=0.5, epsilon=0.1)
+            plain, loss=partial(losses.MultiSimilarity, alpha=2.0, beta=40.0, base=0.5, epsilon=0.1)
         ),
     }
 
@@ -352,7 +347,7 @@ def distance_of(recipe: Recipe) -> str:
 def with_nivmf(recipe: Recipe, **settings: Any) -> Recipe:
     """The same with other settings of its nivMF loss."""
     assert isinstance(recipe.loss, partial)
-    if recipe.loss.func is Joint:
+    if recipe.loss.func is losses.Joint:
         first = partial(recipe.loss.keywords["first"], **settings)
         return replace(recipe, loss=partial(recipe.loss, first=first))
     return replace(recipe, loss=partial(recipe.loss, **settings))

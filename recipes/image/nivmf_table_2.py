@@ -88,21 +88,10 @@ from typing import NamedTuple
 
 from _shared import of_unseen
 
+from likeness import losses
 from likeness.backbones import BNInception, ImageResNet
 from likeness.data import cars_items, cub_items, sop_items
 from likeness.frontends import BN_INCEPTION
-from likeness.losses import (
-    DCML,
-    CirclePair,
-    EasyPositive,
-    GroupLoss,
-    MarginLoss,
-    MemVir,
-    MultiSimilarity,
-    NormSoft,
-    ProxyGML,
-    Softmax,
-)
 from likeness.recipe import Optim, Part, Recipe, Sampling, Schedule, Tuning, multistep
 
 
@@ -197,7 +186,9 @@ def epochs(
 
 
 def margin(data: DataSet) -> Recipe:
-    loss = partial(MarginLoss, margin=0.2, beta=1.2, per_class=True, mining="distance_weighted")
+    loss = partial(
+        losses.MarginLoss, margin=0.2, beta=1.2, per_class=True, mining="distance_weighted"
+    )
     return replace(
         resnet(data, loss, dim=128, batch_norm="trained"),
         sampling=Sampling(batch_size=70, items_per_class=5),
@@ -210,7 +201,7 @@ def normsoft(data: DataSet) -> Recipe:
     lr, images = data.normsoft
     freeze = tuple(f"backbone.{part}" for part in BELOW_LAST)
     return replace(
-        resnet(data, partial(NormSoft, temperature=0.05), dim=512, batch_norm="trained"),
+        resnet(data, partial(losses.NormSoft, temperature=0.05), dim=512, batch_norm="trained"),
         sampling=Sampling(batch_size=75, items_per_class=images),
         optim=Optim(name="sgd", lr=lr, momentum=0.9, weight_decay=1e-4),
         tuning=Tuning(freeze=freeze, freeze_until=data.num_images // 75),
@@ -220,7 +211,7 @@ def normsoft(data: DataSet) -> Recipe:
 
 def epshn(data: DataSet) -> Recipe:
     return replace(
-        resnet(data, partial(EasyPositive, temperature=0.1), dim=512, batch_norm="trained"),
+        resnet(data, partial(losses.EasyPositive, temperature=0.1), dim=512, batch_norm="trained"),
         sampling=Sampling(batch_size=128, items_per_class=data.epshn),
         optim=Optim(name="sgd", lr=0.01, momentum=0.0, weight_decay=0.0),
         schedule=epochs(100, data, 128, drops=(50, 75)),
@@ -238,13 +229,13 @@ def with_our_settings(recipe: Recipe, data: DataSet) -> Recipe:
 
 
 def circle(data: DataSet) -> Recipe:
-    loss = partial(CirclePair, margin=0.4, scale=80.0)
+    loss = partial(losses.CirclePair, margin=0.4, scale=80.0)
     return with_our_settings(resnet(data, loss, dim=512), data)
 
 
 def dcml_mdw(data: DataSet) -> Recipe:
     num = data.epochs[1]
-    loss = partial(DCML, num_parts=4, num_composites=4, mining="distance_weighted")
+    loss = partial(losses.DCML, num_parts=4, num_composites=4, mining="distance_weighted")
     return replace(
         resnet(data, loss, dim=512),
         sampling=Sampling(batch_size=100, items_per_class=2),
@@ -256,7 +247,7 @@ def dcml_mdw(data: DataSet) -> Recipe:
 def group_first(data: DataSet) -> Recipe:
     """The classifier alone, from which `group` starts."""
     return replace(
-        inception(data, partial(Softmax, bias=True)),
+        inception(data, partial(losses.Softmax, bias=True)),
         sampling=Sampling(batch_size=32),
         optim=Optim(name="adam", lr=3e-4, weight_decay=0.0),
         schedule=epochs(10, data, 32),
@@ -267,7 +258,7 @@ def group(data: DataSet) -> Recipe:
     settings = data.group
     classes, images = settings.batch
     loss = partial(
-        GroupLoss,
+        losses.GroupLoss,
         temperature=settings.temperature,
         num_anchors=settings.anchors,
         anchors="random",
@@ -281,13 +272,13 @@ def group(data: DataSet) -> Recipe:
 
 
 def dr_ms(data: DataSet) -> Recipe:
-    loss = partial(MultiSimilarity, base=0.7, direction=0.3)
+    loss = partial(losses.MultiSimilarity, base=0.7, direction=0.3)
     return with_our_settings(inception(data, loss), data)
 
 
 def proxygml(data: DataSet) -> Recipe:
     num_proxies, weight, rate = data.proxygml
-    loss = partial(ProxyGML, num_proxies=num_proxies, ratio=0.05, weight=weight)
+    loss = partial(losses.ProxyGML, num_proxies=num_proxies, ratio=0.05, weight=weight)
     # run.sh has --freeze_BN for cub200 and cars196 alone
     recipe = inception(data, loss, batch_norm="fixed" if weight else "trained")
     optim = Optim(name="adam", lr=1e-4, weight_decay=1e-4, proxy_lr_scale=round(rate / 1e-4))
@@ -302,7 +293,7 @@ def proxygml(data: DataSet) -> Recipe:
 def panc_memvir(data: DataSet) -> Recipe:
     num_steps, step_gap, warmup, num = data.memvir
     loss = partial(
-        MemVir,
+        losses.MemVir,
         base="proxy_anchor",
         scale=32.0,
         margin=0.1,

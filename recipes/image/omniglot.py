@@ -30,37 +30,28 @@ from typing import Any
 
 from _shared import of_characters
 
-from likeness.losses import (
-    VMF,
-    ArcFace,
-    Cosine,
-    MultiSimilarity,
-    ProbabilisticNCA,
-    ProxyAnchor,
-    SimPLE,
-    Softmax,
-)
+from likeness import losses
 from likeness.recipe import Recipe
 
-SOFTMAX = of_characters(Softmax)
+SOFTMAX = of_characters(losses.Softmax)
 # one expectation over all pairs, on the pairs of the batch alone
-PAIRS = partial(SimPLE, r=1.0, alpha=0.5, b=0.0, reduction="joint")
+PAIRS = partial(losses.SimPLE, r=1.0, alpha=0.5, b=0.0, reduction="joint")
 
 KAPPA_RATE = 40.0  # at which concentrations move as in image/nivmf
 
 
 def probabilistic(distance: str = "el_nivmf", **settings: Any) -> Recipe:
     """A loss of the nivMF paper, whose class vectors start at norm 10."""
-    loss = partial(ProbabilisticNCA, distance=distance, **settings)
+    loss = partial(losses.ProbabilisticNCA, distance=distance, **settings)
     return of_characters(loss, gain=3.0, proxy_lr_scale=10.0)
 
 
 RECIPES = {
-    "arcface": of_characters(partial(ArcFace, margin=0.2, scale=30.0)),
+    "arcface": of_characters(partial(losses.ArcFace, margin=0.2, scale=30.0)),
     "softmax": SOFTMAX,
     "softmax_euclidean": replace(SOFTMAX, similarity="euclidean"),
-    "cosine": of_characters(partial(Cosine, tau=2.773)),
-    "vmf": of_characters(partial(VMF, resultant=0.7), proxy_lr_scale=10.0),
+    "cosine": of_characters(partial(losses.Cosine, tau=2.773)),
+    "vmf": of_characters(partial(losses.VMF, resultant=0.7), proxy_lr_scale=10.0),
     "simple": of_characters(partial(PAIRS, b_theta=0.3), gain=3.913),
     "simple_margin": of_characters(partial(PAIRS, b_theta=0.3, margin=2.0), gain=3.913),
     # its bias starts at the log odds of 3 positives among the 127 other rows
@@ -69,9 +60,9 @@ RECIPES = {
         partial(PAIRS, product="cosine", scale=12.84, b=-3.7, margin=2.0)
     ),
     "proxy_anchor": of_characters(
-        partial(ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
+        partial(losses.ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
     ),
-    "multi_similarity": of_characters(MultiSimilarity),
+    "multi_similarity": of_characters(losses.MultiSimilarity),
     "el_nivmf": probabilistic(),
     "el_nivmf_moving": probabilistic(kappa_lr_scale=KAPPA_RATE),
     "el_nivmf_jacobian": probabilistic(kappa_lr_scale=KAPPA_RATE, normalizer="jacobian"),

@@ -21,36 +21,7 @@ from functools import partial
 
 from _shared import of_characters
 
-from likeness.losses import (
-    DCML,
-    VMF,
-    AdaFace,
-    ArcFace,
-    Contrastive,
-    CosFace,
-    Cosine,
-    EasyPositive,
-    GroupLoss,
-    Hyperbolic,
-    MagFace,
-    MemVir,
-    MultiSimilarity,
-    NormSoft,
-    PairBCE,
-    ProbabilisticNCA,
-    ProxyAnchor,
-    ProxyGML,
-    ProxyNCAPlusPlus,
-    SimPLE,
-    SmoothAP,
-    SNRTriplet,
-    Softmax,
-    SoftTriple,
-    SphereFace2,
-    SphereFaceR,
-    SupCon,
-    Triplet,
-)
+from likeness import losses
 from likeness.recipe import Memory, Part, Range, Recipe
 
 
@@ -61,46 +32,52 @@ def with_loss(loss: Part, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> 
 
 
 SIMPLE = replace(
-    with_loss(partial(SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0), gain=0.5),
+    with_loss(partial(losses.SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0), gain=0.5),
     memory=Memory(2048, 0.9),
 )
 
 RECIPES = {
-    "softmax": with_loss(Softmax),
-    "cosine": with_loss(partial(Cosine, tau=2.773)),
-    "arcface": with_loss(partial(ArcFace, margin=0.2, scale=30.0)),
-    "cosface": with_loss(partial(CosFace, margin=0.2, scale=30.0)),
-    "spherefacer": with_loss(partial(SphereFaceR, scale=30.0)),
-    "sphereface2": with_loss(partial(SphereFace2, scale=30.0, margin=0.2)),
-    "adaface": with_loss(partial(AdaFace, margin=0.2, scale=30.0)),
-    "magface": with_loss(partial(MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=3.0),
-    "vmf": with_loss(partial(VMF, resultant=0.7), proxy_lr_scale=10.0),
-    "el_nivmf": with_loss(  # its class vectors start at norm 10
-        partial(ProbabilisticNCA, distance="el_nivmf"), gain=3.0, proxy_lr_scale=10.0
+    "softmax": with_loss(losses.Softmax),
+    "cosine": with_loss(partial(losses.Cosine, tau=2.773)),
+    "arcface": with_loss(partial(losses.ArcFace, margin=0.2, scale=30.0)),
+    "cosface": with_loss(partial(losses.CosFace, margin=0.2, scale=30.0)),
+    "spherefacer": with_loss(partial(losses.SphereFaceR, scale=30.0)),
+    "sphereface2": with_loss(partial(losses.SphereFace2, scale=30.0, margin=0.2)),
+    "adaface": with_loss(partial(losses.AdaFace, margin=0.2, scale=30.0)),
+    "magface": with_loss(
+        partial(losses.MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=3.0
     ),
-    "hyperbolic": with_loss(partial(Hyperbolic, c=1e-5)),
+    "vmf": with_loss(partial(losses.VMF, resultant=0.7), proxy_lr_scale=10.0),
+    "el_nivmf": with_loss(  # its class vectors start at norm 10
+        partial(losses.ProbabilisticNCA, distance="el_nivmf"), gain=3.0, proxy_lr_scale=10.0
+    ),
+    "hyperbolic": with_loss(partial(losses.Hyperbolic, c=1e-5)),
     "simple": SIMPLE,
     "simple_cosine": replace(SIMPLE, similarity="cosine"),
     "simple_no_bank": replace(SIMPLE, memory=None),
-    "proxy_anchor": with_loss(partial(ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0),
-    "proxy_nca_pp": with_loss(ProxyNCAPlusPlus, proxy_lr_scale=10.0),
-    "soft_triple": with_loss(partial(SoftTriple, num_centres=2), proxy_lr_scale=10.0),
-    "multi_similarity": with_loss(MultiSimilarity),
-    "supcon": with_loss(SupCon),
-    "triplet": with_loss(Triplet),
-    "contrastive": with_loss(Contrastive),
-    "rbm": with_loss(  # the bias starts at the log odds of 3 positives among the 127 other rows
-        partial(PairBCE, product="cosine", scale=10.0, bias=-3.7, learn_scale=True)
+    "proxy_anchor": with_loss(
+        partial(losses.ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
     ),
-    "smooth_ap": with_loss(SmoothAP),
-    "norm_soft": with_loss(NormSoft),
-    "memvir": with_loss(partial(MemVir, warmup_steps=100, batch_size=128)),
-    "proxy_gml": with_loss(partial(ProxyGML, num_proxies=2, scale=10.0), proxy_lr_scale=10.0),
-    "group_loss": with_loss(partial(GroupLoss, temperature=10.0, num_anchors=1)),
-    "easy_positive": with_loss(EasyPositive),
-    "snr_triplet": with_loss(partial(SNRTriplet, zero_mean=0.001)),
-    "dcml": with_loss(partial(DCML, mining="distance_weighted")),
-    "dr_ms": with_loss(partial(MultiSimilarity, base=0.7, direction=0.3)),
+    "proxy_nca_pp": with_loss(losses.ProxyNCAPlusPlus, proxy_lr_scale=10.0),
+    "soft_triple": with_loss(partial(losses.SoftTriple, num_centres=2), proxy_lr_scale=10.0),
+    "multi_similarity": with_loss(losses.MultiSimilarity),
+    "supcon": with_loss(losses.SupCon),
+    "triplet": with_loss(losses.Triplet),
+    "contrastive": with_loss(losses.Contrastive),
+    "rbm": with_loss(  # the bias starts at the log odds of 3 positives among the 127 other rows
+        partial(losses.PairBCE, product="cosine", scale=10.0, bias=-3.7, learn_scale=True)
+    ),
+    "smooth_ap": with_loss(losses.SmoothAP),
+    "norm_soft": with_loss(losses.NormSoft),
+    "memvir": with_loss(partial(losses.MemVir, warmup_steps=100, batch_size=128)),
+    "proxy_gml": with_loss(
+        partial(losses.ProxyGML, num_proxies=2, scale=10.0), proxy_lr_scale=10.0
+    ),
+    "group_loss": with_loss(partial(losses.GroupLoss, temperature=10.0, num_anchors=1)),
+    "easy_positive": with_loss(losses.EasyPositive),
+    "snr_triplet": with_loss(partial(losses.SNRTriplet, zero_mean=0.001)),
+    "dcml": with_loss(partial(losses.DCML, mining="distance_weighted")),
+    "dr_ms": with_loss(partial(losses.MultiSimilarity, base=0.7, direction=0.3)),
 }
 
 _RATE = {"optim.lr": Range(1e-3, 1e-2, log=True)}

@@ -59,24 +59,10 @@ from pathlib import Path
 import numpy as np
 from _shared import means
 
+from likeness import losses
 from likeness.backbones import BNInception
 from likeness.data import cub_items, images
 from likeness.frontends import BENCHMARKER, BN_INCEPTION
-from likeness.losses import (
-    ArcFace,
-    Contrastive,
-    CosFace,
-    FastAP,
-    MarginLoss,
-    MultiSimilarity,
-    NormFace,
-    NTXent,
-    ProxyNCAPlusPlus,
-    SimPLE,
-    SNRContrastive,
-    SoftTriple,
-    Triplet,
-)
 from likeness.metrics import bounds, per_item, query_metrics
 from likeness.recipe import (
     Compute,
@@ -106,7 +92,7 @@ OURS = Recipe(
     modality="image",
     frontend=BN_INCEPTION,
     backbone=partial(BNInception, dim=128, batch_norm="fixed"),
-    loss=partial(SimPLE, b_theta=0.3, r=1.0, alpha=0.1, b=0.0),
+    loss=partial(losses.SimPLE, b_theta=0.3, r=1.0, alpha=0.1, b=0.0),
     items=partial(cub_items, split="train", protocol="mlrc", fold=0),
     read=partial(images.read, short_edge=256, crop=227),
     train_read=partial(images.read, short_edge=256),
@@ -134,40 +120,42 @@ OURS = Recipe(
 # Sec. 5.1's, with a bank as Sec. 4 has it
 SIMPLE = replace(
     OURS,
-    loss=partial(SimPLE, b_theta=0.3, r=3.0, alpha=0.001, b=-10.0),
+    loss=partial(losses.SimPLE, b_theta=0.3, r=3.0, alpha=0.001, b=-10.0),
     memory=Memory(2**12, 0.999),
 )
 
 
 # [48]'s settings. Of pairs and triplets, 4 images of a class:
 PAIRS: dict[str, Part] = {
-    "contrastive": partial(Contrastive, positive_margin=-0.2, negative_margin=0.3841),
-    "triplet": partial(Triplet, margin=0.0961),
-    "ntxent": partial(NTXent, temperature=0.0091),
-    "margin": partial(MarginLoss, margin=0.0878, beta=0.7838),
-    "margin_class": partial(MarginLoss, margin=0.0779, beta=0.9796, per_class=True),
-    "fastap": partial(FastAP, num_bins=17),
+    "contrastive": partial(losses.Contrastive, positive_margin=-0.2, negative_margin=0.3841),
+    "triplet": partial(losses.Triplet, margin=0.0961),
+    "ntxent": partial(losses.NTXent, temperature=0.0091),
+    "margin": partial(losses.MarginLoss, margin=0.0878, beta=0.7838),
+    "margin_class": partial(losses.MarginLoss, margin=0.0779, beta=0.9796, per_class=True),
+    "fastap": partial(losses.FastAP, num_bins=17),
     "snr": partial(
-        SNRContrastive,
+        losses.SNRContrastive,
         positive_margin=0.3264,
         negative_margin=0.8446,
         zero_mean=0.1382,
         normalise=True,
     ),
-    "multisimilarity": partial(MultiSimilarity, alpha=0.01, beta=50.6, base=0.56, epsilon=None),
+    "multisimilarity": partial(
+        losses.MultiSimilarity, alpha=0.01, beta=50.6, base=0.56, epsilon=None
+    ),
     "multisimilarity_miner": partial(
-        MultiSimilarity, alpha=17.97, beta=75.66, base=0.77, epsilon=0.39
+        losses.MultiSimilarity, alpha=17.97, beta=75.66, base=0.77, epsilon=0.39
     ),
 }
 # Of classes, one image of each: the loss, the rate of its class vectors beside 1e-6 of the network,
 # and the deviation with which they begin, here and there. Only their directions count, and a step
 # turns the shorter ones farther.
 CLASSES: dict[str, tuple[Part, float, float, float]] = {
-    "proxynca": (partial(ProxyNCAPlusPlus, temperature=1 / 13.98), 6.04e-3, 1 / 8, 1.0),
-    "normsoftmax": (partial(NormFace, scale=1 / 0.1087), 4.46e-3, XAVIER, 1.0),
-    "cosface": (partial(CosFace, margin=0.6182, scale=100.0), 2.53e-3, XAVIER, 1.0),
+    "proxynca": (partial(losses.ProxyNCAPlusPlus, temperature=1 / 13.98), 6.04e-3, 1 / 8, 1.0),
+    "normsoftmax": (partial(losses.NormFace, scale=1 / 0.1087), 4.46e-3, XAVIER, 1.0),
+    "cosface": (partial(losses.CosFace, margin=0.6182, scale=100.0), 2.53e-3, XAVIER, 1.0),
     "arcface": (
-        partial(ArcFace, margin=float(np.deg2rad(23.22)), scale=100.0),
+        partial(losses.ArcFace, margin=float(np.deg2rad(23.22)), scale=100.0),
         5.13e-3,
         XAVIER,
         1.0,
@@ -176,7 +164,12 @@ CLASSES: dict[str, tuple[Part, float, float, float]] = {
     # centres start uniform within 750^-1/2.
     "softtriple": (
         partial(
-            SoftTriple, num_centres=10, scale=78.02, gamma=58.95, tau=2 * 0.3754, margin=0.4307
+            losses.SoftTriple,
+            num_centres=10,
+            scale=78.02,
+            gamma=58.95,
+            tau=2 * 0.3754,
+            margin=0.4307,
         ),
         5.37e-5,
         XAVIER,

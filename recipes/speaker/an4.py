@@ -23,18 +23,10 @@ share of positive pairs of so few classes (simple).
 from dataclasses import replace
 from functools import partial
 
+from likeness import losses
 from likeness.backbones import ECAPA, OrderStatistics
 from likeness.data import an4, audio
 from likeness.frontends import KaldiFbank, train_view
-from likeness.losses import (
-    VMF,
-    ArcFace,
-    CosFace,
-    MultiSimilarity,
-    ProbabilisticNCA,
-    SimPLE,
-    Softmax,
-)
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import Compute, Memory, Optim, Range, Recipe, Sampling, Schedule, Verification
 
@@ -42,7 +34,7 @@ ARCFACE = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80, cmn=False),
     backbone=partial(OrderStatistics, dim=128, dropout=0.5),
-    loss=partial(ArcFace, margin=0.2, scale=30.0),
+    loss=partial(losses.ArcFace, margin=0.2, scale=30.0),
     items=partial(an4.items, split="train", fold=0, speeds=(0.9, 1.1)),  # speeds are new classes
     measure=Verification(
         trials=partial(an4.trials, split="test", fold=0),
@@ -58,20 +50,20 @@ ARCFACE = Recipe(
 
 RECIPES = {
     "arcface": ARCFACE,
-    "softmax": replace(ARCFACE, loss=Softmax),
+    "softmax": replace(ARCFACE, loss=losses.Softmax),
     "simple": replace(
         ARCFACE,
         backbone=partial(OrderStatistics, dim=128, dropout=0.5, norm=5.5),
-        loss=partial(SimPLE, r=1.0, alpha=0.1, b_theta=0.3, b=0.0),
+        loss=partial(losses.SimPLE, r=1.0, alpha=0.1, b_theta=0.3, b=0.0),
         memory=Memory(2048, 0.99),
     ),
-    "cosface": replace(ARCFACE, loss=partial(CosFace, margin=0.2, scale=30.0)),
-    "vmf": replace(ARCFACE, loss=partial(VMF, resultant=0.7)),
-    "multi_similarity": replace(ARCFACE, loss=MultiSimilarity),
+    "cosface": replace(ARCFACE, loss=partial(losses.CosFace, margin=0.2, scale=30.0)),
+    "vmf": replace(ARCFACE, loss=partial(losses.VMF, resultant=0.7)),
+    "multi_similarity": replace(ARCFACE, loss=losses.MultiSimilarity),
     "el_nivmf": replace(
         ARCFACE,
         backbone=partial(OrderStatistics, dim=128, dropout=0.5, norm=10.0),
-        loss=partial(ProbabilisticNCA, distance="el_nivmf"),
+        loss=partial(losses.ProbabilisticNCA, distance="el_nivmf"),
         optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),  # proxies start at norm 10
     ),
     "arcface_cmn": replace(ARCFACE, frontend=partial(KaldiFbank, num_mels=80, cmn=True)),

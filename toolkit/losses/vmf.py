@@ -19,7 +19,7 @@ from likeness.toolkit.losses.softmax import tau_groups
 from likeness.toolkit.vmf.bound import bound_logits, expected_logsumexp
 from likeness.toolkit.vmf.distribution import Method, relative_log_c, resultant_ratio, root
 from likeness.toolkit.vmf.rows import full, unit
-from likeness.toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, sample
+from likeness.toolkit.vmf.sampling import cosines, generator_of, move_on, ranks, sample
 
 
 @checked
@@ -47,15 +47,8 @@ class VMF(nn.Module):
             cosines). Every row's draws are then exactly vMF, rows are merely not independent of
             each other, and the (S B, dim) x (dim, C) product shrinks to (B + S, dim) x (dim, C).
             "independent", and always below 16 dimensions: as the release.
-        family: "power_spherical" draws z from that distribution instead, and takes its mean, kappa
-            / (n - 1 + kappa), for A(kappa_i). Class vectors stay vMF.
         alpha_from: What `estimate` measures: "norm" is E|z|, Eq 15; "absolute" is sqrt(n) E|z_i|,
             Eq 16 and the release.
-
-        bottleneck: gamma, the weight of the mean divergence KL(vMF(mu_i, kappa_i) || uniform) =
-            kappa_i A(kappa_i) + lc(kappa_i) - lc(0), which is added to the loss. It bounds the
-            information I(Z, X) of the embedding about the input from above (Alemi et al. 2017),
-            the regulariser that the paper leaves to future work. 0 is the paper's loss.
 
     Raises:
         LikenessError: dim is below 2, or a setting is outside its range.
@@ -78,23 +71,15 @@ class VMF(nn.Module):
         tau_lr: float = 1e-3,
         method: Literal["debye", "bounds"] = "debye",
         noise: Literal["shared", "independent"] = "shared",
-        family: Family = "vmf",
         alpha_from: Literal["norm", "absolute"] = "norm",
-        bottleneck: float = 0.0,
     ):
         super().__init__()
-        if bottleneck and family != "vmf":
-            raise LikenessError(
-                f"VMF: bottleneck={bottleneck} must be 0 with family={family}, whose divergence is "
-                "another"
-            )
         share(self, resultant=resultant)
         positive(self, resultant=resultant, num_samples=num_samples)
         self.dim, self.num_classes = dim, num_classes
         self.num_samples, self.tau_lr = num_samples, tau_lr
         self.method: Method = method
-        self.sharing, self.family, self.alpha_from = noise, family, alpha_from
-        self.bottleneck = bottleneck
+        self.sharing, self.alpha_from = noise, alpha_from
         self.concentration = resultant * (dim - 1) / (1 - resultant**2)  # Eq 14
         self.proxies = proxies(num_classes, dim, normal(self.concentration / sqrt(dim)))  # Eq 19
         self.tau = nn.Parameter(torch.tensor(float(tau)))
@@ -137,7 +122,7 @@ class VMF(nn.Module):
         The paper predicts by `posterior`.
         """
         nu = z * self.alpha.to(z.dtype)
-        scaled = self.tau.to(nu.dtype).exp() * self._mean_of_draws(nu)
+        scaled = self.tau.to(nu.dtype).exp() * self._mean(nu)
         return scaled @ self._mean(self.proxies.to(nu.dtype)).T
 
     @torch.no_grad()
@@ -164,9 +149,7 @@ class VMF(nn.Module):
         for rows, total in zip(torch.split(nu, size), torch.split(share, size), strict=True):
             # Each row has its own draws: shared ones would not average out over a test set.
             for _ in range(num):
-                drawn = sample(
-                    unit(rows), rows.norm(dim=1), 1, generator=generator, family=self.family
-                )[0]
+                drawn = sample(unit(rows), rows.norm(dim=1), 1, generator=generator)[0]
                 classes = sample(unit(w), w.norm(dim=1), len(rows), generator=generator)
                 total += (
                     torch.softmax(beta * torch.einsum("bd,bcd->bc", drawn, classes), dim=1) / num
@@ -176,15 +159,6 @@ class VMF(nn.Module):
     def _mean(self, nu: Tensor) -> Tensor:
         """The mean A(|nu|) mu of vMFs with natural parameters nu (N, D)."""
         return resultant_ratio(nu.square().sum(1, keepdim=True), self.dim, method=self.method) * nu
-
-    def _mean_of_draws(self, nu: Tensor) -> Tensor:
-        """E[z] (B, D) of the family that embeddings are drawn from.
-
-        Class vectors are vMF in either.
-        """
-        if self.family == "power_spherical":
-            return nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True)))
-        return self._mean(nu)
 
     def forward(
         self, z: Tensor, y: Tensor, z_key: Tensor | None = None, *, samples: Tensor | None = None
@@ -210,14 +184,8 @@ class VMF(nn.Module):
             bound, own_w = class_logsumexp(logits.flatten(0, 1)).mean(), class_rows(w, y)
         else:
             bound, own_w = expected_logsumexp(*draws, w, y, beta, self.dim, self.method)
-        own = (self._mean_of_draws(nu) * self._mean(own_w)).sum(1)
-        value = bound - beta * own.mean()
-        if self.bottleneck:
-            square = nu.square().sum(1)
-            divergence = relative_log_c(square, self.dim, method=self.method)
-            divergence = divergence + square * resultant_ratio(square, self.dim, method=self.method)
-            value = value + self.bottleneck * divergence.mean()
-        return move_on(value, self.noise)
+        own = (self._mean(nu) * self._mean(own_w)).sum(1)
+        return move_on(bound - beta * own.mean(), self.noise)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draws(self, nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,19 +194,19 @@ class VMF(nn.Module):
         Returns:
             left (B + S, D), along and across (S, B).
         """
-        how: Any = {"generator": generator_of(self.noise, nu.device), "family": self.family}
+        generator = generator_of(self.noise, nu.device)
         order = ranks(nu)
         mu, kappa = unit(nu), root(nu.square().sum(1))
         # In few dimensions a shared direction can fall on mu, and the product is small anyway.
         inverse, num = order.argsort(), self.num_samples
         if self.sharing == "independent" or self.dim < 16:
-            drawn = sample(mu[inverse], kappa[inverse], num, **how)
+            drawn = sample(mu[inverse], kappa[inverse], num, generator=generator)
             return self._given(drawn[:, order])
         first = torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device)
         mu = torch.where(kappa[:, None] > 0, mu, first)
         single: Any = {"dtype": torch.float32, "device": nu.device}
-        tangents = torch.randn(num, self.dim, generator=how["generator"], **single).to(nu.dtype)
-        drawn_cosines = cosines(kappa[inverse], self.dim, num, **how)
+        tangents = torch.randn(num, self.dim, generator=generator, **single).to(nu.dtype)
+        drawn_cosines = cosines(kappa[inverse], self.dim, num, generator=generator)
         cosine, sine = (x[:, order].to(nu.dtype) for x in drawn_cosines)
         toward = tangents @ mu.T
         length = tangents.square().sum(1, keepdim=True) - toward.square()

@@ -124,20 +124,15 @@ def export(
         written = onnx.read(temporary)
         assert written is not None
         parity = compare(embedder, written[0], batches)
-        _refuse_apart(parity, path, exact=smaller is None)
+        most = (MAX_DISTANCE, MAX_NORM_ERROR) if smaller is None else (math.inf, math.inf)
+        # With `not` in front of `<=`, NaN is refused too.
+        if not (parity.distance <= most[0] and parity.norm_error <= most[1]):
+            raise LikenessError(
+                f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance "
+                f"of {parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
+                f"{most[0]:.0e} and {most[1]:.0e} are allowed: nothing was written"
+            )
     return parity
-
-
-def _refuse_apart(parity: Parity, path: Path, *, exact: bool) -> None:
-    """Refuse embeddings that are NaN, and where they have to be torch's those that are not."""
-    most = (MAX_DISTANCE, MAX_NORM_ERROR) if exact else (math.inf, math.inf)
-    # With `not` in front of `<=`, NaN is refused too.
-    if not (parity.distance <= most[0] and parity.norm_error <= most[1]):
-        raise LikenessError(
-            f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance of "
-            f"{parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
-            f"{most[0]:.0e} and {most[1]:.0e} are allowed: nothing was written"
-        )
 
 
 def shape_of(model: Loaded, size: tuple[int, int] | None = None) -> tuple[int | None, ...]:

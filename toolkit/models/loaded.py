@@ -133,12 +133,11 @@ def drop_centre(embedder: Embedder, centre: Sequence[float]) -> Embedder:
         embedder: The embedder as it is elsewhere.
         centre: (D,), see likeness.eval.metrics.unlabelled.
     """
-    turned = partial(_turned, np.asarray(centre))
+
+    def turned(z: Floats) -> Floats:
+        return subtract_centre(z, np.asarray(centre)).astype(np.float32)
+
     return cast(Embedder, _Changed(embedder, lambda inputs: [inputs], turned, embedder.dim))
-
-
-def _turned(centre: NDArray[np.float64], z: Floats) -> Floats:
-    return subtract_centre(z, centre).astype(np.float32)
 
 
 @dataclass(frozen=True)

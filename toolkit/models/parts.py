@@ -89,8 +89,9 @@ def describe(value: Any, name: str = "recipe") -> Any:
 def drop_revisions(description: Any) -> Any:
     """Leave out of a description from which commits of the hub its networks came.
 
-    A network is told by its configuration, which is beside the commit: a run goes on, and a result
-    stays what it is, after a later commit that changes neither.
+    A commit is what parts of Likeness call `revision`. A network is told by its configuration,
+    which is beside the commit: a run goes on, and a result stays what it is, after a later commit
+    that changes neither.
 
     Example:
         >>> args = {"config": "{}", "revision": "0123"}
@@ -102,8 +103,8 @@ def drop_revisions(description: Any) -> Any:
     if not isinstance(description, dict):
         return description
     values = {key: drop_revisions(value) for key, value in description.items()}
-    is_hub = str(values.get("call")).startswith("toolkit.backbones.hub_networks.")
-    if is_hub and isinstance(values.get("args"), dict):
+    is_ours = "call" in values and "package" not in values
+    if is_ours and isinstance(values.get("args"), dict):
         values["args"].pop("revision", None)
     return values
 

@@ -63,12 +63,10 @@ class _OnCPU(nn.modules.batchnorm._BatchNorm):
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
         """Move the running statistics towards those of this batch."""
-        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+        if self.running_mean is None or self.running_var is None:
             return
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-        share = self.momentum
-        if share is None:  # then the running statistics are the means over all batches
-            share = 1 / float(self.num_batches_tracked or 1)
+        seen = self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+        # without a momentum, the running statistics are the means over all batches
+        share = 1 / float(seen) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)

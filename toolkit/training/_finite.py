@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.log import LOG, Log
@@ -23,14 +22,15 @@ from likeness.toolkit.training.run import Run
 _LEAST_SCALE = 2.0**-14
 
 
-class Watch:
+class TerminateOnNaN:
     """Sees each step's loss, embeddings and gradients, and stops the run when one is NaN or
     infinite.
 
     A loss alone would not do: of embeddings that are NaN, mined pairs make 0. The numbers of a CPU
-    are looked at before the weights change. Those of a GPU wait for `every` steps and for `settle`,
-    so that no step waits for them. Under float16, gradients may be infinite: GradScaler leaves such
-    steps out, and the run stops only when it has left out some 30 more than it could make up for.
+    are looked at before the weights change. Those of a GPU wait for `every` steps and for
+    `check_all`, so that no step waits for them. Under float16, gradients may be infinite:
+    GradScaler leaves such steps out, and the run stops only when it has left out some 30 more than
+    it could make up for.
 
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
@@ -43,22 +43,22 @@ class Watch:
         self.pending: list[tuple[int, float, Tensor]] = []
         self.embeddings: Tensor | None = None
         self.rate = 0.0
-        self._hook = run.loss.register_forward_pre_hook(self._see)
+        self._hook = run.loss.register_forward_pre_hook(self._record_inputs)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> TerminateOnNaN:
         return self
 
     def __exit__(self, *_: object) -> None:
         # through it the run would hold itself, and its memory until the garbage collector comes
         self._hook.remove()
 
-    def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _record_inputs(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Note whether the loss gets finite numbers: embeddings of the whole batch, and keys."""
         tensors = [value for value in inputs if isinstance(value, Tensor)]
         before = self.embeddings
         self.embeddings = all_finite(tensors) if before is None else before & all_finite(tensors)
 
-    def add(self, step: int, rate: float, loss: Tensor) -> None:
+    def add_step(self, step: int, rate: float, loss: Tensor) -> None:
         """Take a step, after its gradients are there and before the weights change."""
         gradients = [value.grad for value in self.run.trained if value.grad is not None]
         true = torch.ones((), dtype=torch.bool, device=loss.device)
@@ -71,9 +71,9 @@ class Watch:
         self.pending.append((step, rate, torch.stack(numbers)))
         self.embeddings, self.rate = None, rate
         if len(self.pending) >= self.every:
-            self.read()
+            self.latest_loss()
 
-    def read(self) -> float:
+    def latest_loss(self) -> float:
         """The latest loss.
 
         Diverged names the first step that was not finite, and its items. All processes call it.
@@ -96,11 +96,11 @@ class Watch:
             self.stop(step, rate, what)
         return self.value
 
-    def settle(self) -> None:
+    def check_all(self) -> None:
         """Before anything is measured or saved: all steps so far, and every number of the run's
         state. All processes call it.
         """
-        self.read()
+        self.latest_loss()
         wrong = not_finite(
             {
                 name: value.to_local() if isinstance(value, DTensor) else value
@@ -119,14 +119,7 @@ class Watch:
             rate: Its learning rate.
             what: What is not finite.
         """
-        (batch,) = draws(
-            self.plan.labels,
-            self.plan.recipe.sampling,
-            seed=self.plan.recipe.seed,
-            start=step,
-            stop=step + 1,
-            shards=self.plan.shards,
-        )
+        (batch,) = self.plan.draws(step, step + 1)
         ids = [self.plan.items[draw.item].id for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(

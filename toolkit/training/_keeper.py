@@ -22,7 +22,7 @@ from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
-from likeness.toolkit.training._finite import Watch
+from likeness.toolkit.training._finite import TerminateOnNaN
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Parallel
@@ -54,7 +54,7 @@ class Keeper:
             try:
                 with (
                     Log(out, run.step, self.loggers, self.plan.description) as self.log,
-                    Watch(run, self.plan, self.log) as self.watch,
+                    TerminateOnNaN(run, self.plan, self.log) as self.nan_check,
                 ):
                     if run.init and not run.step:
                         self.log.write(0, init=run.init)
@@ -79,7 +79,7 @@ class Keeper:
             self.bad.count(unreadable, drawn)
             yield batch
 
-    def make_up(self) -> bool:
+    def repeat_failed_evaluation(self) -> bool:
         """Evaluate where the evaluation of the last checkpoint had failed.
 
         Returns:
@@ -91,7 +91,7 @@ class Keeper:
             mark_evaluated(self.out, self.run)
         return self.ended
 
-    def after_step(self, rate: float) -> bool:
+    def log_evaluate_save(self, rate: float) -> bool:
         """Log, evaluate and save what is due after a step; `rate` is the step's learning rate.
 
         Returns:
@@ -103,17 +103,17 @@ class Keeper:
             Diverged: Something is NaN or infinite; the last checkpoint is kept.
         """
         run, schedule = self.run, self.recipe.schedule
-        self.clock.steps += 1
-        last = run.step == schedule.steps
-        if run.average is not None and (last or run.step % schedule.save_every == 0):
+        last, saves = run.step == schedule.steps, run.step % schedule.save_every == 0
+        if run.average is not None and (last or saves):
             _same_statistics(run, self.recipe.parallel)
             run.average.take(run.embedder, run.loss)
         stop = distributed.any_rank(self.interrupted())
+        self.clock.steps += 1
         # The losses of a GPU are read every so many steps; the log asks no more often.
-        if run.step % max(self.watch.every, schedule.steps // 200) == 0 or last:
+        if last or run.step % max(self.nan_check.every, schedule.steps // 200) == 0:
             spent = self.clock.read(self.recipe.sampling.batch_size)
-            self.log.write(run.step, loss=self.watch.read(), lr=rate, **spent)
-        loss = self.watch.value
+            self.log.write(run.step, loss=self.nan_check.latest_loss(), lr=rate, **spent)
+        loss = self.nan_check.value
         if last:  # has a line in any case
             _note(f"step {run.step}/{run.step}  loss {loss:.4f}  lr {rate:.2e}")
         known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
@@ -121,11 +121,11 @@ class Keeper:
         report("training", run.step, schedule.steps, unit="steps", note=note)
         due = last or (schedule.eval_every and run.step % schedule.eval_every == 0)
         if self.recipe.measure is not None and due:
-            self.watch.settle()
+            self.nan_check.check_all()
             self._evaluate_or_save()
             last = last or self.ended
-        if last or stop or run.step % schedule.save_every == 0:
-            self.watch.settle()  # nothing that is not finite is saved
+        if last or stop or saves:
+            self.nan_check.check_all()  # nothing that is not finite is saved
             self._save()
         if stop and not last:
             distributed.wait()

@@ -8,8 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
-from itertools import chain
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -17,8 +16,6 @@ import torch
 from torch import Tensor
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.provenance import digest
-from likeness.eval.items.items import Item, Items
 from likeness.eval.progress import track
 from likeness.toolkit.console import leave_signals_to_parent
 from likeness.toolkit.data.batch import (
@@ -29,12 +26,11 @@ from likeness.toolkit.data.batch import (
     collate_views,
     make_room_for_sockets,
 )
-from likeness.toolkit.data.readers import KILLED, read_beside
-from likeness.toolkit.data.reading import Bad, Read, reading_for
+from likeness.toolkit.data.readers import KILLED
+from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.data.sampling import Index, Sampling, draws
 from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
-from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.recipe import Compute
 from likeness.toolkit.training.run import Run
@@ -127,46 +123,6 @@ def move_to_device(batch: Batch, device: torch.device, compute: Compute) -> Batc
     if compute.is_channels_last(device.type) and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths, places)
-
-
-def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> None:
-    """Read every item once, so that none is found to be unreadable after hours of training.
-
-    All processes share the work.
-
-    Only decoding a file whole shows that it can be read: it costs what one evaluation spends on
-    reading. Lists that this process has checked already are not read again.
-
-    Raises:
-        LikenessError: An item that cannot be read.
-    """
-    mine = Items.of(items)[distributed.rank() :: distributed.world()]
-    stated = digest(chain([repr(read)], map(repr, mine)))
-    if distributed.any_rank(stated not in _checked):
-        distributed.run_on_all(lambda: _read_all(mine, read, workers))
-        _checked.add(stated)
-
-
-_checked: set[str] = set()  # digests of lists
-
-
-def _read_all(items: Items, read: Read, workers: int) -> None:
-    """Read items, and refuse the first that cannot be read."""
-    share = partial(_unreadable, items, reading_for(read))
-    reader = read_beside(share, workers) if workers else share(0, 1)
-    for bad in track(reader, "reading what is held out", total=len(items)):
-        if bad is not None:
-            raise LikenessError(
-                f"the held-out item {bad.id!r} cannot be read ({bad.reason}); repair or remove it "
-                "before training: it is measured on all of them (`likeness check` names all)"
-            )
-
-
-def _unreadable(items: Items, read: Read, first: int, step: int) -> Iterator[Bad | None]:
-    """Yield for every `step`-th item why it cannot be read, or None."""
-    for position in range(first, len(items), step):
-        inputs = inputs_of(items[position : position + 1], read)
-        yield next((value for _, value in inputs if isinstance(value, Bad)), None)
 
 
 _ESTIMATE_BATCH, _ESTIMATE_VIEWS, _EACH_CLASS = 64, 4_096, 4

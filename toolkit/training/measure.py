@@ -382,7 +382,7 @@ def _draws(loss: Any, z: Floats, num_samples: int) -> Iterator[Floats]:
     nu = torch.from_numpy(z) * float(loss.alpha)
     mu, kappa, generator = unit(nu), nu.norm(dim=1), _generator(nu.device)
     for _ in range(num_samples):
-        yield sample(mu, kappa, 1, generator=generator, family=loss.family)[0].numpy()
+        yield sample(mu, kappa, 1, generator=generator)[0].numpy()
 
 
 def _generator(device: torch.device) -> torch.Generator:

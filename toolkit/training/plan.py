@@ -1,7 +1,7 @@
 """plan(): what a run needs, listed and checked before anything is built or written."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -26,6 +26,7 @@ from likeness.toolkit.data.batch import Draw, Views
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
+from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.shards import shard_numbers
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.parallel import distributed
@@ -77,6 +78,13 @@ class Plan:
     held_out: Items
     description: dict[str, Any]
     fingerprint: str
+
+    def draws(self, start: int, stop: int) -> Iterator[list[Draw]]:
+        """The batches of the steps start to stop - 1."""
+        sampling, seed = self.recipe.sampling, self.recipe.seed
+        return draws_of(
+            self.labels, sampling, seed=seed, start=start, stop=stop, shards=self.shards
+        )
 
 
 def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> Plan:

@@ -331,17 +331,6 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     return whole[-1], state
 
 
-def is_finished(out: Path, steps: int, stop_after: int) -> bool:
-    """Whether nothing is left to do for the run in `out`: no step, and no evaluation."""
-    newest = latest(out)
-    if newest is None or newest[1]["owes_evaluation"]:
-        return False
-    return bool(
-        newest[1]["step"] >= steps
-        or (stop_after and newest[1]["plateau"]["since_best"] >= stop_after)
-    )
-
-
 def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     """Go on from the newest whole checkpoint in `out`, False if there is none; all ranks call it.
 

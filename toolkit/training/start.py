@@ -21,10 +21,10 @@ from likeness.toolkit.training import run as runs
 from likeness.toolkit.training._finite import not_finite
 from likeness.toolkit.training.build import build, thaw
 from likeness.toolkit.training.fine_tuning import fresh_parts, is_in
-from likeness.toolkit.training.loading import check_held_out, estimate
+from likeness.toolkit.training.loading import estimate
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.run import Run, is_finished, load_run
+from likeness.toolkit.training.run import Run, load_run
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,14 @@ def start(
         The run, at the step that comes next.
 
     Raises:
-        LikenessError: Settings that do not go together, another run in the folder, held-out items
-            that cannot be read, or an initial model that does not fit.
+        LikenessError: Settings that do not go together, another run in the folder, or an initial
+            model that does not fit.
     """
     recipe = planned.recipe
     if recipe.compute.threads:
         torch.set_num_threads(recipe.compute.threads)
     with step("building the network"):
         run = build(recipe, len(planned.classes), distributed.start() or pick_device())
-    # before the held-out items are read, which may take long
     distributed.run_on_main(lambda: runs.check_folder(out, planned.description, resume))
     fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
     taken = False
@@ -95,8 +94,6 @@ def start(
         with step("loading the initial network"):
             initial = distributed.run_on_all(lambda: read_initial(recipe.init))
         taken = start_from(initial, recipe, run, planned.classes)
-    if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
-        check_held_out(planned.held_out, recipe.read, workers=recipe.compute.workers)
     distributed.run_on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(

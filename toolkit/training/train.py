@@ -13,7 +13,6 @@ from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.losses.contract import Scheduled
 from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._keeper import Keeper
@@ -156,20 +155,13 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         step: What makes the loss of a batch.
     """
     recipe, device = planned.recipe, run.device
-    order = draws(
-        planned.labels,
-        recipe.sampling,
-        seed=recipe.seed,
-        start=run.step,
-        stop=recipe.schedule.steps,
-        shards=planned.shards,
-    )
+    order = planned.draws(run.step, recipe.schedule.steps)
     loader = loader_of(planned.views, part_of(order), recipe.compute, device, seed=recipe.seed)
     least = least_rows(recipe.compute, recipe.parallel)
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
     with keeper.running():
-        if keeper.make_up():
+        if keeper.repeat_failed_evaluation():
             return
         run.embedder.train()
         for batch in keeper.batches(loader):
@@ -194,11 +186,11 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 if grad_clip := recipe.optim.grad_clip:
                     run.scaler.unscale_(run.optimizer)
                     spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
-                keeper.watch.add(run.step, rate, loss)  # sees that loss and gradients are finite
+                keeper.nan_check.add_step(run.step, rate, loss)  # and gradients: all are finite
                 run.scaler.step(run.optimizer)
                 run.scaler.update()
             run.step += 1
-            if keeper.after_step(rate):
+            if keeper.log_evaluate_save(rate):
                 break
     keeper.report()
 

@@ -1,4 +1,4 @@
-"""Exact draws from the von Mises-Fisher distribution, and from the Power Spherical one.
+"""Exact draws from the von Mises-Fisher distribution.
 
 Ulrich 1984, Wood 1994; with unbiased gradients. A draw is w mu + sqrt(1 - w^2) t: t is uniform
 among the unit vectors orthogonal to mu, and the cosine w is from f(w) = exp(kappa w) (1 -
@@ -12,7 +12,7 @@ is valid for kappa >> n only: at n = 512 and kappa = 11 its mean cosine is -.84,
 Nothing here reproduces it.
 """
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,18 +21,11 @@ from torch import Generator, Tensor
 from likeness.eval.metrics.von_mises_fisher import relative
 from likeness.toolkit.vmf.rows import once_in_full
 
-Family = Literal["vmf", "power_spherical"]
-FAMILIES = get_args(Family)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 def sample(
-    mu: Tensor,
-    kappa: Tensor,
-    num_samples: int,
-    *,
-    generator: Generator | None = None,
-    family: Family = "vmf",
+    mu: Tensor, kappa: Tensor, num_samples: int, *, generator: Generator | None = None
 ) -> Tensor:
     """Draw unit vectors, differentiable in mu and kappa.
 
@@ -41,8 +34,6 @@ def sample(
         kappa: Concentrations >= 0 (...). Where one is not finite, the draw is NaN.
         num_samples: Draws per distribution.
         generator: Of random numbers, on mu's device; None takes torch's default.
-        family: "vmf", or "power_spherical" (De Cao & Aziz 2020) of the density (1 + mu.x)^kappa: no
-            rejection, mean kappa/(n - 1 + kappa); not the same distribution.
 
     Returns:
         (num_samples, ..., D).
@@ -56,7 +47,7 @@ def sample(
     noise = torch.randn(
         num_samples, *mu.shape, dtype=torch.float32, device=mu.device, generator=generator
     ).to(mu.dtype)
-    along, across = cosines(kappa, dim, num_samples, generator=generator, family=family)
+    along, across = cosines(kappa, dim, num_samples, generator=generator)
     first = torch.eye(1, dim, dtype=mu.dtype, device=mu.device)[0]
     mu = torch.where(mu.square().sum(-1, keepdim=True) > 0.25, mu, first)
     tangent = noise - (noise * mu).sum(-1, keepdim=True) * mu
@@ -65,39 +56,22 @@ def sample(
 
 
 def cosines(
-    kappa: Tensor,
-    dim: int,
-    num_samples: int,
-    *,
-    generator: Generator | None = None,
-    family: Family = "vmf",
+    kappa: Tensor, dim: int, num_samples: int, *, generator: Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """Draw the cosines w of draws with their directions, and sqrt(1 - w^2).
 
     Args:
         kappa: Concentrations >= 0 (...).
         dim: n >= 2.
-        num_samples, generator, family: See sample.
+        num_samples, generator: See sample.
 
     Returns:
         Two of (num_samples, ...), float64, differentiable in kappa.
     """
     kappa = kappa.double()
-    if family == "power_spherical":
-        half = torch.full(
-            (num_samples, *kappa.shape), (dim - 1) / 2, dtype=torch.float64, device=kappa.device
-        )
-        # torch reparameterises gamma numbers: their gradient is exact.
-        with_, against = (
-            torch._standard_gamma(shape, generator=generator) for shape in (half + kappa, half)
-        )
-        along = (with_ - against) / (with_ + against)
-    else:
-        with torch.no_grad():
-            drawn = (_inverse if dim == 3 else _rejection)(kappa, dim, num_samples, generator)
-        along = _Implicit.apply(  # type: ignore[no-untyped-call]
-            kappa.expand(drawn.shape), drawn, dim
-        )
+    with torch.no_grad():
+        drawn = (_inverse if dim == 3 else _rejection)(kappa, dim, num_samples, generator)
+    along = _Implicit.apply(kappa.expand(drawn.shape), drawn, dim)  # type: ignore[no-untyped-call]
     along = along.where(kappa.isfinite(), torch.nan)
     square = (1 - along) * (1 + along)
     return along, torch.where(

@@ -83,45 +83,14 @@ def test_vmf_is_eq_13_by_loops() -> None:
     assert loss(z, y, samples=samples).item() == pytest.approx(total / 8, rel=1e-8)
 
 
-def test_power_spherical_embeddings_have_their_own_mean() -> None:
-    """kappa / (n - 1 + kappa) for the embeddings, drawn from that density; A for the class vectors,
-    which stay vMF.
-    """
-    z, y = batch()
-    of_vmf, loss = VMF(5, 4).double(), VMF(5, 4, family="power_spherical").double()
-    loss.proxies = of_vmf.proxies
-    samples = normalize(torch.randn(3, 8, 5, dtype=torch.float64), dim=-1)
-    w, own, changed = loss.proxies.detach().numpy(), 0.0, 0.0
-    for x, label in zip(z.numpy(), y.tolist(), strict=True):
-        kappa, kw = float(np.linalg.norm(x)), float(np.linalg.norm(w[label]))
-        along = ratio(kw, 5) * float(w[label] @ x) / kappa / kw
-        own, changed = own + ratio(kappa, 5) * along / 8, changed + kappa / (4 + kappa) * along / 8
-    assert loss(z, y, samples=samples).item() - of_vmf(
-        z, y, samples=samples
-    ).item() == pytest.approx(own - changed, rel=1e-9)
-    expected = [
-        [
-            ratio(kw, 5) / kw * float(value @ x) / (4 + float(np.linalg.norm(x)))
-            for value in w
-            for kw in [float(np.linalg.norm(value))]
-        ]
-        for x in z.numpy()
-    ]
-    np.testing.assert_allclose(loss.logits(z).detach().numpy(), expected, rtol=1e-9)
-    z[0] = 0.0
-    (grad,) = torch.autograd.grad(loss(z.requires_grad_(), y), z)
-    assert bool(torch.isfinite(grad).all())
-
-
-@pytest.mark.parametrize("family", ["vmf", "power_spherical"])
-def test_posterior_draws_from_the_family(family: Any) -> None:
+def test_posterior_draws_from_the_distribution() -> None:
     """Two certain and opposite class vectors: the first one's probability is E[1 / (1 + e^-2c)], c
     the draw's cosine, here by a sum over its density.
     """
-    loss = VMF(16, 2, family=family, num_samples=1).double()
+    loss = VMF(16, 2, num_samples=1).double()
     set_(loss.proxies, torch.stack([torch.eye(16)[0], -torch.eye(16)[0]]) * 1e9)
     c = np.linspace(-1, 1, 20001)[1:-1]
-    log_density = 6.5 * np.log(1 - c * c) + (20 * c if family == "vmf" else 20 * np.log1p(c))
+    log_density = 6.5 * np.log(1 - c * c) + 20 * c
     density = np.exp(log_density - log_density.max())
     expected = float((density / (1 + np.exp(-2 * c))).sum() / density.sum())
     result = loss.posterior(
@@ -262,8 +231,6 @@ def test_vmf_starts_at_the_concentration_of_eq_14() -> None:
     assert "alpha" not in dict(loss.named_parameters())
     with pytest.raises(ValueError, match="not all 0"):
         loss.estimate(torch.zeros(4, 128))
-    with pytest.raises(ValueError, match="family=power_spherical"):
-        VMF(5, 4, bottleneck=0.1, family="power_spherical")
     groups = loss.param_groups(Optim(lr=0.1))
     assert groups[1]["lr"] == 1e-3
     torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
@@ -575,30 +542,3 @@ def test_el_nivmf_of_isotropic_proxies_tends_to_the_closed_form() -> None:
     ours = torch.autograd.grad(drawn.distances(z).sum(), z)[0]
     theirs = torch.autograd.grad(d_el_vmf(z, nu).sum(), z)[0]
     assert float((ours - theirs).norm() / theirs.norm()) < 0.16
-
-
-@pytest.mark.parametrize("dim", [3, 16])
-def test_the_bottleneck_is_the_mean_divergence_from_the_uniform_distribution(dim: int) -> None:
-    torch.manual_seed(0)
-    z, y = torch.randn(4, dim, dtype=torch.float64) * 3, torch.arange(4) % 4
-    plain, added = VMF(dim, 4).double(), VMF(dim, 4, bottleneck=0.7).double()
-    added.load_state_dict(plain.state_dict())
-    samples = normalize(torch.randn(2, 4, dim, dtype=torch.float64), dim=2)
-
-    def divergence(z: torch.Tensor) -> torch.Tensor:
-        return (added(z, y, samples=samples) - plain(z, y, samples=samples)) / 0.7
-
-    kappa = z.norm(dim=1)
-    if dim == 3:  # closed form: p = kappa e^(kappa t) / (4 pi sinh kappa), uniform 1 / (4 pi)
-        expected = kappa / kappa.tanh() - 1 + (kappa / kappa.sinh()).log()
-    else:  # the integral over t = mu.x of p log p, with p(t) ~ e^(kappa t) (1 - t^2)^((n - 3) / 2)
-        t, weights = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(400))
-        base = weights * (1 - t * t) ** ((dim - 3) / 2)
-        base = base / base.sum()
-        tilted = torch.exp(kappa[:, None] * t)
-        scale = (base * tilted).sum(1, keepdim=True)
-        expected = (base * tilted / scale * (tilted / scale).log()).sum(1)
-    torch.testing.assert_close(divergence(z), expected.mean(), rtol=1e-7, atol=1e-9)
-    assert torch.autograd.gradcheck(divergence, z.clone().requires_grad_())
-    assert float(divergence(z * 0).detach()) == pytest.approx(0, abs=1e-12)
-    assert bool(torch.isfinite(divergence(z * 1e6)))

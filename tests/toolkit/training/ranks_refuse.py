@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from likeness.modalities import folders
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.lock import only_writer
@@ -64,12 +63,6 @@ def main(data: Path, out: Path) -> None:
         distributed.run_on_main(lambda: stack.enter_context(only_writer(out / "locked")))
         attempt(recipe, "locked")
         distributed.wait()
-    # the second is read by the second process
-    item = folders.trials(data, split="test", test_share=0.25)[0][1]
-    if distributed.is_main():
-        item.path.write_bytes(b"no audio")
-    distributed.wait()
-    attempt(replace(recipe, measure=tiny.BASE.measure), "unreadable")
     (out / f"{distributed.rank()}.txt").write_text("\n".join(ended), encoding="utf-8")
     distributed.end()
 

@@ -105,22 +105,6 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(
     refused_before_a_step(lacking, tmp_path, "t10k-images")
 
 
-@pytest.mark.parametrize("where", ["validation", "test"])
-def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
-    small_sets.write_digits(tmp_path)
-    spoilt = DIGITS(tmp_path, split=where)[1]  # type: ignore[arg-type]
-    spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
-    refused_before_a_step(IMAGES, tmp_path, rf"'{spoilt.id}' cannot be read")
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_trial_items_are_read_before_the_first_step(workers: int, data: Path) -> None:
-    item = trial_item(data)
-    item.path.write_bytes(b"no audio")
-    wrong = recipe(compute=Compute(workers=workers))
-    refused_before_a_step(wrong, data, rf"'{item.id}' cannot be read")
-
-
 SPREAD = Parallel(spread_classes=True)
 
 
