@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 import likeness
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.calibration import fit_ratio_fusion, load_fusion
+from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.metrics.spoofing import (
     TANDEM,
     SpoofCosts,
@@ -24,7 +23,7 @@ from likeness.eval.metrics.spoofing import (
     sasv_eer,
     t_eer,
 )
-from tests.scripts import run_command
+from tests.scripts import printed
 
 CLASS = st.lists(st.integers(-4, 6).map(float), min_size=1, max_size=9)
 THREE = st.tuples(CLASS, CLASS, CLASS)
@@ -159,24 +158,6 @@ def test_asvspoof_has_the_published_values_and_those_of_counting(asvspoof) -> No
         assert found.value == pytest.approx(weighed / 0.9, abs=1e-9)
 
 
-def test_a_likelihood_ratio_fusion_beats_the_sum_on_every_held_out_half(asvspoof) -> None:
-    _, _, table, classes = asvspoof
-    rng, differences, actual = np.random.default_rng(0), [], []
-    for _ in range(20):
-        order = rng.permutation(len(table))
-        fit, test = order[: len(order) // 2], order[len(order) // 2 :]
-        fused = fit_ratio_fusion(
-            table[fit], classes[fit] == 0, systems=("asv", "cm"), spoof=classes[fit] == 2
-        ).apply(table[test])
-        summed = ((table[test] - table[fit].mean(axis=0)) / table[fit].std(axis=0)).sum(axis=1)
-        three, others = ([of[classes[test] == k] for k in range(3)] for of in (fused, summed))
-        differences.append(min_a_dcf(*three).value - min_a_dcf(*others).value)
-        actual.append(actual_a_dcf(*three))
-    assert max(differences) < 0
-    assert np.mean(differences) < -0.01
-    assert np.mean(actual) < 0.035  # calibrated: the Bayes threshold is nearly the best one
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -196,29 +177,30 @@ def files(folder: Path, *, ids: str = "p{}") -> list[Path]:
     return [folder / name for name in lines]
 
 
-def test_the_command_measures_fits_and_applies(tmp_path, capsys) -> None:
+def test_the_commands_fit_apply_and_measure(tmp_path) -> None:
     asv, cm = files(tmp_path)
-    out, fusion, fused = (tmp_path / name for name in ("out.json", "fusion.json", "fused.txt"))
-    more = ["--countermeasure", cm, "--resamples", "30", "--json", out]
-    assert run_command("evaluate", asv, *more) == 0
-    found = {result["metric"]: result for result in json.loads(out.read_text())["results"]}
-    _, values = likeness.eval.formats.trials.read_scores(asv)
-    assert found["eer"]["counts"] == {"targets": 96, "nontargets": 96, "subjects": 24}
-    kinds = [line.split()[-1] for line in asv.read_text().splitlines()]
+    fusion, fused = tmp_path / "fusion.json", tmp_path / "fused.txt"
+    printed("fit", "fusion", asv, cm, "--method", "likelihood_ratio", "--out", fusion)
+    assert load_fusion(fusion).against_spoofs is not None
+    printed("score", asv, cm, "--fusion", fusion, "--out", fused)
+    assert fused.read_text().splitlines()[2].endswith("spoof")
+    assert "actual a-DCF" in printed("evaluate", fused, "--llr", "--resamples", "0")
+
+
+def test_a_verifier_and_a_countermeasure_are_measured_together(tmp_path) -> None:
+    asv, cm = files(tmp_path)
+    settings = likeness.VerificationSettings(num_resamples=30)
+    evaluation = likeness.evaluate(asv, settings, countermeasure=cm)
+    found = {result.metric: result for result in evaluation.results}
+    assert found["eer"].counts == {"targets": 96, "nontargets": 96, "subjects": 24}
+    rows = [line.split() for line in asv.read_text().splitlines()]
     three = [
-        [x for x, kind in zip(values, kinds, strict=True) if kind == name]
+        [float(score) for *_, score, kind in rows if kind == name]
         for name in ("target", "nontarget", "spoof")
     ]
-    assert found["sasv_eer"]["value"] == sasv_eer(*three)
-    assert found["min_a_dcf"]["conventions"]["c_fa_spoof"] == 20
-    assert all(found[name]["interval"] for name in ("t_eer", "min_t_dcf", "sasv_eer"))
-    command = ["fit", "fusion", asv, cm, "--method", "likelihood_ratio", "--out", fusion]
-    assert run_command(*command) == 0
-    assert load_fusion(fusion).against_spoofs is not None
-    assert run_command("score", asv, cm, "--fusion", fusion, "--out", fused) == 0
-    assert fused.read_text().splitlines()[2].endswith("spoof")
-    assert run_command("evaluate", fused, "--llr", "--resamples", "0") == 0
-    assert "actual a-DCF" in capsys.readouterr().out
+    assert found["sasv_eer"].value == sasv_eer(*three)
+    assert found["min_a_dcf"].conventions["c_fa_spoof"] == 20
+    assert all(found[name].interval for name in ("t_eer", "min_t_dcf", "sasv_eer"))
 
 
 def test_a_countermeasure_without_spoofs_and_spoofs_without_ids_are_refused(tmp_path) -> None:
