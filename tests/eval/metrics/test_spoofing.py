@@ -11,18 +11,8 @@ from hypothesis import strategies as st
 
 import likeness
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics import spoofing
 from likeness.eval.metrics.calibration import load_fusion
-from likeness.eval.metrics.spoofing import (
-    TANDEM,
-    SpoofCosts,
-    actual_a_dcf,
-    apcer,
-    bpcer_at_apcer,
-    min_a_dcf,
-    min_t_dcf,
-    sasv_eer,
-    t_eer,
-)
 from tests.scripts import printed
 
 CLASS = st.lists(st.integers(-4, 6).map(float), min_size=1, max_size=9)
@@ -46,9 +36,9 @@ def limits(*classes) -> list[float]:
 @given(THREE)
 def test_the_a_dcf_is_the_least_cost_of_all_thresholds(three) -> None:
     costs = [np.dot([0.9, 10 * 0.05, 20 * 0.05], errors_at(three, t)) for t in limits(*three)]
-    assert min_a_dcf(*three).value == pytest.approx(min(costs) / 0.9, abs=1e-12)
+    assert spoofing.min_a_dcf(*three).value == pytest.approx(min(costs) / 0.9, abs=1e-12)
     cost = np.dot([0.9, 0.5, 1], errors_at(three, np.log((0.5 + 1) / 0.9)))
-    assert actual_a_dcf(*three) == pytest.approx(cost / 0.9, abs=1e-12)
+    assert spoofing.actual_a_dcf(*three) == pytest.approx(cost / 0.9, abs=1e-12)
 
 
 @given(THREE)
@@ -59,7 +49,7 @@ def test_the_sasv_eer_is_that_of_both_kinds_of_others_together(three) -> None:
     k = next(k for k, (frr, far) in enumerate(points) if far <= frr)
     (m, a), (n, b) = points[max(k - 1, 0)], points[k]
     along = (a - m) / ((a - m) - (b - n)) if k else 0
-    assert sasv_eer(*three) == pytest.approx(a + along * (b - a), abs=1e-12)
+    assert spoofing.sasv_eer(*three) == pytest.approx(a + along * (b - a), abs=1e-12)
 
 
 def tandems(asv, cm) -> list[tuple[float, float, float, float, float]]:
@@ -85,7 +75,7 @@ def test_the_t_eer_is_where_the_three_errors_meet(asv, cm) -> None:
     if found:
         least = min(crit for crit, _ in found)
         assert any(
-            t_eer(asv, cm) == pytest.approx(rate, abs=1e-12)
+            spoofing.t_eer(asv, cm) == pytest.approx(rate, abs=1e-12)
             for crit, rate in found
             if crit <= least + 1e-9
         )
@@ -99,27 +89,27 @@ def test_the_t_dcf_is_the_least_cost_of_the_tandem(asv, cm) -> None:
     first = p_target * (1 - miss) - 10 * p_nontarget * fa
     second = 10 * p_spoof * spoof
     if min(first, second) <= 0:  # a countermeasure cannot help
-        assert np.isnan(min_t_dcf(asv, cm))
+        assert np.isnan(spoofing.min_t_dcf(asv, cm))
         return
     costs = [
         first * share([*cm[0], *cm[1]], lambda x, t=t: x < t)
         + second * share(cm[2], lambda x, t=t: x >= t)
         for t in limits(*cm)
     ]
-    assert min_t_dcf(asv, cm) == pytest.approx(min(costs) / min(first, second), abs=1e-9)
-    assert TANDEM.weights == pytest.approx((p_target, 10 * p_nontarget, 10 * p_spoof))
+    assert spoofing.min_t_dcf(asv, cm) == pytest.approx(min(costs) / min(first, second), abs=1e-9)
+    assert spoofing.TANDEM.weights == pytest.approx((p_target, 10 * p_nontarget, 10 * p_spoof))
 
 
 @given(CLASS, CLASS)
 def test_the_bpcer_keeps_the_apcer(bona_fide, spoof) -> None:
-    allowed = [t for t in limits(bona_fide, spoof) if apcer(spoof, t) <= 0.2]
+    allowed = [t for t in limits(bona_fide, spoof) if spoofing.apcer(spoof, t) <= 0.2]
     expected = min(share(bona_fide, lambda x, t=t: x < t) for t in allowed)
-    assert bpcer_at_apcer(bona_fide, spoof, 0.2) == pytest.approx(expected)
+    assert spoofing.bpcer_at_apcer(bona_fide, spoof, 0.2) == pytest.approx(expected)
 
 
 def test_the_apcer_is_that_of_the_worst_kind_of_attack() -> None:
-    assert apcer([1, 0, 1, 1, 0], 0.5, list("rrsss")) == pytest.approx(2 / 3)
-    assert apcer([1, 0, 1, 1, 0], 0.5) == pytest.approx(3 / 5)
+    assert spoofing.apcer([1, 0, 1, 1, 0], 0.5, list("rrsss")) == pytest.approx(2 / 3)
+    assert spoofing.apcer([1, 0, 1, 1, 0], 0.5) == pytest.approx(3 / 5)
 
 
 # ---------------------------------------------------------------- ASVspoof 5
@@ -146,7 +136,7 @@ def test_asvspoof_has_the_published_values_and_those_of_counting(asvspoof) -> No
     standard = ((table - table.mean(axis=0)) / table.std(axis=0)).sum(axis=1)
     summed = [standard[classes == kind] for kind in range(3)]
     for three, value in ((asv, 0.380), (cm, 0.530), (summed, 0.038)):
-        found = min_a_dcf(*three)
+        found = spoofing.min_a_dcf(*three)
         assert found.value == pytest.approx(value, abs=5e-4)
         costs = [  # at each distinct score, by another sum
             0.9 * np.mean(three[0] < t) + 0.5 * np.mean(three[1] >= t) + np.mean(three[2] >= t)
@@ -154,7 +144,7 @@ def test_asvspoof_has_the_published_values_and_those_of_counting(asvspoof) -> No
         ]
         assert found.value <= min(costs) / 0.9 + 1e-9
         errors = (three[0] < found.threshold, *(of >= found.threshold for of in three[1:]))
-        weighed = np.dot(SpoofCosts().weights, [of.mean() for of in errors])
+        weighed = np.dot(spoofing.SpoofCosts().weights, [of.mean() for of in errors])
         assert found.value == pytest.approx(weighed / 0.9, abs=1e-9)
 
 
@@ -198,7 +188,7 @@ def test_a_verifier_and_a_countermeasure_are_measured_together(tmp_path) -> None
         [float(score) for *_, score, kind in rows if kind == name]
         for name in ("target", "nontarget", "spoof")
     ]
-    assert found["sasv_eer"].value == sasv_eer(*three)
+    assert found["sasv_eer"].value == spoofing.sasv_eer(*three)
     assert found["min_a_dcf"].conventions["c_fa_spoof"] == 20
     assert all(found[name].interval for name in ("t_eer", "min_t_dcf", "sasv_eer"))
 
