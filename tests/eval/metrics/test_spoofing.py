@@ -115,22 +115,15 @@ def test_the_apcer_is_that_of_the_worst_kind_of_attack() -> None:
 # ---------------------------------------------------------------- ASVspoof 5
 
 
-@pytest.fixture(scope="module")
-def asvspoof(shared: Path) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
-    """The scores of the verifier and of the countermeasure by class, all of them, and the classes:
-    0 for targets, 1 for nontargets, 2 for spoofs.
-    """
+def test_asvspoof_has_the_published_values_and_those_of_counting(shared: Path) -> None:
     path = shared / "data" / "asvspoof5" / "dev_scores_label.csv"
     if not path.is_file():
         pytest.skip("needs the scores of ASVspoof 5")
     table = np.loadtxt(path, delimiter=",", skiprows=1)
+    # 0 for targets, 1 for nontargets, 2 for spoofs
     classes = np.select([table[:, 2] == 1, table[:, 2] == 2], [0, 1], 2)
-    sides = [[table[classes == kind, k] for kind in range(3)] for k in (0, 1)]
-    return *sides, table[:, :2], classes
-
-
-def test_asvspoof_has_the_published_values_and_those_of_counting(asvspoof) -> None:
-    asv, cm, table, classes = asvspoof
+    asv, cm = ([table[classes == kind, k] for kind in range(3)] for k in (0, 1))
+    table = table[:, :2]
     assert likeness.metrics.eer(asv[0], asv[1]) == pytest.approx(0.0186, abs=5e-5)
     assert likeness.metrics.eer(asv[0], asv[2]) == pytest.approx(0.203, abs=5e-4)
     standard = ((table - table.mean(axis=0)) / table.std(axis=0)).sum(axis=1)
@@ -151,16 +144,16 @@ def test_asvspoof_has_the_published_values_and_those_of_counting(asvspoof) -> No
 # ---------------------------------------------------------------- the command
 
 
-def files(folder: Path, *, ids: str = "p{}") -> list[Path]:
+def files(folder: Path) -> list[Path]:
     """Score files of a verifier and of a countermeasure, of 24 people."""
     rng, lines = np.random.default_rng(0), {"asv.txt": [], "cm.txt": []}
     for a in range(24):
         for b, kind in [(a, "target"), ((a + 1) % 24, "nontarget"), (a, "spoof")] * 4:
             attack = kind == "spoof"
             scores = 3.0 * (a == b) - attack, 4.0 * (not attack)
-            probe = f"attack{len(lines['cm.txt'])}" if attack else ids.format(b)
+            probe = f"attack{len(lines['cm.txt'])}" if attack else f"p{b}"
             for name, score in zip(lines, scores, strict=True):
-                item = f"{ids.format(a)}/1 {probe}/{len(lines[name])}"
+                item = f"p{a}/1 {probe}/{len(lines[name])}"
                 lines[name].append(f"{item} {score + rng.normal():.3f} {kind}")
     for name, of in lines.items():
         (folder / name).write_text("\n".join(of) + "\n")
