@@ -154,6 +154,9 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(world: Path) -> 
     assert run_command("evaluate", "normed", *FARS, "--save-to", "t.json") == 0
     assert before[0] in find("", "t.json")
     assert len(find("", "t.json")) == 2
+    # A score file that was edited says nothing of its model.
+    Path("s").write_text(Path("s").read_text().replace("0.9", "0.8"))
+    assert "which model" in refused(*save, "t.json")
 
 
 def test_an_export_has_the_thresholds_of_its_run(world: Path) -> None:
