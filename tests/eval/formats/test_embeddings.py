@@ -267,6 +267,7 @@ NO_EMBEDDINGS: dict[str, list[Any]] = {
         {"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]},
         {"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))},
         {"id": ["a", "b"], "vector": [[1.0], None]},
+        {"id": ["a", "b"], "vector": [[1.0], [None]]},
         {"id": ["a", "a"], "vector": [[1.0], [2.0]]},
         {"id": ["a"], "vector": [[float("nan")]]},
     ],
