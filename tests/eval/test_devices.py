@@ -14,6 +14,7 @@ import pytest
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.files import bounded
+from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.protocols import lfw
@@ -37,7 +38,7 @@ def test_embeddings_and_items_are_read_of_files_only(name: str, kind: str, tmp_p
             file_bytes(Item("a", path))
 
 
-@pytest.mark.parametrize("read", [load_fusion, load_plda, lfw.read_pairs])
+@pytest.mark.parametrize("read", [load_fusion, load_plda, lfw.read_pairs, read_items])
 def test_a_small_text_is_read_up_to_its_bound(
     read: Callable[[Path], object], tmp_path: Path
 ) -> None:

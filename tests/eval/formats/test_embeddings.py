@@ -174,24 +174,6 @@ def saved(path: Path, **named: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
-        {"ids": np.arange(2), "matrix": GOOD},
-        {"ids": IDS, "matrix": np.ones((2, 3), int)},
-        {"ids": IDS, "matrix": np.ones((3, 3), np.float32)},
-        {"ids": np.array(["a", "a"]), "matrix": GOOD},
-        {"ids": IDS, "matrix": np.full((2, 3), np.nan, np.float32)},
-        {"ids": IDS, "matrix": GOOD, "meta": np.array("{")},
-        {"ids": IDS, "matrix": GOOD, "meta": np.array("[1]")},
-        {"ids": IDS, "matrix": GOOD, "meta": np.array('{"a": 1}')},
-    ],
-)
-def test_foreign_npz(tmp_path: Path, named: dict[str, Any]) -> None:
-    with pytest.raises(LikenessError, match=r"e\.npz"):
-        read_embeddings(saved(tmp_path / "e.npz", **named))
-
-
 def test_other_floats_and_no_meta(tmp_path: Path) -> None:
     for kind in (np.float16, np.float64):
         path = saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(kind), more=np.arange(3))
@@ -239,29 +221,6 @@ def test_every_truncation_is_noticed(tmp_path: Path, name: str) -> None:
         assert loaded.matrix.tobytes() == SMALL.matrix[: len(loaded.ids)].tobytes()
 
 
-VECTOR = b"\0BFV \4" + struct.pack("<iff", 2, 1, 3)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"a \0BFV \4" + struct.pack("<i", -1),
-        b"a \0BFV \4" + struct.pack("<i", 3) + b"1234",
-        b"a \0BFM \4" + struct.pack("<i", 2) + b"\4" + struct.pack("<i", 1) + b"12345678",
-        b"a \0BCM \4" + b"0" * 20,
-        b"a [ 1 2 ]\n",
-        b"a " + VECTOR + b"b " + VECTOR.replace(b"\2", b"\1")[:-4],
-        b"a " + VECTOR + b"a " + VECTOR,
-        b"a " + VECTOR[:-4] + b"\xff\xff\xff\x7f",
-        b"",
-    ],
-)
-def test_bad_archives(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "e.ark").write_bytes(data)
-    with pytest.raises(LikenessError, match=r"e\.ark"):
-        read_embeddings(tmp_path / "e.ark")
-
-
 def arrow_file(path: Path, **columns: Any) -> Path:
     parquet.write_table(pa.table(columns), path)
     return path
@@ -278,22 +237,55 @@ def test_parquet_of_others(tmp_path: Path, kind: Any) -> None:
     assert equal(read_embeddings(path), Embeddings(("a", "b"), np.array(ROWS)))
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
+VECTOR = b"\0BFV \4" + struct.pack("<iff", 2, 1, 3)
+NO_EMBEDDINGS: dict[str, list[Any]] = {
+    "e.npz": [
+        {"ids": np.arange(2), "matrix": GOOD},
+        {"ids": IDS, "matrix": np.ones((2, 3), int)},
+        {"ids": IDS, "matrix": np.ones((3, 3), np.float32)},
+        {"ids": np.array(["a", "a"]), "matrix": GOOD},
+        {"ids": IDS, "matrix": np.full((2, 3), np.nan, np.float32)},
+        {"ids": IDS, "matrix": GOOD, "meta": np.array("{")},
+        {"ids": IDS, "matrix": GOOD, "meta": np.array("[1]")},
+        {"ids": IDS, "matrix": GOOD, "meta": np.array('{"a": 1}')},
+    ],
+    "e.ark": [
+        b"a \0BFV \4" + struct.pack("<i", -1),
+        b"a \0BFV \4" + struct.pack("<i", 3) + b"1234",
+        b"a \0BFM \4" + struct.pack("<i", 2) + b"\4" + struct.pack("<i", 1) + b"12345678",
+        b"a \0BCM \4" + b"0" * 20,
+        b"a [ 1 2 ]\n",
+        b"a " + VECTOR + b"b " + VECTOR.replace(b"\2", b"\1")[:-4],
+        b"a " + VECTOR + b"a " + VECTOR,
+        b"a " + VECTOR[:-4] + b"\xff\xff\xff\x7f",
+        b"",
+    ],
+    "e.parquet": [
         {"x": ["a"], "vector": [[1.0]]},
         {"id": [1], "vector": [[1.0]]},
         {"id": ["a"], "vector": [[[1.0]]]},
         {"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]},
         {"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))},
         {"id": ["a", "b"], "vector": [[1.0], None]},
+        {"id": ["a", "b"], "vector": [[1.0], [None]]},
         {"id": ["a", "a"], "vector": [[1.0], [2.0]]},
         {"id": ["a"], "vector": [[float("nan")]]},
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [(name, each) for name, every in NO_EMBEDDINGS.items() for each in every]
 )
-def test_refused_parquet(tmp_path: Path, columns: dict[str, Any]) -> None:
-    with pytest.raises(LikenessError, match=r"e\.parquet"):
-        read_embeddings(arrow_file(tmp_path / "e.parquet", **columns))
+def test_files_of_others_that_hold_no_embeddings_are_refused(
+    tmp_path: Path, name: str, content: Any
+) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        (saved if name == "e.npz" else arrow_file)(tmp_path / name, **content)
+    with pytest.raises(LikenessError, match=name):
+        read_embeddings(tmp_path / name)
 
 
 def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path: Path) -> None:

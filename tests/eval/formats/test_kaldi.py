@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,11 +69,6 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
     monkeypatch.undo()
     write_embeddings(path, OLD)
     assert known(path) == known(tmp_path / "e.scp") == "old"
-    assert sorted(json.loads((tmp_path / "e.meta.json").read_text())) == [
-        "archive_sha256",
-        "model",
-        "similarity",
-    ]
 
 
 def test_an_index_elsewhere_takes_the_meta_of_its_archives(tmp_path: Path) -> None:

@@ -110,13 +110,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, says: str) 
         read(tmp_path / "t")
 
 
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
-def test_a_device_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="device"):
-        read(tmp_path / "table.csv")
-
-
 def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     columns = {

@@ -116,15 +116,8 @@ def test_a_flipped_bit_is_no_other_score(tmp_path):
     trials = Trials(("a",), tuple(f"id {i}" for i in range(50)), np.zeros(50, int), np.arange(50))
     write_scores(path, trials, scores)
     content = path.read_bytes()
-    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    num_refused = 0
-    for place in range(4, pages, 40):
+    for part in (b"id 0", scores[20:22].tobytes()):
+        place = content.index(part)
         path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-        try:
-            back, values = read_scores(path)
-        except LikenessError:
-            num_refused += 1
-        else:
-            assert rows(back) == rows(trials)
-            assert values.tobytes() == scores.tobytes()
-    assert num_refused > 10
+        with pytest.raises(LikenessError, match="damaged"):
+            read_scores(path)

@@ -25,8 +25,6 @@ from likeness.eval.formats.trials import (
 from likeness.eval.types import Trials, nfc
 from tests.eval.formats.triples import PLAIN, made, rows
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "protocols"
-
 
 @pytest.fixture
 def put(tmp_path):
@@ -321,10 +319,8 @@ def test_lines_hold_what_repr_and_join_write(tmp_path):
     assert (tmp_path / "list").read_text() == text
 
 
-def test_voxceleb1_o():
-    path = SHARED / "voxceleb1_o" / "veri_test2_cleaned.txt.gz"
-    if not path.exists():
-        pytest.skip("../shared is absent")
+def test_voxceleb1_o(shared):
+    path = shared / "data" / "protocols" / "voxceleb1_o" / "veri_test2_cleaned.txt.gz"
     text = gzip.decompress(path.read_bytes())
     assert md5(text).hexdigest() == "b73110731c9223c1461fe49cb48dddfc"
     trials = read_trials(path)

@@ -75,26 +75,6 @@ def test_stretches_of_a_table(folder: Path) -> None:
     assert listed(folder / "d.csv")[0].stretch is None
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("file,speaker,class\nann/1.wav,a,b\n", r"2 columns .*label.*speaker, class.*--columns"),
-        ("clip,who\nann/1,a\n", r"\(clip, who\).*--columns path=clip"),
-        ("file,speaker\n", "no rows"),
-        ("file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n", "the row .*ann.* has no path"),
-        ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", "twice|repeated"),
-        ("file,start,end\nann/1.wav,2,1\n", "from 2 to 1 s"),
-        ("file,speaker\nann/9.wav,ann\nbob/1.wav,b\n", r"1 of 2 files.*9\.wav"),
-        ("ann/1.wav,ann\nbob/1.wav,bob\n", "path,label"),
-    ],
-)
-def test_a_wrong_table_is_one_sentence(folder: Path, text: str, says: str) -> None:
-    (folder / "t.csv").write_text(text)
-    with pytest.raises(ValueError, match=says) as caught:
-        listed(folder / "t.csv")
-    assert str(caught.value).startswith(str(folder / "t.csv"))
-
-
 def test_rows_of_separators_are_skipped_and_an_empty_label_is_none(folder: Path) -> None:
     rows = "ann/1.wav,\nann/2.wav,nan\n,\nbob/1.wav,bob\n,\n"
     (folder / "t.csv").write_text(f"file,speaker\n{rows}")
@@ -161,22 +141,6 @@ def test_a_kaldi_folder(folder: Path, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        ({"wav_scp": "r1 a.wav\nr2 sph2pipe x |\n"}, r"r2 sph2pipe.*pipe"),
-        ({"wav_scp": "r1 x.ark:17\n"}, "archive"),
-        ({"wav_scp": "r1 a.wav\nr1 b.wav\n"}, "r1 b"),
-        ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"r9.*wav.scp"),
-        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 1 0\n"}, r"from 1 to 0 s"),
-        ({"wav_scp": "r1 a.wav\n"}, "1 of 1 files do not exist"),
-    ],
-)
-def test_wrong_kaldi_folders(tmp_path: Path, files: dict[str, str], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        listed(kaldi(tmp_path, **files))
-
-
 def rttm(*turns: str) -> str:
     return "".join(f"SPEAKER {turn.replace(' by ', ' <NA> <NA> ')} <NA> <NA>\n" for turn in turns)
 
@@ -204,22 +168,47 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
     assert [item.path for item in listed(tmp_path / "m.rttm")] == [recording]
 
 
+# what is listed, its text -> a part of the message; m.wav is there for the turns
+WRONG = {
+    "t.csv": {
+        "file,speaker,class\nann/1.wav,a,b\n": r"2 columns .*speaker, class.*--columns",
+        "clip,who\nann/1,a\n": r"\(clip, who\).*--columns path=clip",
+        "file,speaker\n": "no rows",
+        "file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n": "the row .*ann.* has no path",
+        "file,speaker\nann/1.wav,ann\nann/1.wav,ann\n": "twice|repeated",
+        "file,start,end\nann/1.wav,2,1\n": "from 2 to 1 s",
+        "file,speaker\nann/9.wav,ann\nbob/1.wav,b\n": r"1 of 2 files.*9\.wav",
+        "ann/1.wav,ann\nbob/1.wav,bob\n": "path,label",
+    },
+    "wav.scp": {
+        "r1 a.wav\nr2 sph2pipe x |\n": r"r2 sph2pipe.*pipe",
+        "r1 x.ark:17\n": "archive",
+        "r1 a.wav\nr1 b.wav\n": "r1 b",
+        "r1 a.wav\n": "1 of 1 files do not exist",
+    },
+    "segments": {"u r9 0 1\n": r"r9.*wav.scp", "u r1 1 0\n": r"from 1 to 0 s"},
+    "m.rttm": {
+        rttm("n 1 0.5 2.25 by ann"): r"0 recordings.*'n'.*--root",
+        rttm("m 1 x 1 by ann"): "m 1 x 1",
+        "m 0 1 ann\n": "no rows",
+        rttm("m 1 0 1 by ann", "m 2 0 1 by bob"): "one channel",
+        rttm("m 1 0 1 by ann", "m 1 0 1 by ann"): "twice",
+        rttm("m 1 -1 3 by ann"): "from -1 to 2 s",
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (rttm("n 1 0.5 2.25 by ann"), r"0 recordings.*'n'.*--root"),
-        (rttm("m 1 x 1 by ann"), "m 1 x 1"),
-        ("m 0 1 ann\n", "no rows"),
-        (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "one channel"),
-        (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "twice"),
-        (rttm("m 1 -1 3 by ann"), "from -1 to 2 s"),
-    ],
+    ("name", "text", "says"),
+    [(name, text, says) for name, cases in WRONG.items() for text, says in cases.items()],
 )
-def test_wrong_rttm(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "m.wav").touch()
-    (tmp_path / "m.rttm").write_text(text)
-    with pytest.raises(ValueError, match=says):
-        listed(tmp_path / "m.rttm")
+def test_a_wrong_list_is_one_sentence(folder: Path, name: str, text: str, says: str) -> None:
+    (folder / "m.wav").touch()
+    (folder / "wav.scp").write_text("r1 a.wav\n")
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=says) as caught:
+        listed(folder / "wav.scp" if name == "segments" else folder / name)
+    assert str(caught.value).startswith(str(folder))
 
 
 def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise, permutations
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics import identification
 from likeness.eval.metrics.identification import (
-    borders,
     cmc,
     rank_k,
     rank_rate,
@@ -259,16 +258,6 @@ def test_equal_rows_in_different_tiles_tie_exactly(similarity: str) -> None:
             probes, gallery, np.arange(80), np.arange(31), similarity=similarity
         )
     assert found.tied.tolist() == [1] * 31
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 20))
-def test_borders_cut_no_group(sizes: list[int], tile: int) -> None:
-    starts = np.cumsum(sizes) - sizes
-    cuts = borders(starts, sum(sizes), tile).tolist()
-    assert (cuts[0], cuts[-1]) == (0, len(sizes))
-    assert cuts == sorted(set(cuts))
-    for begin, end in pairwise(cuts):
-        assert sum(sizes[begin:end]) <= tile + max(sizes)
 
 
 def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:

@@ -28,8 +28,7 @@ def place(seed: int, people: int, each: int, *, shift: float = 1.0, dim: int = 4
     person = 0.8 * kinds[rng.integers(5, size=people)] + rng.normal(size=(people, 1, dim)) * spread
     rows = person + 0.6 * rng.normal(size=(people, each, dim)) * spread
     rows += shift * rng.normal(size=dim)
-    made: Floats = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-    return made
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 @pytest.mark.parametrize("far", [0.01, 0.05])
@@ -49,8 +48,7 @@ def test_the_rate_at_the_threshold_is_within_a_factor_of_two(far: float) -> None
 
 
 def unit_rows_of(rows: Floats) -> Floats:
-    made: Floats = unit_rows(rows, np.linalg.norm(rows, axis=1))
-    return made
+    return unit_rows(rows, np.linalg.norm(rows, axis=1))
 
 
 def test_pairs_of_one_person_hardly_move_the_threshold() -> None:
@@ -63,8 +61,7 @@ def test_pairs_of_one_person_hardly_move_the_threshold() -> None:
 
 def unit_pairs(rows: Floats) -> Floats:
     turned = unit_rows_of(subtract_centre(rows, centre_of(rows)))
-    made: Floats = (turned @ turned.T)[np.triu_indices(len(rows), 1)]
-    return made
+    return (turned @ turned.T)[np.triu_indices(len(rows), 1)]
 
 
 @settings(deadline=None)

@@ -12,16 +12,8 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.protocols._ijb import (
-    PRESETS,
-    Switches,
-    identification_1_n,
-    switches_of,
-    templates,
-    verification_1_1,
-)
+from likeness.eval.protocols import _ijb
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb_files import (
     Faces,
@@ -31,7 +23,6 @@ from likeness.eval.protocols.ijb_files import (
     read_side,
     read_template_pairs,
 )
-from likeness.eval.protocols.ijb_packs import evaluate_files
 from likeness.eval.types import Trials
 
 # preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8
@@ -114,11 +105,11 @@ def both(views):
 
 def pooled_by(name, world):
     faces, views, detector, _ = world
-    switches = PRESETS[name]
-    return templates(both(views), faces, switches, detector_scores=detector), switches
+    switches = _ijb.PRESETS[name]
+    return _ijb.templates(both(views), faces, switches, detector_scores=detector), switches
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", list(_ijb.PRESETS))
 def test_templates_are_the_tools_loops(name, world):
     pooled, _ = pooled_by(name, world)
     expected = loops(name, *world[:3])
@@ -137,7 +128,7 @@ def all_pairs(subject_of, seed=1):
     return Trials(names, names, i[keep], j[keep], (who[i] == who[j])[keep]), who
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", list(_ijb.PRESETS))
 def test_verification_is_the_tools_reading_of_the_roc(name, world):
     pooled, switches = pooled_by(name, world)
     pairs, _ = all_pairs(world[3])
@@ -149,7 +140,7 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
         scores.append(u @ v - bias * np.linalg.norm(u) * np.linalg.norm(v))
     far, tar, _ = roc_curve(pairs.target, np.array(scores), drop_intermediate=False)
     fars = (1e-4, 1e-3, 1e-2, 1e-1)
-    results = verification_1_1("x", pooled, pairs, switches, fars=fars)
+    results = _ijb.verification_1_1("x", pooled, pairs, switches, fars=fars)
     actual = {result.metric: result for result in results}
     for reference in fars:
         if switches.tar_rule == "nearest":  # insightface: flipud, then the first nearest
@@ -170,20 +161,14 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
 
 def test_the_record_names_preset_and_letters(world):
     pooled, switches = pooled_by("tface", world)
-    pairs, who = all_pairs(world[3])
-    result = verification_1_1("tface", pooled, pairs, switches)[0]
-    assert (result.metric, result.interval) == ("eer", None)
-    stated = {"switches": "N0D1F0", "flip": "none", "preset": "tface"}
-    assert stated.items() <= result.conventions.items()
-    custom = replace(PRESETS["insightface"], keep_norm=False, detector_score=False)
-    subjects = np.stack([who[pairs.enrol], who[pairs.probe]], axis=1)
-    result = verification_1_1(
-        "x", pooled, pairs, custom, fars=(0.01,), subjects=subjects, num_resamples=20
-    )[1]
-    assert {"preset": "custom", "switches": "N0D0F2"}.items() <= result.conventions.items()
-    assert result.counts["subjects"] == 30
-    assert result.interval[0] <= result.value <= result.interval[1]
-    result = verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[0]
+    pairs, _ = all_pairs(world[3])
+    custom = replace(_ijb.PRESETS["insightface"], keep_norm=False, detector_score=False)
+    for used, preset, letters in ((switches, "tface", "N0D1F0"), (custom, "custom", "N0D0F2")):
+        result = _ijb.verification_1_1("x", pooled, pairs, used)[0]
+        assert (result.metric, result.interval) == ("eer", None)
+        stated = {"switches": letters, "flip": used.flip, "preset": preset}
+        assert stated.items() <= result.conventions.items()
+    result = _ijb.verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[0]
     assert "optimistic" in result.conventions["interval"]
 
 
@@ -196,7 +181,7 @@ def test_identification_is_the_tools_procedure(name, world):
     first, second = np.arange(0, 15), np.arange(15, 30)
     galleries = [Side(ids[value], who[value]) for value in (first, second)]
     probes = Side(ids[30:], who[30:])
-    actual = identification_1_n(
+    actual = _ijb.identification_1_n(
         "x",
         pooled,
         galleries,
@@ -242,10 +227,10 @@ def test_identification_is_the_tools_procedure(name, world):
 
 def test_other_switches(world):
     faces, views, _, _ = world
-    plain = Switches(
+    plain = _ijb.Switches(
         flip="included", detector_score=False, media="none", template="mean", final_norm=False
     )
-    pooled = templates(views[0], faces, plain)
+    pooled = _ijb.templates(views[0], faces, plain)
     expected = [views[0].matrix[faces.template == int(id)].mean(axis=0) for id in pooled.ids]
     np.testing.assert_allclose(pooled.matrix, expected, rtol=1e-5, atol=1e-6)
 
@@ -253,14 +238,14 @@ def test_other_switches(world):
 def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
     gone = Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium)
-    pool = partial(templates, views[0])
+    pool = partial(_ijb.templates, views[0])
     for refused, word in (
-        (lambda: switches_of("arcface"), "arcface"),
-        (lambda: Switches(flip="both"), "both"),  # type: ignore[arg-type]
-        (lambda: switches_of("opensphere_simple", ["similarity=simple:3"]), "simple:3"),
-        (lambda: pool(faces, Switches(), detector_scores=detector), "flip"),
-        (lambda: templates(both(views), faces, Switches()), "detector_score"),
-        (lambda: templates(both(views), gone, PRESETS["adaface"]), "gone"),
+        (lambda: _ijb.switches_of("arcface"), "arcface"),
+        (lambda: _ijb.Switches(flip="both"), "both"),  # type: ignore[arg-type]
+        (lambda: _ijb.switches_of("opensphere_simple", ["similarity=simple:3"]), "simple:3"),
+        (lambda: pool(faces, _ijb.Switches(), detector_scores=detector), "flip"),
+        (lambda: _ijb.templates(both(views), faces, _ijb.Switches()), "detector_score"),
+        (lambda: _ijb.templates(both(views), gone, _ijb.PRESETS["adaface"]), "gone"),
     ):
         with pytest.raises(ValueError, match=word):
             refused()
@@ -315,19 +300,3 @@ def test_every_face_has_one_detector_score(tmp_path):
         file.write_text(wrong)
         with pytest.raises(LikenessError, match=says):
             read_detector_scores(file, faces)
-
-
-def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_path):
-    meta, templates_of = tmp_path / "meta", range(8)
-    meta.mkdir()
-    (meta / "ijbc_face_tid_mid.txt").write_text("".join(f"{t}.jpg {t} 1\n" for t in templates_of))
-    pairs = [f"{a} {b} {int(a % 4 == b % 4)}\n" for a in templates_of for b in range(a)]
-    (meta / "ijbc_template_pair_label.txt").write_text("".join(pairs))
-    features, rows = tmp_path / "x.npz", np.random.default_rng(0).normal(size=(8, 6))
-    names = tuple(f"{t}.jpg" for t in templates_of)
-    embeddings.write_embeddings(features, Embeddings(names, rows, {"flip": "sum"}))
-    measure = partial(evaluate_files, [features], tmp_path, fars=(0.1,), json_file=tmp_path / "j")
-    measure(presets={"adaface": PRESETS["adaface"]})
-    assert "5pts" not in (tmp_path / "j").read_text()
-    with pytest.raises(FileNotFoundError):
-        measure(presets={"insightface": PRESETS["insightface"]})

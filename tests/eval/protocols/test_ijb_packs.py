@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -17,17 +18,9 @@ import torch
 from insightface.utils import face_align
 
 from likeness.eval.formats import embeddings as files
-from likeness.eval.protocols._ijb import (
-    PRESETS,
-    Switches,
-    identification_1_n,
-    switches_of,
-    templates,
-    verification_1_1,
-)
+from likeness.eval.protocols import _ijb, ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb_files import meta_files, read_faces, read_side
-from likeness.eval.types import Trials
+from likeness.eval.protocols.ijb_packs import evaluate_files
 from likeness.modalities import folders, synthetic_faces
 from likeness.modalities.face import images
 from likeness.models.run import load_model
@@ -51,70 +44,55 @@ RECIPE = Recipe(
 )
 
 
-class Small:
-    """A pack of SUBJECTS subjects with 3 templates of 1 to 5 faces each (one enrolled in G1 or G2,
-    two probes), and what a test has to know of it.
-    """
+class Pack(NamedTuple):
+    """A folder as IJB-C, and what a test has to know of its faces."""
 
-    def __init__(self, root: Path) -> None:
-        rng = np.random.default_rng(0)
-        (root / "loose_crop").mkdir(parents=True)
-        (root / "meta").mkdir()
-        self.root = root
-        self.names: list[str] = []
-        self.template: list[int] = []
-        self.medium: list[int] = []
-        self.points: list[np.ndarray[Any, Any]] = []
-        self.scores: list[float] = []
-        self.subject = {100 + 7 * t: 900 + t % SUBJECTS for t in range(3 * SUBJECTS)}
-        shots = dict.fromkeys(self.subject.values(), 0)
-        for template, subject in self.subject.items():
-            for _ in range(int(rng.integers(1, 6))):
-                image, landmarks = synthetic_faces.face(subject, shots[subject], size=96)
-                shots[subject] += 1
-                # a loose crop: the face anywhere in a larger picture
-                before = rng.integers(0, 40, 2)
-                loose = np.full((150, 140, 3), 90, dtype=np.uint8)
-                loose[before[1] : before[1] + 96, before[0] : before[0] + 96] = image
-                self.names.append(f"{len(self.names) + 1}.png")
-                (root / "loose_crop" / self.names[-1]).write_bytes(encode(loose))
-                self.template.append(template)
-                self.medium.append(int(rng.integers(1, 3)))
-                self.points.append(np.round(landmarks + before, 3))
-                self.scores.append(round(float(rng.uniform(0.3, 1.0)), 4))
-        lines = [
-            f"{name} {' '.join(map(str, p.ravel()))} {s}\n"
-            for name, p, s in zip(self.names, self.points, self.scores, strict=True)
-        ]
-        (root / "meta" / "ijbc_name_5pts_score.txt").write_text("".join(lines))
-        listed = zip(self.names, self.template, self.medium, strict=True)
-        (root / "meta" / "ijbc_face_tid_mid.txt").write_text(
-            "".join(f"{name} {t} {m}\n" for name, t, m in listed)
-        )
-        enrolled, probes = list(self.subject)[:SUBJECTS], list(self.subject)[SUBJECTS:]
-        self.galleries, self.probes = (enrolled[: SUBJECTS // 2], enrolled[SUBJECTS // 2 :]), probes
-        for name, side in (
-            ("gallery_G1", self.galleries[0]),
-            ("gallery_G2", self.galleries[1]),
-            ("probe_mixed", probes),
-        ):
-            rows = [
-                f"{t},{self.subject[t]},x.jpg\n"
-                for t in side
-                for _ in range(self.template.count(t))
-            ]
-            (root / "meta" / f"ijbc_1N_{name}.csv").write_text(
-                "TEMPLATE_ID,SUBJECT_ID,FILENAME\n" + "".join(rows)
-            )
-        self.pairs = [(a, b, self.subject[a] == self.subject[b]) for a in enrolled for b in probes]
-        (root / "meta" / "ijbc_template_pair_label.txt").write_text(
-            "".join(f"{a} {b} {int(same)}\n" for a, b, same in self.pairs)
-        )
+    root: Path
+    names: list[str]
+    points: list[np.ndarray[Any, Any]]
+    scores: list[float]
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
-    return Small(tmp_path_factory.mktemp("pack") / "IJBC")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """A pack of SUBJECTS subjects with 3 templates of 1 to 5 faces each: one enrolled in G1 or G2,
+    two probes.
+    """
+    rng, root = np.random.default_rng(0), tmp_path_factory.mktemp("pack") / "IJBC"
+    pack = Pack(root, [], [], [])
+    (root / "loose_crop").mkdir(parents=True)
+    (root / "meta").mkdir()
+
+    def write(name: str, lines: list[str]) -> None:
+        (root / "meta" / f"ijbc_{name}").write_text("\n".join(lines) + "\n")
+
+    subject_of = {100 + 7 * t: 900 + t % SUBJECTS for t in range(3 * SUBJECTS)}
+    landmarks, faces = [], []
+    for template, subject in subject_of.items():
+        for shot in range(int(rng.integers(1, 6))):
+            image, points = synthetic_faces.face(subject, 10 * template + shot, size=96)
+            # a loose crop: the face anywhere in a larger picture
+            left, top = before = rng.integers(0, 40, 2)
+            loose = np.full((150, 140, 3), 90, dtype=np.uint8)
+            loose[top : top + 96, left : left + 96] = image
+            pack.names.append(f"{len(pack.names) + 1}.png")
+            (root / "loose_crop" / pack.names[-1]).write_bytes(encode(loose))
+            pack.points.append(np.round(points + before, 3))
+            pack.scores.append(round(float(rng.uniform(0.3, 1.0)), 4))
+            words = (pack.names[-1], *pack.points[-1].ravel(), pack.scores[-1])
+            landmarks.append(" ".join(map(str, words)))
+            faces.append(f"{pack.names[-1]} {template} {rng.integers(1, 3)}")
+    write("name_5pts_score.txt", landmarks)
+    write("face_tid_mid.txt", faces)
+    enrolled, probes = list(subject_of)[:SUBJECTS], list(subject_of)[SUBJECTS:]
+    half = SUBJECTS // 2
+    sides = {"gallery_G1": enrolled[:half], "gallery_G2": enrolled[half:], "probe_mixed": probes}
+    for name, side in sides.items():
+        rows = [f"{template},{subject_of[template]},x.jpg" for template in side]
+        write(f"1N_{name}.csv", ["TEMPLATE_ID,SUBJECT_ID,FILENAME", *rows])
+    pairs = [(a, b, int(subject_of[a] == subject_of[b])) for a in enrolled for b in probes]
+    write("template_pair_label.txt", [f"{a} {b} {same}" for a, b, same in pairs])
+    return pack
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +101,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def features(small: Pack, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("features") / "ijbc.npz"
     printed("embed", "--model", model, "--ijb", small.root, "--flip", "concat", "--out", out)
     return out
 
 
 def test_faces_are_aligned_and_both_views_embedded(
-    small: Small, model: Path, features: Path, tmp_path: Path
+    small: Pack, model: Path, features: Path, tmp_path: Path
 ) -> None:
     contents = files.read_embeddings(features)
     network = load_model(model).embedder
@@ -155,7 +133,7 @@ def test_faces_are_aligned_and_both_views_embedded(
 
 
 def test_three_presets_from_features_to_the_tables(
-    small: Small, features: Path, tmp_path: Path
+    small: Pack, features: Path, tmp_path: Path
 ) -> None:
     """What the protocols give, which tests/eval/protocols/test_ijb.py derives as the tools do."""
     tools = ("insightface", "adaface", "opensphere")
@@ -172,31 +150,26 @@ def test_three_presets_from_features_to_the_tables(
         for path in (one_to_one, one_to_many)
         for result in json.loads(path.read_text())["results"]
     }
-    number = {template: place for place, template in enumerate(small.subject)}
-    ids = tuple(map(str, number))
-    enrol, probe, same = zip(*small.pairs, strict=True)
-    pairs = Trials(ids, ids, [number[t] for t in enrol], [number[t] for t in probe], list(same))
-    meta = meta_files(small.root)
-    sides = [read_side(path) for path in meta.galleries], read_side(meta.probes)
+    meta, rows = ijb_files.meta_files(small.root), files.read_embeddings(features)
+    pairs, faces = ijb_files.read_template_pairs(meta.pairs), ijb_files.read_faces(meta.faces)
+    sides = [ijb_files.read_side(path) for path in meta.galleries], ijb_files.read_side(meta.probes)
     settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
-        switches, faces = PRESETS[tool], read_faces(meta.faces)
-        pooled = templates(
-            files.read_embeddings(features), faces, switches, detector_scores=small.scores
-        )
-        expected = verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
-        expected += identification_1_n(tool, pooled, *sides, switches, settings).results
+        switches = _ijb.PRESETS[tool]
+        pooled = _ijb.templates(rows, faces, switches, detector_scores=small.scores)
+        expected = _ijb.verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
+        expected += _ijb.identification_1_n(tool, pooled, *sides, switches, settings).results
         assert len(expected) == 6
         for result in expected:
             written = loaded[tool, result.metric]
             assert written["value"] == pytest.approx(result.value, abs=1e-12)
             assert written["conventions"]["preset"] == tool
-        assert loaded[tool, "tar_at_far(0.1)"]["counts"]["targets"] == sum(same)
+        assert loaded[tool, "tar_at_far(0.1)"]["counts"]["targets"] == 2 * SUBJECTS
         assert loaded[tool, "rank_k(1)"]["interval"] is not None
 
 
 def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
-    small: Small, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Pack, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = (ROOT / "docs" / "how-to" / "ijb.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -211,14 +184,16 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
         for line in section.splitlines()
         if line.startswith("| ")
     ]
-    documented: dict[str, Switches] = {}
+    documented: dict[str, _ijb.Switches] = {}
     for names, *values in rows[1:]:
         changes = [f"{switch}={value}" for switch, value in zip(rows[0][1:], values, strict=True)]
-        documented |= {name: switches_of("likeness", changes) for name in names.split("`")[1::2]}
-    assert documented == PRESETS
+        documented |= {
+            name: _ijb.switches_of("likeness", changes) for name in names.split("`")[1::2]
+        }
+    assert documented == _ijb.PRESETS
 
 
-def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_path: Path) -> None:
+def test_intervals_switches_and_wrong_options(small: Pack, features: Path, tmp_path: Path) -> None:
     rest = ("--ijb", small.root)
     asked = ("--switch", "tar_rule=interpolated", "--far", 0.1, "--resamples", 20)
     printed("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
@@ -236,3 +211,15 @@ def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_
         ((*identify, *rest, "--protocol", "closed"), "--protocol"),
     ):
         assert word in refused(*command)
+
+
+def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(
+    small: Pack, features: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(small.root / "meta", tmp_path / "meta")
+    (tmp_path / "meta" / "ijbc_name_5pts_score.txt").unlink()
+    measure = partial(evaluate_files, [features], tmp_path, json_file=tmp_path / "j")
+    measure({"adaface": _ijb.PRESETS["adaface"]})
+    assert "5pts" not in (tmp_path / "j").read_text()
+    with pytest.raises(FileNotFoundError):
+        measure({"insightface": _ijb.PRESETS["insightface"]})

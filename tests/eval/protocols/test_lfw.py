@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.similarity import pairs as pair_scores
-from likeness.eval.metrics.verification import eer
 from likeness.eval.protocols.lfw import read_pairs, ten_fold_accuracy
 
 
@@ -51,13 +49,6 @@ def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
     np.testing.assert_array_equal(result.thresholds, chosen)
 
 
-def test_a_perfect_a_constant_and_an_inverted_system():
-    same = np.arange(100) % 2 == 0
-    assert ten_fold_accuracy(same * 1.0, same)[:2] == (1.0, 0.0)
-    assert ten_fold_accuracy(np.zeros(100), same).mean == 0.5
-    assert ten_fold_accuracy(-1.0 * same, same).mean <= 0.5
-
-
 def test_lfw_pairs(shared):
     trials, fold = read_pairs(shared / "data" / "protocols" / "lfw" / "pairs.txt", suffix=".jpg")
     assert (len(trials), int(trials.target.sum()), len(trials.enrol_ids)) == (6000, 3000, 7701)
@@ -73,13 +64,6 @@ def test_lfw_pairs(shared):
     ]
     # folds share no subject
     assert all(not subjects[i] & subjects[j] for i in range(10) for j in range(i))
-    rng = np.random.default_rng(0)  # the protocol end to end, on made-up embeddings of these names
-    centre = {name: rng.standard_normal(32) for name in dict.fromkeys(names)}
-    rows = np.array([centre[name] + 0.8 * rng.standard_normal(32) for name in names])
-    scores = pair_scores(rows, rows, trials.enrol, trials.probe)
-    result = ten_fold_accuracy(scores, trials.target)
-    error = eer(scores[trials.target], scores[~trials.target])
-    assert result.mean == pytest.approx(1 - error, abs=0.01)
 
 
 def test_damaged_pairs_are_refused(tmp_path):

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.metrics.classification import auroc
 from likeness.eval.reports._map import embedding_map, neighbours, plane
 from likeness.eval.reports._subjects import errors_by_subject, who_errs
-from likeness.eval.reports.figures import det_figure, drawn, histogram_edges, norms_by_correct
+from likeness.eval.reports.figures import det_figure, drawn, histogram_edges
 from likeness.eval.reports.page import document
 from likeness.eval.reports.verification import positions
 from likeness.eval.types import Scores, Trials
@@ -56,16 +55,6 @@ def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:
     assert '<a href="#two-words">Two words</a>' in page
     assert "&lt;p&gt;3&lt;/p&gt;" in page
     assert "<t>" not in page
-
-
-def test_norms_of_right_and_wrong_answers_are_shown_with_the_auroc() -> None:
-    rng = np.random.default_rng(2)
-    norms = rng.random(200)
-    correct = rng.random(200) < norms
-    text = norms_by_correct(norms, correct)
-    assert f"AUROC of the norm: {auroc(norms, correct):.3f}" in text
-    assert text.count('class="plot"') == 1
-    assert "All are of one kind" in norms_by_correct(norms, np.ones(200, bool))
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=60))

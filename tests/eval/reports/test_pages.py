@@ -57,6 +57,7 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
         low, high = bounds(drawn[name], value, 0.95, measured.drawn).ends
         row = rf"{name}</th><td[^>]*>{value:.4f}</td><td[^>]*>\[{low:.4f}, {high:.4f}\]<"
         assert re.search(row, page), name
+    assert f"AUROC of the norm: {per_item.norm_auroc(measured.columns):.3f}" in page
     for heading in ("Norms", "Embedding map", "The surest mistakes"):
         assert f">{heading}</h2>" in page, heading
     page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
@@ -75,7 +76,9 @@ def test_the_page_of_a_classifier_without_errors_has_no_examples_of_errors(tmp_p
     columns = {**classified().columns, "correct": np.ones(60)}
     measured = PerItem(classified().ids, columns, None, "items")
     html(tmp_path / "index.html", measured, {}, command="x", num_resamples=5)
-    assert "Every item is classified right." in (tmp_path / "index.html").read_text("utf-8")
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert "Every item is classified right." in page
+    assert "All are of one kind" in page
 
 
 def made(num_classes: int = 6, num_each: int = 5, seed: int = 0) -> Embeddings:

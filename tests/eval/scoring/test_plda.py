@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import embeddings as files
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.trials import read_scores
+from likeness.eval.formats.embeddings import Embeddings, write_embeddings
 from likeness.eval.scoring.plda import Plda, _em, fit_plda, load_plda
 from tests.scripts import printed, refused
 
@@ -176,29 +174,16 @@ def test_a_vector_without_a_length_stays_zero() -> None:
     np.testing.assert_array_equal(centred.project(plda.mean[None]), np.zeros((1, 5)))
 
 
-def test_fit_and_score_from_the_command_line(tmp_path: Path) -> None:
+def test_the_command_fits_on_embeddings_whose_folders_are_their_classes(tmp_path: Path) -> None:
     rows, labels, _, _ = draw(30, 5, 4, seed=2)
-    ids = tuple(f"{label}/{k}" for k, label in enumerate(labels))
-    files.write_embeddings(
-        tmp_path / "e.npz",
-        Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}),
-    )
-    fit = ("fit", "plda", tmp_path / "e.npz")
-    three = (*fit, "--lda-dim", 3, "--out", tmp_path / "p.json")
-    assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in printed(*three)
-    (tmp_path / "t.txt").write_text(
-        f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n"
-    )
-    compared = ("score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz")
-    score = (*compared, "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt", "--force")
-    assert "scored by plda, model m1" in printed(*score)
-    matrix = rows.astype(np.float32)
-    np.testing.assert_allclose(
-        read_scores(tmp_path / "s.txt")[1],
-        load_plda(tmp_path / "p.json").score(matrix, matrix, [0, 0, 7], [1, 9, 6]),
-        rtol=1e-6,
-    )
-    files.write_embeddings(
-        tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
-    )
-    assert "150 of 150 ids have no class" in refused(*fit, "--out", tmp_path / "q.json")
+    rows = rows.astype(np.float32)
+    named = [f"{label}/{k}" for k, label in enumerate(labels)]
+    fit = ("fit", "plda", tmp_path / "e.npz", "--out", tmp_path / "p.json")
+    write_embeddings(tmp_path / "e.npz", Embeddings(tuple(named), rows, {"model": "m1"}))
+    shown = printed(*fit, "--lda-dim", 3)
+    assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in shown
+    expected, fitted = fit_plda(rows, labels, lda_dim=3), load_plda(tmp_path / "p.json")
+    assert fitted.model == "m1"
+    np.testing.assert_allclose(fitted.project(rows), expected.project(rows), rtol=1e-6)
+    write_embeddings(tmp_path / "e.npz", Embeddings(tuple(map(str, range(150))), rows))
+    assert "150 of 150 ids have no class" in refused(*fit, "--force")

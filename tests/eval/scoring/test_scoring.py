@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.formats import embeddings as files
-from likeness.eval.formats.embeddings import Embeddings, write_embeddings
+from likeness.eval.formats.embeddings import Embeddings, read_embeddings, write_embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.types import Trials
 from tests.scripts import refused, run_command
 
 IDS = tuple(f"{name}/{number}" for name in "abcdef" for number in (1, 2, 3))
+PAIRS = list(combinations(IDS, 2))
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the scores of two systems on two lists; rows of the second are in reverse."""
     i, j = np.triu_indices(len(IDS), k=1)
-    target = np.array([IDS[a][0] == IDS[b][0] for a, b in zip(i, j, strict=True)])
+    target = np.array([a[0] == b[0] for a, b in PAIRS])
     for number, name in enumerate(("dev", "test")):
         rng = np.random.default_rng(number)
         first, second = (target + 0.4 * rng.standard_normal(len(i)) for _ in range(2))
@@ -79,56 +79,42 @@ def test_wrong_use_is_said(place: Path, arguments: tuple[str, ...], keyword: str
     assert not Path("fusion.json").exists()
 
 
-ITEMS = ("ann/1", "ann/2", "bob/1", "bob/2", "zoe/1")
-MATRIX = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-LINES = [f"{a} {b} {int(a[:3] == b[:3])}" for i, a in enumerate(ITEMS) for b in ITEMS[i + 1 :]]
+def embed_without(*lacking: str) -> None:
+    rows = [k for k, name in enumerate(IDS) if name not in lacking]
+    whole = read_embeddings("embeddings.npz")
+    write_embeddings("few.npz", Embeddings(tuple(IDS[k] for k in rows), whole.matrix[rows]))
 
 
-def written(folder: Path, without: set[str]) -> tuple[Path, Path]:
-    """A trial list of all pairs, and embeddings that lack some."""
-    rows = [k for k, name in enumerate(ITEMS) if name not in without]
-    files.write_embeddings(
-        folder / "z.npz", Embeddings(tuple(ITEMS[k] for k in rows), MATRIX[rows], {})
-    )
-    (folder / "trials.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    return folder / "trials.txt", folder / "z.npz"
-
-
-def test_the_rest_is_scored_as_a_list_of_the_rest_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trials, embeddings = written(tmp_path, {"bob/2", "zoe/1"})
-    rest = [line for line in LINES if not {"bob/2", "zoe/1"} & set(line.split()[:2])]
-    (tmp_path / "rest.txt").write_text("\n".join(rest) + "\n", encoding="utf-8")
-    expected = likeness.score(tmp_path / "rest.txt", embeddings)
-    asked = ("score", "--trials", trials, "--embeddings", embeddings)
-    out = tmp_path / "scores.txt"
-    assert run_command(*asked, "--missing", "skip", "--out", out) == 0
-    assert "7 of 10 trials are left out, because 2 ids have no embedding" in capsys.readouterr().err
-    with pytest.warns(UserWarning, match="7 of 10 trials are left out"):
-        scored = likeness.score(trials, embeddings, missing="skip")
+def test_the_rest_is_scored_as_a_list_of_the_rest_is(place: Path) -> None:
+    embed_without("f/2", "f/3")
+    rest = [pair for pair in PAIRS if not {"f/2", "f/3"} & {*pair}]
+    for name, listed in (("trials.txt", PAIRS), ("rest.txt", rest)):
+        Path(name).write_text("".join(f"{a} {b}\n" for a, b in listed))
+    expected = likeness.score("rest.txt", "few.npz")
+    with pytest.warns(UserWarning, match="33 of 153 trials .* 2 ids have"):
+        scored = likeness.score("trials.txt", "few.npz", missing="skip")
     np.testing.assert_array_equal(scored.values, expected.values)
-    assert [line.split()[:2] for line in out.read_text("utf-8").splitlines()] == [
-        line.split()[:2] for line in rest
-    ]
-    origin = json.loads((tmp_path / "scores.txt.origin.json").read_text("utf-8"))
-    assert "trials.txt, without 7 of 10 trials" in json.dumps(origin)
-    assert "--missing skip" in refused(*asked, "--out", out, "--force")
+    scored.save("scores.txt")
+    lines = Path("scores.txt").read_text().splitlines()
+    assert [tuple(line.split()[:2]) for line in lines] == rest
+    assert "trials.txt, without 33 of 153 trials" in Path("scores.txt.origin.json").read_text()
+    with pytest.raises(ValueError, match="--missing skip"):
+        likeness.score("trials.txt", "few.npz")
 
 
-def test_a_model_without_all_of_its_items_is_left_out(tmp_path: Path) -> None:
-    _, embeddings = written(tmp_path, {"ann/2"})
-    trials = likeness.Trials(("ann", "bob"), ("zoe/1", "bob/2"), [0, 0, 1], [0, 1, 1])
-    models = {"ann": ["ann/1", "ann/2"], "bob": ["bob/1"]}
+def test_a_model_without_all_of_its_items_is_left_out(place: Path) -> None:
+    embed_without("a/2")
+    trials = Trials(("a", "b"), ("f/1", "b/2"), [0, 0, 1], [0, 1, 1])
+    models = {"a": ["a/1", "a/2"], "b": ["b/1"]}
     with pytest.warns(UserWarning, match="2 of 3 trials are left out"):
-        scored = likeness.score(trials, embeddings, models=models, missing="skip")
-    whole = likeness.score(likeness.Trials(("bob/1",), ("bob/2",), [0], [0]), embeddings)
+        scored = likeness.score(trials, "few.npz", models=models, missing="skip")
+    whole = likeness.score(Trials(("b/1",), ("b/2",), [0], [0]), "few.npz")
     np.testing.assert_allclose(scored.values, whole.values, rtol=1e-6)
 
 
-def test_nothing_is_left_out_without_need_and_not_everything(tmp_path: Path) -> None:
-    trials, embeddings = written(tmp_path, set())
-    assert len(likeness.score(trials, embeddings, missing="skip")) == 10
-    other = Embeddings(("x",), MATRIX[:1], {})
+def test_nothing_is_left_out_without_need_and_not_everything(place: Path) -> None:
+    trials = Trials(("a/1",), ("b/1", "b/2"), [0, 0], [0, 1])
+    assert len(likeness.score(trials, "embeddings.npz", missing="skip")) == 2
+    embed_without("a/1")
     with pytest.raises(ValueError, match="no embedding for"):
-        likeness.score(trials, other, missing="skip")
+        likeness.score(trials, "few.npz", missing="skip")
