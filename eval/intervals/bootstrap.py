@@ -166,9 +166,7 @@ def times_drawn(groups: ArrayLike, seed: int) -> Iterator[NDArray[np.int64]]:
 
 def is_share(*values: ArrayLike) -> bool:
     """Whether all values lie between 0 and 1, but for rounding; NaN does not count."""
-    flat = np.concatenate([np.ravel(each) for each in values])
-    flat = flat[~np.isnan(flat)]
-    return bool(flat.size and flat.min() >= -1e-9 and flat.max() <= 1 + 1e-9)
+    return not any(np.any(np.less(v, -1e-9) | np.greater(v, 1 + 1e-9)) for v in values)
 
 
 def t_test(
@@ -268,7 +266,7 @@ def bounds(values: Floats, value: float, level: float, drawn: Drawn) -> Bounds:
     if problem := _why_none(values, value, level, drawn):
         return Bounds(None, f"no interval: {problem}")
     ends = t_interval(values, value, level, _effective(drawn, values))
-    return Bounds(ends, joined_notes(_few(drawn), nothing_known(ends)))
+    return Bounds(ends, complete_note(_few(drawn), ends))
 
 
 def paired_bounds(
@@ -297,30 +295,25 @@ def paired_bounds(
         return PairedBounds(None, f"no interval: {problem}", None)
     k = _effective(drawn, values)
     ends, p = t_test(value, float(values.std()) * np.sqrt(k / (k - 1)), k - 1, level, largest)
-    return PairedBounds(ends, joined_notes(_few(drawn), nothing_known(ends, -largest, largest)), p)
+    return PairedBounds(ends, complete_note(_few(drawn), ends, -largest, largest), p)
 
 
-def nothing_known(ends: Ends, least: float = 0.0, most: float = 1.0) -> str:
-    """What an interval says that is printed as all values from the least to the most; "" of others.
+def complete_note(note: str, ends: Ends, least: float = 0.0, most: float = 1.0) -> str:
+    """The note, with what an interval says that is printed as all values from least to most.
 
-    >>> nothing_known((0.0, 1.0)), nothing_known((0.0, 0.9))
-    ('the interval holds every possible value, so that nothing is known', '')
+    >>> complete_note("", (0.0, 1.0)), complete_note("few", (0.0, 0.9))
+    ('the interval holds every possible value, so that nothing is known', 'few')
     """
     whole = abs(ends[0] - least) < 5e-5 and abs(ends[1] - most) < 5e-5
-    return NOTHING_KNOWN if whole else ""
-
-
-def joined_notes(*notes: str) -> str:
-    """The notes that are not empty, in one."""
-    return "; ".join(filter(None, notes))
+    return "; ".join(filter(None, [note, NOTHING_KNOWN * whole]))
 
 
 def _few(drawn: Drawn) -> str:
     """A remark on an interval of few subjects; "" of enough."""
     if drawn.number >= FEW_DRAWN:
         return ""
-    few = f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}"
-    return f"{few}: such an interval is often too narrow"
+    text = "such an interval is often too narrow"
+    return f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: {text}"
 
 
 def _effective(drawn: Drawn, values: Floats) -> float:

@@ -18,7 +18,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals import bootstrap, per_item
 from likeness.eval.intervals.per_item import PerItem
-from likeness.eval.results import bracketed, metric_label, metric_text
+from likeness.eval.results import bracketed, metric_label, metric_text, p_text
 from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
 
 LEVEL = 0.95
@@ -108,10 +108,9 @@ class Difference:
     @property
     def joint_p(self) -> float | None:
         """The larger p of all intervals that were asked for, None where one is missing."""
-        asked = self.seed_note or self.seed_interval
-        ps = (self.p, self.seed_p) if asked else (self.p,)
-        known = [p for p in ps if p is not None]
-        return max(known) if len(known) == len(ps) else None
+        if self.p is None or not (self.seed_note or self.seed_interval):
+            return self.p
+        return None if self.seed_p is None else max(self.p, self.seed_p)
 
 
 @dataclass(frozen=True)
@@ -280,13 +279,13 @@ def summarise(
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
     against = outcomes.get(reference, {})
-    found = {
+    differences = {
         i: each
         for i, cell in enumerate(cells)
         if cell.variant != reference
         and (each := _difference(cell.metric, outcomes[cell.variant], against, over_seeds))
     }
-    found = after_holm(found)
+    found = after_holm(differences)
     return [replace(cell, difference=found.get(i)) for i, cell in enumerate(cells)], reference
 
 
@@ -298,19 +297,6 @@ def verdict(difference: Difference) -> str:
         return "no"
     sure = difference.p_holm is not None and difference.p_holm < 1 - LEVEL
     return "yes, also after Holm" if sure else "yes, but not after Holm"
-
-
-def p_text(p: float | None) -> str:
-    """A p as it is printed: with three digits, or as many as tell it from 1 - LEVEL.
-
-    >>> p_text(0.0123), p_text(0.04996), p_text(1e-9), p_text(None)
-    ('0.012', '0.04996', '<0.001', '-')
-    """
-    if p is None:
-        return "-"
-    limit = round(1 - LEVEL, 12)
-    digits = next(d for d in range(3, 18) if (round(p, d) < limit) == (p < limit))
-    return f"{p:.{digits}f}" if p >= 0.001 else "<0.001"
 
 
 def difference_rows(
@@ -392,8 +378,8 @@ def _difference(
         seed_ends, note, seed_p = _tested_over_seeds(each, largest)
         made = replace(made, seed_interval=seed_ends, seed_note=note, seed_p=seed_p)
     missed = any(p is not None and p >= 1 - LEVEL for p in (made.p, made.seed_p))
-    joint = made.joint_p
-    return replace(made, distinguishable=False if missed else None if joint is None else True)
+    known = missed or made.joint_p is not None
+    return replace(made, distinguishable=not missed if known else None)
 
 
 def _minus(ours: Floats, theirs: Floats) -> Floats:
@@ -417,4 +403,4 @@ def _tested_over_seeds(differences: Floats, largest: float) -> bootstrap.PairedB
         return bootstrap.PairedBounds(None, f"no interval: {why} nothing about other seeds", None)
     error = float(differences.std(ddof=1) / np.sqrt(n))
     ends, p = bootstrap.t_test(float(differences.mean()), error, n - 1, LEVEL, largest)
-    return bootstrap.PairedBounds(ends, bootstrap.nothing_known(ends, -largest, largest), p)
+    return bootstrap.PairedBounds(ends, bootstrap.complete_note("", ends, -largest, largest), p)

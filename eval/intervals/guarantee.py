@@ -216,8 +216,7 @@ def guaranteed_threshold(
             f"{2 * needed:,} subjects, but there are {drawn.size:,} such trials of "
             f"{np.unique(pairs).size:,} subjects; measure on more subjects, or ask for a higher FAR"
         )
-    every = np.sort(scores.nontargets)
-    most = every[every.size - num_allowed(far, every.size) - 1]
+    most = np.sort(scores.nontargets)[-1 - num_allowed(far, scores.nontargets.size)]
     limit = max(drawn[drawn.size - allowed - 1], most)  # nor is the measured rate above far
     above = scores.values[scores.values > limit]
     if not above.size:

@@ -19,13 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.bootstrap import (
-    Bounds,
-    Drawn,
-    Ends,
-    joined_notes,
-    nothing_known,
-)
+from likeness.eval.intervals.bootstrap import Bounds, Drawn, Ends, complete_note
 from likeness.eval.intervals.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.metrics.verification import check_costs, check_rate, measured_tar, sort_scores
 from likeness.eval.types import Scores
@@ -119,7 +113,7 @@ def _exact(ends: Ends, drawn: Sequence[Drawn]) -> Bounds:
     fewest = min(each.number for each in drawn)
     numbers = " and ".join(f"{each.number:,} {each.what}" for each in drawn)
     note = f"{NO_ERROR}, so that this is the exact bound by {numbers} (rule of three: 3/{fewest:,})"
-    return Bounds(ends, joined_notes(note, nothing_known(ends)))
+    return Bounds(ends, complete_note(note, ends))
 
 
 def independent(scores: Scores, subjects: ArrayLike | None) -> tuple[Drawn, Drawn]:

@@ -37,7 +37,6 @@ from likeness.eval.intervals.comparison import (
     difference_rows,
     measure,
     measure_items,
-    p_text,
     summarise,
     verdict,
 )
@@ -54,7 +53,7 @@ from likeness.eval.metrics.verification import (
     tar_at_far,
 )
 from likeness.eval.reports.comparison import markdown, notes, table, to_json
-from likeness.eval.results import bracketed
+from likeness.eval.results import bracketed, p_text
 from likeness.eval.types import Scores
 from tests.eval.all_pairs import all_pairs, people
 
