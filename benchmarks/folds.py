@@ -21,7 +21,14 @@ from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, t_interval
+from likeness.eval.intervals.bootstrap import (
+    Drawn,
+    Ends,
+    bounds,
+    bounds_of,
+    drawn_from,
+    paired_bounds,
+)
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import eer, min_dcf
@@ -157,12 +164,12 @@ class Errors(NamedTuple):
     Attributes:
         values: "eer", a share and not percent, and "min_dcf" at p_target .01.
         draws: Both metrics in 1,000 draws of speakers (seed 0).
-        speakers: How many of equal numbers of trials would tell as much.
+        drawn: What the draws rest on.
     """
 
     values: dict[str, float]
     draws: dict[str, NDArray[Any]]
-    speakers: float
+    drawn: Drawn
 
 
 def subject_pairs(trials: Trials) -> NDArray[Any]:
@@ -180,7 +187,7 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     return Errors(
         {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
         draws,
-        drawn_from(scores.target, pairs).effective or len(scores),
+        drawn_from(scores.target, pairs),
     )
 
 
@@ -191,14 +198,20 @@ def with_interval(errors: Errors, metric: str) -> str:
     """ "3.53 [2.60, 4.38]": the EER in percent, or minDCF, with its interval over speakers."""
     factor, digits = UNITS[metric]
     value = errors.values[metric]
-    low, high = t_interval(errors.draws[metric], value, 0.95, errors.speakers)
-    return f"{factor * value:.{digits}f} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
+    ends = bounds(errors.draws[metric], value, 0.95, errors.drawn).ends
+    return f"{factor * value:.{digits}f} {_bracketed(ends, metric)}"
 
 
 def difference(errors: Errors, other: Errors, metric: str) -> str:
     """ "[-4.25, -1.62]": the interval of a paired difference, in the units of with_interval."""
-    factor, digits = UNITS[metric]
     draws = errors.draws[metric] - other.draws[metric]
     value = errors.values[metric] - other.values[metric]
-    low, high = t_interval(draws, value, 0.95, errors.speakers, difference=True)
-    return f"[{factor * low:+.{digits}f}, {factor * high:+.{digits}f}]"
+    return _bracketed(paired_bounds(draws, value, 0.95, errors.drawn, 1.0).ends, metric, "+")
+
+
+def _bracketed(ends: Ends | None, metric: str, sign: str = "") -> str:
+    factor, digits = UNITS[metric]
+    if ends is None:
+        return "no interval"
+    low, high = (f"{factor * end:{sign}.{digits}f}" for end in ends)
+    return f"[{low}, {high}]"

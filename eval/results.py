@@ -163,6 +163,18 @@ def metric_text(metric: str, value: float, sign: Literal["", "+"] = "") -> str:
     return f"{value:{sign}.4f}"
 
 
+def p_text(p: float | None, limit: float = 0.05) -> str:
+    """A p as it is printed: with three digits, or as many as tell it from the limit.
+
+    >>> p_text(0.0123), p_text(0.04996), p_text(1e-9), p_text(None)
+    ('0.012', '0.04996', '<0.001', '-')
+    """
+    if p is None:
+        return "-"
+    digits = next(d for d in range(3, 18) if (round(p, d) < limit) == (p < limit))
+    return f"{p:.{digits}f}" if p >= 0.001 else "<0.001"
+
+
 def bracketed(
     metric: str,
     interval: Ends | None,

@@ -27,7 +27,7 @@ from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
-from likeness.eval.intervals.comparison import Difference, Outcome, holm, summarise
+from likeness.eval.intervals.comparison import Difference, Outcome, after_holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
@@ -109,8 +109,9 @@ class Bench:
         return [
             *self.notes,
             "A trial of which a model refused a side is not scored. Intervals: 95 % bootstrap over "
-            "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, "
-            "and exact bounds where no error was seen.",
+            "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, exact "
+            "bounds where no error was seen, and intervals that hold every possible value, so that "
+            "nothing is known.",
             *paired.notes(self.paired)[:1],
         ]
 
@@ -332,14 +333,11 @@ class _Cells:
                 if lost.any():
                     outcome = self.rates(name, condition, rows & ~lost)[1]
                 outcomes[name] = {0: outcome}
-            for measured in summarise(outcomes, METRICS, reference=reference)[0]:
+            for measured in summarise(outcomes, METRICS, reference=reference, over_seeds=False)[0]:
                 if measured.difference is not None:
                     key = f"{measured.variant}, {condition}{part}", measured.metric
                     differences[key] = measured.difference
-        tested = {key: of.p for key, of in differences.items() if of.p is not None}
-        for key, p in zip(tested, holm(list(tested.values())), strict=True):
-            differences[key] = replace(differences[key], p_holm=p)
-        return results, Paired(reference, differences, (), "subjects")
+        return results, Paired(reference, after_holm(differences), (), "subjects")
 
     def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
         """What a model makes of some trials: "refused" first, then the rates of the others."""

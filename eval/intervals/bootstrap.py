@@ -31,6 +31,7 @@ MIN_DRAWN = (
     5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
 )
 FEW_DRAWN = 20  # of fewer an interval is marked
+NOTHING_KNOWN = "the interval holds every possible value, so that nothing is known"
 
 
 class Drawn(NamedTuple):
@@ -60,6 +61,20 @@ class Bounds(NamedTuple):
 
     ends: Ends | None
     note: str = ""
+
+
+class PairedBounds(NamedTuple):
+    """A difference's interval and the p that follows from it.
+
+    Attributes:
+        ends: (low, high), None where there is no interval.
+        note: As of `Bounds`.
+        p: The level at which the interval touches 0, None where there is no interval.
+    """
+
+    ends: Ends | None
+    note: str
+    p: float | None
 
 
 def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
@@ -149,9 +164,46 @@ def times_drawn(groups: ArrayLike, seed: int) -> Iterator[NDArray[np.int64]]:
         yield np.bincount(drawn, minlength=num_groups)[codes]
 
 
-def t_interval(
-    values: Floats, value: float, level: float, effective: float, *, difference: bool = False
-) -> Ends:
+def is_share(*values: ArrayLike) -> bool:
+    """Whether all values lie between 0 and 1, but for rounding; NaN does not count."""
+    return not any(np.any(np.less(v, -1e-9) | np.greater(v, 1 + 1e-9)) for v in values)
+
+
+def t_test(
+    value: float, error: float, freedom: float, level: float, largest: float = np.inf
+) -> tuple[Ends, float]:
+    """An interval of Student's t around a value, and the level at which it touches 0.
+
+    Every interval of a difference and its p come from here. So p is below 1 - level if and only if
+    the interval excludes 0. Its ends are cut off where no difference can lie, which moves no end
+    over 0.
+
+    Args:
+        value: The difference.
+        error: Its standard error, above 0.
+        freedom: The degrees of freedom.
+        level: The share of such intervals that shall cover the truth.
+        largest: The largest difference there can be: 1 between two shares.
+
+    Returns:
+        The interval, and p of the two-sided test.
+
+    Example:
+        >>> ends, p = t_test(0.5, 0.25, 10, 0.95)
+        >>> [round(end, 3) for end in ends], round(p, 3)
+        ([-0.057, 1.057], 0.073)
+        >>> t_test(0.5, 0.25, 10, 0.95, largest=1.0)[0][1]
+        1.0
+    """
+    # here, because comparing two files needs no scipy and no time to import it
+    from scipy.special import stdtr, stdtrit
+
+    half = -float(stdtrit(freedom, (1 - level) / 2)) * error
+    low, high = np.clip([value - half, value + half], -largest, largest)
+    return (float(low), float(high)), float(2 * stdtr(freedom, -abs(value) / error))
+
+
+def t_interval(values: Floats, value: float, level: float, effective: float) -> Ends:
     """An interval of Student's t around a metric, from its values on resamples.
 
     A metric whose values all lie between 0 and 1 is taken to the logit scale, where errors are
@@ -166,8 +218,6 @@ def t_interval(
         level: The share of such intervals that shall cover the truth, e.g. 0.95.
         effective: k, how many subjects of equal sizes were drawn from, see `effective_number`;
             fewer than 2 count as 2.
-        difference: The metric is a difference of two systems. It is never taken to the logit
-            scale, and its spread is the standard deviation: both systems have the same bias.
 
     Example:
         >>> low, high = t_interval(np.array([0.1, 0.2, 0.3]), 0.2, 0.95, 30)
@@ -175,46 +225,38 @@ def t_interval(
         (0.066, 0.423)
     """
     # here, because comparing two files needs no scipy and no time to import it
-    from scipy.special import expit, stdtrit
+    from scipy.special import expit
 
-    k = max(effective, 2.0)
-    factor = -float(stdtrit(k - 1, (1 - level) / 2)) * np.sqrt(k / (k - 1))
-    if difference or min(values.min(), value) < 0 or max(values.max(), value) > 1:
-        spread = values.std() if difference else np.sqrt(np.mean((values - value) ** 2))
-        half = factor * spread
-        return float(value - half), float(value + half)
-    m = values.std() / 2
-    scaled, at = (np.log((x + m) / (1 + m - x)) for x in (values, np.float64(value)))
-    half = factor * np.sqrt(np.mean((scaled - at) ** 2))
-    low, high = np.clip((1 + 2 * m) * expit([at - half, at + half]) - m, 0, 1)
-    return float(low), float(high)
+    share, m, k = is_share(values, value), values.std() / 2, max(effective, 2.0)
+    scaled, at = values, value
+    if share:
+        clipped = np.clip(values, 0, 1), np.clip(value, 0, 1)
+        scaled, at = (np.log((x + m) / (1 + m - x)) for x in clipped)
+    error = np.sqrt(np.mean((scaled - at) ** 2) * k / (k - 1))
+    ends, _ = t_test(at, error, k - 1, level)
+    if share:
+        low, high = np.clip((1 + 2 * m) * expit(ends) - m, 0, 1)
+        ends = float(low), float(high)
+    return ends
 
 
-def bounds(
-    values: Floats,
-    value: float,
-    level: float,
-    drawn: Drawn,
-    *,
-    difference: bool = False,
-) -> Bounds:
+def bounds(values: Floats, value: float, level: float, drawn: Drawn) -> Bounds:
     """The interval of a metric, or why there is none, or why it is not to be relied on.
 
     There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that
     is 0 in each of them says nothing about other subjects, and an interval of no width would say
-    that it did. Below 20 the interval is marked.
+    that it did. Below 20 the interval is marked, and so is one that holds all that can be.
 
     Args:
         values: (R,) values of the metric on the resamples; NaN where one has none.
         value: The metric itself.
         level: The share of such intervals that shall cover the truth, e.g. 0.95.
         drawn: What was drawn, see `drawn_from`.
-        difference: The metric is a difference of two systems.
 
     Example:
         >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(12, "subjects"))
         >>> [round(end, 3) for end in found.ends]
-        [0.039, 0.196]
+        [0.024, 0.242]
         >>> found.note
         '12 subjects, fewer than 20: such an interval is often too narrow'
         >>> bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(2, "subjects"))
@@ -223,14 +265,61 @@ def bounds(
     values = values[~np.isnan(values)]
     if problem := _why_none(values, value, level, drawn):
         return Bounds(None, f"no interval: {problem}")
-    note = ""
-    if drawn.number < FEW_DRAWN:
-        note = (
-            f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too "
-            "narrow"
-        )
-    effective = drawn.number if drawn.effective is None else drawn.effective
-    return Bounds(t_interval(values, value, level, effective, difference=difference), note)
+    ends = t_interval(values, value, level, _effective(drawn, values))
+    return Bounds(ends, complete_note(_few(drawn), ends))
+
+
+def paired_bounds(
+    values: Floats, value: float, level: float, drawn: Drawn, largest: float
+) -> PairedBounds:
+    """The interval of a difference of two systems, its p, and what its reader has to know.
+
+    It is never taken to the logit scale, and its spread is the standard deviation of the resamples:
+    both systems have the same bias. Otherwise as `bounds`.
+
+    Args:
+        values: (R,) the difference on the resamples; NaN where it has no value.
+        value: The difference itself.
+        level: The share of such intervals that shall cover the truth, e.g. 0.95.
+        drawn: What was drawn, see `drawn_from`.
+        largest: The largest difference there can be: 1 between two shares.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> found = paired_bounds(rng.normal(0.3, 0.1, 1000), 0.3, 0.95, Drawn(30, "subjects"), 1.0)
+        >>> [round(end, 2) for end in found.ends], round(found.p, 3)
+        ([0.1, 0.5], 0.005)
+    """
+    values = values[~np.isnan(values)]
+    if problem := _why_none(values, value, level, drawn):
+        return PairedBounds(None, f"no interval: {problem}", None)
+    k = _effective(drawn, values)
+    ends, p = t_test(value, float(values.std()) * np.sqrt(k / (k - 1)), k - 1, level, largest)
+    return PairedBounds(ends, complete_note(_few(drawn), ends, -largest, largest), p)
+
+
+def complete_note(note: str, ends: Ends, least: float = 0.0, most: float = 1.0) -> str:
+    """The note, with what an interval says that is printed as all values from least to most.
+
+    >>> complete_note("", (0.0, 1.0)), complete_note("few", (0.0, 0.9))
+    ('the interval holds every possible value, so that nothing is known', 'few')
+    """
+    whole = abs(ends[0] - least) < 5e-5 and abs(ends[1] - most) < 5e-5
+    return "; ".join(filter(None, [note, NOTHING_KNOWN * whole]))
+
+
+def _few(drawn: Drawn) -> str:
+    """A remark on an interval of few subjects; "" of enough."""
+    if drawn.number >= FEW_DRAWN:
+        return ""
+    text = "such an interval is often too narrow"
+    return f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: {text}"
+
+
+def _effective(drawn: Drawn, values: Floats) -> float:
+    """How many subjects count; R draws know the spread no better than R subjects would."""
+    of_subjects = drawn.number if drawn.effective is None else drawn.effective
+    return max(2.0, min(of_subjects, values.size))
 
 
 def bounds_over_groups(

@@ -10,6 +10,7 @@ differences of equal seeds have a t interval.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals import bootstrap, per_item
 from likeness.eval.intervals.per_item import PerItem
-from likeness.eval.results import bracketed, metric_label, metric_text
+from likeness.eval.results import bracketed, metric_label, metric_text, p_text
 from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
 
 LEVEL = 0.95
+K = TypeVar("K")
 Interval = tuple[float, float]
 
 
@@ -74,21 +76,41 @@ class Difference:
     """A variant's mean minus the reference's over the seeds that both finished, and what may be
     said of it.
 
-    interval: over subjects, None where there is none; interval_note: why, or why it is not to be
-    relied on. distinguishable: the resampled differences exclude 0. seed_interval: Student's t over
-    seeds, None with one seed. p: two-sided, from the resamples of the subjects, None of too few
-    subjects;
-    p_holm: the same after Holm (1979) over all comparisons of the table.
+    Each p is the level at which its interval touches 0. A system that has no seeds has no
+    seed_interval, seed_note and seed_p.
+
+    Attributes:
+        value: The difference of the means.
+        num_seeds: How many seeds both finished.
+        interval: Over subjects, None where there is none.
+        distinguishable: Whether each interval excludes 0; None where one is missing and the other
+            excludes 0.
+        seed_interval: Student's t over seeds, None where there is none.
+        p: Of the interval over subjects.
+        p_holm: Of both intervals, which is the larger p, after Holm (1979) over all comparisons of
+            the table; None where an interval is missing.
+        interval_note: Why there is no interval over subjects, or why it is not to be relied on.
+        seed_p: Of the interval over seeds.
+        seed_note: The note on the interval over seeds.
     """
 
     value: float
     num_seeds: int
     interval: Interval | None
-    distinguishable: bool
+    distinguishable: bool | None
     seed_interval: Interval | None
     p: float | None
     p_holm: float | None = None
     interval_note: str = ""
+    seed_p: float | None = None
+    seed_note: str = ""
+
+    @property
+    def joint_p(self) -> float | None:
+        """The larger p of all intervals that were asked for, None where one is missing."""
+        if self.p is None or not (self.seed_note or self.seed_interval):
+            return self.p
+        return None if self.seed_p is None else max(self.p, self.seed_p)
 
 
 @dataclass(frozen=True)
@@ -158,7 +180,7 @@ class Comparison:
 
     @property
     def num_comparisons(self) -> int:
-        return sum(difference.p is not None for difference in self.differences.values())
+        return sum(difference.p_holm is not None for difference in self.differences.values())
 
     @property
     def failed(self) -> list[Run]:
@@ -214,25 +236,20 @@ def measure_items(
     return Outcome(values, made, measured.digest, measured.drawn)
 
 
-def resamples_needed(num_comparisons: int) -> int:
-    """1,000, or as many as let the smallest possible p, 2 / (R + 1), survive Holm's first step at 1
-    - LEVEL with room: 100 for each comparison.
-    """
-    return max(1000, 100 * num_comparisons)
-
-
 def summarise(
     outcomes: Mapping[str, Mapping[int, Outcome]],
     metrics: Sequence[str],
     *,
     reference: str = "",
     higher_is_better: bool = False,
+    over_seeds: bool = True,
 ) -> tuple[list[Cell], str]:
     """Cells of every variant and metric with differences to the reference, and the reference's
     name.
 
     outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a
     variant, or "" for the best mean of the first metric; a mean that is NaN is no best one.
+    over_seeds: whether other seeds are asked about, too; not of systems that were trained once.
     Variants that were measured on another trial list than the reference get no difference: nothing
     pairs them. ValueError for an unknown reference.
 
@@ -241,7 +258,7 @@ def summarise(
     >>> two = Outcome({"eer": 0.3}, {"eer": np.array([0.3, 0.5])}, "list", drawn)
     >>> cells, reference = summarise({"a": {0: one}, "b": {0: two}}, ["eer"])
     >>> reference, [round(end, 4) for end in cells[1].difference.interval]
-    ('a', [0.0976, 0.3024])
+    ('a', [-0.6985, 1.0])
     """
     if reference and reference not in outcomes:
         raise LikenessError(
@@ -261,29 +278,24 @@ def summarise(
     }
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
-    differences = [
-        _difference(cell.metric, outcomes[cell.variant], outcomes.get(reference, {}))
+    against = outcomes.get(reference, {})
+    differences = {
+        i: each
+        for i, cell in enumerate(cells)
         if cell.variant != reference
-        else None
-        for cell in cells
-    ]
-    tested = [each.p for each in differences if each is not None and each.p is not None]
-    adjusted = iter(holm(tested))
-    for i, each in enumerate(differences):
-        if each is not None and each.p is not None:
-            differences[i] = replace(each, p_holm=next(adjusted))
-    return [
-        replace(cell, difference=each) for cell, each in zip(cells, differences, strict=True)
-    ], reference
+        and (each := _difference(cell.metric, outcomes[cell.variant], against, over_seeds))
+    }
+    found = after_holm(differences)
+    return [replace(cell, difference=found.get(i)) for i, cell in enumerate(cells)], reference
 
 
 def verdict(difference: Difference) -> str:
     """Whether a difference is distinguishable from none, in words."""
-    if difference.p_holm is None:
-        return "-"
+    if difference.distinguishable is None:
+        return "unknown"
     if not difference.distinguishable:
         return "no"
-    sure = difference.p_holm < 1 - LEVEL
+    sure = difference.p_holm is not None and difference.p_holm < 1 - LEVEL
     return "yes, also after Holm" if sure else "yes, but not after Holm"
 
 
@@ -298,23 +310,24 @@ def difference_rows(
         differences: (variant or system, metric) -> its difference.
         seeds: Whether the interval over seeds has a column.
     """
-    head = [f"minus {reference}", "metric", "difference", f"over {over}", "over seeds"]
-    rows = [[*head, "p", "p (Holm)", "distinguishable"]]
+    head = [f"minus {reference}", "metric", "difference", f"over {over}", "p"]
+    head += ["over seeds", "p"] * seeds
+    rows = [[*head, "p (Holm)", "distinguishable"]]
     for (name, metric), each in differences.items():
-        rows.append(
-            [
-                name,
-                metric_label(metric),
-                metric_text(metric, each.value, "+"),
-                bracketed(metric, each.interval, each.interval_note, sign="+") or "-",
-                bracketed(metric, each.seed_interval, sign="+") or "-",
-                *("-" if p is None else f"{p:.3f}" for p in (each.p, each.p_holm)),
-                verdict(each),
-            ]
-        )
-    if not seeds:
-        rows = [[*row[:4], *row[5:]] for row in rows]
+        found = [(each.interval, each.interval_note, each.p)]
+        found += [(each.seed_interval, each.seed_note, each.seed_p)] * seeds
+        row = [name, metric_label(metric), metric_text(metric, each.value, "+")]
+        for ends, note, p in found:
+            row += [bracketed(metric, ends, note, sign="+") or "-", p_text(p)]
+        rows.append([*row, p_text(each.p_holm), verdict(each)])
     return rows if differences else []
+
+
+def after_holm(differences: Mapping[K, Difference]) -> dict[K, Difference]:
+    """The differences with `p_holm` over all of them."""
+    tested = {key: p for key, of in differences.items() if (p := of.joint_p) is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {key: replace(of, p_holm=adjusted.get(key)) for key, of in differences.items()}
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -345,7 +358,7 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
 
 
 def _difference(
-    metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome]
+    metric: str, runs: Mapping[int, Outcome], against: Mapping[int, Outcome], over_seeds: bool
 ) -> Difference | None:
     seeds = [
         seed
@@ -354,19 +367,26 @@ def _difference(
     ]
     if not seeds or any(runs[seed].trial_list != against[seed].trial_list for seed in seeds):
         return None
-    each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
-    values = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
-    values = values[~np.isnan(values)]  # resamples on which the metric has no value
-    mean = float(each.mean())
-    drawn = against[seeds[0]].drawn
-    ends, note = bootstrap.bounds(values, mean, LEVEL, drawn, difference=True)
-    p = None
-    if drawn.number >= bootstrap.MIN_DRAWN:
-        tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
-        p = min(1.0, 2 * (tail + 1) / (values.size + 1))
-    distinguishable = ends is not None and not ends[0] <= 0 <= ends[1]
-    seed_interval = _t_interval(each)
-    return Difference(mean, len(seeds), ends, distinguishable, seed_interval, p, interval_note=note)
+    ours, theirs = (np.array([of[seed].values[metric] for seed in seeds]) for of in (runs, against))
+    draws = [_mean_replicates(metric, of, seeds) for of in (runs, against)]
+    largest = 1.0 if bootstrap.is_share(ours, theirs, *draws) else np.inf
+    each = _minus(ours, theirs)
+    value, drawn = float(each.mean()), against[seeds[0]].drawn
+    ends, note, p = bootstrap.paired_bounds(_minus(*draws), value, LEVEL, drawn, largest)
+    made = Difference(value, len(seeds), ends, None, None, p, interval_note=note)
+    if over_seeds:
+        seed_ends, note, seed_p = _tested_over_seeds(each, largest)
+        made = replace(made, seed_interval=seed_ends, seed_note=note, seed_p=seed_p)
+    missed = any(p is not None and p >= 1 - LEVEL for p in (made.p, made.seed_p))
+    known = missed or made.joint_p is not None
+    return replace(made, distinguishable=not missed if known else None)
+
+
+def _minus(ours: Floats, theirs: Floats) -> Floats:
+    """The difference, which is 0 where it is no more than rounding."""
+    rounding = 1e-12 * np.maximum(np.abs(ours), np.abs(theirs))
+    difference: Floats = ours - theirs
+    return np.where(np.abs(difference) <= rounding, 0.0, difference)
 
 
 def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:
@@ -375,11 +395,12 @@ def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[i
     return mean
 
 
-def _t_interval(differences: Floats) -> Interval | None:
-    from scipy.special import stdtrit  # quantile of Student's t
-
+def _tested_over_seeds(differences: Floats, largest: float) -> bootstrap.PairedBounds:
+    """Student's t over (S,) differences of equal seeds."""
     n = differences.size
     if n < 2 or np.ptp(differences) <= 1e-12 * np.abs(differences).max():
-        return None  # none can be said, or it would have no width
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2) * differences.std(ddof=1) / np.sqrt(n))
-    return float(differences.mean()) - half, float(differences.mean()) + half
+        why = "one seed says" if n < 2 else "all seeds differ alike, which says"
+        return bootstrap.PairedBounds(None, f"no interval: {why} nothing about other seeds", None)
+    error = float(differences.std(ddof=1) / np.sqrt(n))
+    ends, p = bootstrap.t_test(float(differences.mean()), error, n - 1, LEVEL, largest)
+    return bootstrap.PairedBounds(ends, bootstrap.complete_note("", ends, -largest, largest), p)

@@ -14,7 +14,8 @@ most k of the n scores are among these. The chance of that is at most
     sum_{i <= k} C(n, i) far^i (1 - far)^(n - i)
 
 which is exact where scores do not tie. The largest k for which this is at most 1 - confidence is
-taken; that is to say, the Clopper-Pearson bound of k in n is at most far. Even k = 0 needs
+taken; that is to say, the Clopper-Pearson bound of k in n is at most far. Where all trials show a
+higher rate than far, t is raised until they do not, which keeps the guarantee. Even k = 0 needs
 ln(1 - confidence) / ln(1 - far) pairs: 299 for 1 % at 95 %.
 
 Bounds that take all trials exist, such as that of Hoeffding (1963, Sec. 5b) for the mean over all
@@ -32,6 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.verification import num_allowed
 from likeness.eval.types import Floats, Scores
 
 SEED = 0  # of all stored thresholds
@@ -214,7 +216,8 @@ def guaranteed_threshold(
             f"{2 * needed:,} subjects, but there are {drawn.size:,} such trials of "
             f"{np.unique(pairs).size:,} subjects; measure on more subjects, or ask for a higher FAR"
         )
-    limit = drawn[drawn.size - allowed - 1]
+    most = np.sort(scores.nontargets)[-1 - num_allowed(far, scores.nontargets.size)]
+    limit = max(drawn[drawn.size - allowed - 1], most)  # nor is the measured rate above far
     above = scores.values[scores.values > limit]
     if not above.size:
         raise LikenessError(

@@ -99,7 +99,7 @@ def differences(
     """
     metrics = list(dict.fromkeys(name for each in outcomes.values() for name in each.values))
     runs = {system: {0: outcome} for system, outcome in outcomes.items()}
-    cells = summarise(runs, metrics, reference=reference)[0] if runs else []
+    cells = summarise(runs, metrics, reference=reference, over_seeds=False)[0] if runs else []
     differences_of = {
         (cell.variant, cell.metric): cell.difference for cell in cells if cell.difference
     }
@@ -108,12 +108,11 @@ def differences(
 
 def to_json(paired: Paired) -> dict[str, Any]:
     """The keys "differences" and "unpaired" of the results document."""
-    keys = ("value", "interval", "interval_note", "p", "p_holm")
+    keys = ("value", "interval", "interval_note", "p", "p_holm", "distinguishable")
     return {
         "differences": [
             {"system": system, "reference": paired.reference, "metric": metric}
             | {key: getattr(difference, key) for key in keys}
-            | {"distinguishable": None if difference.p is None else difference.distinguishable}
             for (system, metric), difference in paired.differences.items()
         ],
         "unpaired": list(paired.unpaired),
@@ -131,6 +130,7 @@ def notes(paired: Paired) -> list[str]:
     """
     sentences = []
     if paired.differences:
+        num_tested = sum(each.p is not None for each in paired.differences.values())
         optimistic = (
             " Trials share subjects, so that intervals over trials are optimistic."
             if paired.over == "trials"
@@ -139,8 +139,8 @@ def notes(paired: Paired) -> list[str]:
         sentences.append(
             f"Differences to {paired.reference} on the same trials: {100 * LEVEL:g} % bootstrap, "
             f"the same resampled {paired.over} for both systems."
-            f"{optimistic} Distinguishable: the interval excludes 0; p (Holm): for all "
-            f"{len(paired.differences)} differences at once."
+            f"{optimistic} p: the level at which the interval touches 0. Distinguishable: the "
+            f"interval excludes 0; p (Holm): for all {num_tested} differences at once."
         )
         sentences += reasons(
             [

@@ -12,14 +12,14 @@ it is the chance that a new score lies beyond the most extreme of n, whatever th
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.bootstrap import Bounds, Drawn
+from likeness.eval.intervals.bootstrap import Bounds, Drawn, Ends, complete_note
 from likeness.eval.intervals.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.metrics.verification import check_costs, check_rate, measured_tar, sort_scores
 from likeness.eval.types import Scores
@@ -76,14 +76,13 @@ def bound_of(
     """
     kind, _, number = metric.rstrip(")").partition("(")
     of_kind = drawn[:1] if "tar" in kind else drawn[1:] if kind == "global_far" else drawn
-    ends, note = exact_bounds(float(is_of_right(kind)), level, *of_kind)
     rates = [upper_bound(0, each.number, (1 + level) / 2) for each in drawn]
     if kind == "min_dcf":
         weights = check_costs(float(number), c_miss, c_fa)
-        ends = 0.0, min(1.0, float(np.dot(weights, rates)))
+        return _exact((0.0, min(1.0, float(np.dot(weights, rates)))), of_kind)
     if kind == "balanced_accuracy":
-        ends = 1 - sum(rates) / 2, 1.0
-    return Bounds(ends, note)
+        return _exact((1 - sum(rates) / 2, 1.0), of_kind)
+    return exact_bounds(float(is_of_right(kind)), level, *of_kind)
 
 
 def is_of_right(metric: str) -> bool:
@@ -106,9 +105,15 @@ def exact_bounds(value: float, level: float, *drawn: Drawn) -> Bounds:
     """
     fewest = min(each.number for each in drawn)
     high = upper_bound(0, fewest, 1 - (1 - level) / len(drawn))
+    return _exact((1 - high, 1.0) if value else (0.0, high), drawn)
+
+
+def _exact(ends: Ends, drawn: Sequence[Drawn]) -> Bounds:
+    """An exact bound with the note on what it rests."""
+    fewest = min(each.number for each in drawn)
     numbers = " and ".join(f"{each.number:,} {each.what}" for each in drawn)
     note = f"{NO_ERROR}, so that this is the exact bound by {numbers} (rule of three: 3/{fewest:,})"
-    return Bounds((1 - high, 1.0) if value else (0.0, high), note)
+    return Bounds(ends, complete_note(note, ends))
 
 
 def independent(scores: Scores, subjects: ArrayLike | None) -> tuple[Drawn, Drawn]:

@@ -38,7 +38,8 @@ class Differential:
         value: Of the measure; None where it has none, as where a group shows no error.
         interval: Of that, over subjects; None where there is none.
         by_chance: What 95 % of random divisions of these people into such groups stay below; None
-            where that has no bound, and where people change their group.
+            where that has no bound, where people change their group, and where fewer than 19
+            divisions were drawn.
     """
 
     rate: str
@@ -134,8 +135,9 @@ def differentials(
     group_of[numbers] = sides
     rng, measured = np.random.default_rng(settings.seed), []
     dealt: list[Ints] = []
-    if (group_of[numbers] == sides).all():  # nobody changes the group
-        num_dealt = min(settings.num_resamples, NUM_DEALT)
+    num_dealt = min(settings.num_resamples, NUM_DEALT)
+    # nobody changes the group, and there are enough divisions to tell what is rare
+    if (group_of[numbers] == sides).all() and RARE * (num_dealt + 1) >= 1:
         dealt = [rng.permutation(group_of) for _ in range(num_dealt)]
     for rate in ("fmr", "fnmr"):
         rows = np.flatnonzero(scores.target == (rate == "fnmr"))
@@ -153,7 +155,8 @@ def differentials(
                     # where random groups have no ratio, one of them shows no error
                     none = np.inf if measure is worst_to_geometric_mean else 0.0
                     shown = np.nan_to_num(measure(chance[:, place]), nan=none, posinf=none)
-                    limit = _number(np.quantile(shown, 1 - RARE, method="nearest"))
+                    # Above it, (k + 1) / (R + 1) is at most RARE, for k of R that are as high.
+                    limit = _number(np.sort(shown)[-int(RARE * (len(dealt) + 1))])
                 if len(resampled) == size:
                     table = np.abs((rate == "fnmr") - np.stack(resampled, axis=1))
                     values = measure(table)[~np.isnan(measure(table))]

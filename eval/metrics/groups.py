@@ -18,6 +18,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import (
     FEW_DRAWN,
     MIN_DRAWN,
+    NOTHING_KNOWN,
     Bounds,
     Drawn,
     bounds,
@@ -367,6 +368,8 @@ def notes(grouped: Grouped) -> list[str]:
     noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
     if any(note.startswith(NO_ERROR) for note in noted):
         sentences.append("Where no error was seen, the interval is the exact bound over subjects.")
+    if any(NOTHING_KNOWN in note for note in noted):
+        sentences.append("Where an interval holds every possible value, nothing is known.")
     for row in rows:
         missing = [rate.note for rate in row.rates.values() if rate.interval is None]
         sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]

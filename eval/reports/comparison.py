@@ -65,8 +65,9 @@ def to_json(comparison: Comparison, *, command: str) -> str:
         "interval": _OPTIMISTIC if over == "trials" else intervals,
         "seed_interval": "Student's t over seeds of the differences of equal seeds, the test "
         "subjects fixed",
-        "p": "two-sided, from the resampled differences: 2 (k + 1) / (R + 1)",
-        "p_holm": f"Holm 1979 over the {comparison.num_comparisons} comparisons",
+        "p": "two-sided, the level at which `interval` touches 0; seed_p that of `seed_interval`",
+        "p_holm": "the larger of p and seed_p, after Holm 1979 over the "
+        f"{comparison.num_comparisons} comparisons",
         "seed": 0,
     }
     head: dict[str, Any] = {"schema": SCHEMA, "version": likeness_version(), "command": command}
@@ -202,13 +203,15 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
             f"Differences are to {c.reference}{picked if c.picked else ''}. "
             f"Over {resampled}: models fixed, the same resampled {resampled} for all variants. "
             f"Over seeds: {resampled} fixed, Student's t of the differences of equal seeds. "
-            f"Distinguishable: the interval over {resampled} excludes 0."
+            "p: the level at which the interval before it touches 0. Distinguishable: both "
+            "intervals exclude 0."
         )
     if c.num_comparisons:
         texts.append(
-            f"{counted(c.num_comparisons, 'comparison')}: of so many, "
+            f"{counted(c.num_comparisons, 'comparison')}: of so many, up to "
             f"{(1 - LEVEL) * c.num_comparisons:.2g} would seem distinguishable by chance alone; "
-            "p (Holm) below 0.05 holds for all at once."
+            "p (Holm), of the larger p of both intervals, holds for all at once where it is below "
+            f"{1 - LEVEL:.2g}."
         )
     return texts
 
@@ -287,13 +290,14 @@ def _cell_text(cell: Cell | None, otherwise: str) -> str:
 
 def _interval_notes(comparison: Comparison) -> list[str]:
     """Why intervals are missing or marked, a sentence for each reason."""
-    noted = []
+    noted, over_seeds = [], []
     for cell in comparison.cells:
         name = f"{cell.variant}, {metric_label(cell.metric)}"
         noted.append((name, cell.interval, cell.interval_note))
         if (each := cell.difference) is not None:
             noted.append((f"difference of {name}", each.interval, each.interval_note))
-    return reasons(noted)
+            over_seeds.append((f"{name}, over seeds", each.seed_interval, each.seed_note))
+    return [*reasons(noted), *(f"Over seeds: {text}" for text in reasons(over_seeds))]
 
 
 def _mean(runs: Sequence[Run], name: str, shown: str) -> str:
@@ -324,6 +328,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 _TEX = {
     "\\": r"\textbackslash{}",
     "±": r"$\pm$",
+    "<": "$<$",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},

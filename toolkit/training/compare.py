@@ -32,7 +32,6 @@ from likeness.eval.intervals.comparison import (
     Tuned,
     measure,
     measure_items,
-    resamples_needed,
     subjects_behind,
     summarise,
 )
@@ -54,6 +53,7 @@ from likeness.toolkit.training.start import ReadInitial, read_initial
 from likeness.toolkit.training.train import fit
 
 SCORES, RESULT = "scores.txt", "result.json"  # of a run, in its folder
+NUM_RESAMPLES = 1000
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
 # learnt from, for how long, or how it is measured, and fields that are added to Recipe later count
 # as such until they are named here.
@@ -310,13 +310,12 @@ def _summary(
     """The numbers of the table from the score files, resampled, and what is said beside them."""
     variants = {name: variant.recipe for name, variant in chosen.items()}
     metrics = list(dict.fromkeys(name for recipe in variants.values() for name in recipe.metrics))
-    num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
     counts: dict[str, dict[str, int | None]] = {}
     for run in runs:
         if not run.failed:
             outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
-                chosen[run.variant], out / run.folder, num_resamples
+                chosen[run.variant], out / run.folder
             )
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, best = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
@@ -337,7 +336,7 @@ def _summary(
         not reference,
         counts.get(best) or next(iter(counts.values()), {}),
         "" if subjects is None else subjects.source,
-        num_resamples,
+        NUM_RESAMPLES,
         varied=varied,
         allowed=[field for field in varied if not _within(field, METHOD)],
         watched=", ".join(dict.fromkeys(watched)),
@@ -350,20 +349,18 @@ def _summary(
     )
 
 
-def _outcome(
-    variant: Listed, folder: Path, num_resamples: int
-) -> tuple[Outcome, dict[str, int | None]]:
+def _outcome(variant: Listed, folder: Path) -> tuple[Outcome, dict[str, int | None]]:
     """A run's metrics, resampled, and the counts of what they are of."""
     metrics = variant.recipe.metrics
     if variant.trials is None:
         items = per_item.read(folder / TEST)
-        outcome = measure_items(items, metrics, num_resamples=num_resamples)
+        outcome = measure_items(items, metrics, num_resamples=NUM_RESAMPLES)
         return outcome, {"items": len(items.ids), items.over: items.num_groups}
     trials, values = read_scores(folder / SCORES, variant.trials)
     assert trials.target is not None
     assert variant.subjects is not None
     scores = Scores(values, trials.target)
-    outcome = measure(scores, metrics, variant.subjects, num_resamples=num_resamples)
+    outcome = measure(scores, metrics, variant.subjects, num_resamples=NUM_RESAMPLES)
     return outcome, {
         "targets": len(scores.targets),
         "nontargets": len(scores.nontargets),

@@ -19,10 +19,12 @@ from scipy.stats import norm
 import likeness.eval.intervals.resampling as resampling
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import (
+    NOTHING_KNOWN,
     Drawn,
     bounds,
     bounds_of,
     interval,
+    paired_bounds,
     sorted_trials,
     t_interval,
 )
@@ -203,14 +205,22 @@ def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
 
 
 def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() -> None:
-    values = np.array([0.1, 0.2, 0.4])
+    values = np.tile([0.1, 0.2, 0.4], 10)
     factor = float(stats.t(29).ppf(0.975)) * np.sqrt(30 / 29)
-    drawn = Drawn(30, "subjects")
-    found = bounds(values, 0.2, 0.95, drawn, difference=True).ends
+    found = paired_bounds(values, 0.2, 0.95, Drawn(30, "subjects"), 1.0)
     half = factor * np.std(values)
-    assert found == pytest.approx((0.2 - half, 0.2 + half))
+    assert found.ends == pytest.approx((0.2 - half, 0.2 + half))
+    assert found.p == pytest.approx(2 * stats.t(29).sf(0.2 * stats.t(29).ppf(0.975) / half))
     half = factor * np.sqrt(np.mean((values - 0.2) ** 2))
     assert t_interval(values + 1, 1.2, 0.95, 30) == pytest.approx((1.2 - half, 1.2 + half))
+
+
+def test_few_draws_know_the_spread_no_better_than_few_subjects() -> None:
+    many, few = (Drawn(number, "subjects") for number in (1000, 20))
+    values = np.random.default_rng(0).uniform(size=20)
+    for found in (bounds, partial(paired_bounds, largest=1.0)):
+        assert found(values, 0.5, 0.95, many) == found(values, 0.5, 0.95, few)
+        assert found(values[:2], 0.5, 0.95, many).note == NOTHING_KNOWN
 
 
 def test_coverage_of_the_true_eer_with_unequal_subjects() -> None:

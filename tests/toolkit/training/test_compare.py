@@ -227,15 +227,17 @@ def verify(
         ours, theirs = (cell.variant, cell.metric), ("a", cell.metric)
         if np.ptp(np.subtract(values[ours], values[theirs])) > 1e-9:
             paired = scipy.stats.ttest_rel(values[ours], values[theirs])
-            assert result.seed_interval == pytest.approx(tuple(paired.confidence_interval(0.95)))
+            ends = np.clip(paired.confidence_interval(0.95), -1, 1)
+            assert result.seed_interval == pytest.approx(tuple(ends))
+            assert result.seed_p == pytest.approx(paired.pvalue)
         gap = drawn[ours] - drawn[theirs]
         mean = np.mean(np.subtract(values[ours], values[theirs]))
-        low, high = t_interval(gap, mean, 0.95, number, difference=True)
-        assert result.interval == pytest.approx((low, high))
-        assert result.distinguishable == (low > 0 or high < 0)
-        side = min((gap <= 1e-12).sum(), (gap >= -1e-12).sum())
-        assert result.p == pytest.approx(min(1.0, 2 * (side + 1) / (gap.size + 1)), abs=0.02)
-        ps.append((result.p, result.p_holm))
+        error = gap.std() * np.sqrt(number / (number - 1))
+        t = scipy.stats.t(number - 1, loc=mean, scale=error)
+        assert result.interval == pytest.approx(np.clip(t.interval(0.95), -1, 1))
+        assert result.p == pytest.approx(2 * min(t.cdf(0), t.sf(0)))
+        assert result.distinguishable == (max(result.p, result.seed_p) < 0.05)
+        ps.append((max(result.p, result.seed_p), result.p_holm))
     assert [entry[1] for entry in ps] == pytest.approx(holm([entry[0] for entry in ps]))
 
 
@@ -265,8 +267,9 @@ def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
         assert list(cell["values"].values()) == pytest.approx(values)
         assert cell["interval"] is None
         names = ("interval", "p", "p_holm", "distinguishable")
-        difference = cell["difference"] or dict.fromkeys(names[:3]) | {"distinguishable": False}
-        assert [difference[name] for name in names] == [None, None, None, False]
+        difference = cell["difference"] or dict.fromkeys(names)
+        assert [difference[name] for name in names[:3]] == [None] * 3
+        assert not difference["distinguishable"]
     text = (whole / "table.txt").read_text()
     first = document["cells"][0]
     assert f"{100 * first['mean']:.2f} ± {100 * first['standard_error']:.2f} no interval" in text
@@ -405,8 +408,8 @@ def outcome(value: float, replicates: list[float], trial_list: str = "t") -> Out
 
 
 def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
-    ours = {0: outcome(0.1, [0.1, 0.2]), 2: outcome(0.3, [0.3, 0.3])}
-    theirs = {0: outcome(0.2, [0.15, 0.2]), 1: outcome(0.9, [0.9, 0.9])}
+    ours = {0: outcome(0.1, [0.1, 0.2] * 10), 2: outcome(0.3, [0.3] * 20)}
+    theirs = {0: outcome(0.2, [0.15, 0.2] * 10), 1: outcome(0.9, [0.9] * 20)}
     cells, reference = summarise(
         {"a": ours, "b": theirs, "c": {}, "d": {0: outcome(0.5, [0.5, 0.5], "other")}}, ["eer"]
     )
@@ -417,7 +420,11 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
     # Student's t around 0.1 with 20 subjects, of the resampled differences 0.05 and 0
     half = scipy.stats.t(19).ppf(0.975) * np.sqrt(20 / 19) * 0.025
     assert cells[1].difference.interval == pytest.approx((0.1 - half, 0.1 + half))
-    assert not (cells[1].difference.p < 1)  # a tie at 0 counts against
+    assert cells[1].difference.p == pytest.approx(
+        2 * scipy.stats.t(19).sf(0.1 / (np.sqrt(20 / 19) * 0.025))
+    )
+    # one seed says nothing about others
+    assert (cells[1].difference.distinguishable, cells[1].difference.p_holm) == (None, None)
     assert cells[2].difference is None  # measured on other trials: nothing pairs them
     assert summarise({"a": ours, "b": theirs}, ["eer"], higher_is_better=True)[1] == "b"
     assert summarise({"a": {}, "b": {}}, ["eer"]) == ([], "")
@@ -437,22 +444,19 @@ def test_a_mean_without_a_value_is_not_the_best(higher: bool) -> None:
 
 
 def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> None:
-    """By hand: of 1000 differences 600 are NaN and the 400 others above 0, so that p is 2 (0 + 1) /
-    (400 + 1).
-    """
-    drawn = [float("nan")] * 600 + [0.09, 0.11] * 200
-    for replicates, p in ((drawn, 2 / 401), ([float("nan")] * 1000, 1.0)):
-        cells, _ = summarise(
-            {
-                "a": {0: outcome(0.2, [0.2] * 1000)},
-                "b": {0: outcome(0.3, [0.2 + replicate for replicate in replicates])},
-            },
-            ["eer"],
-            reference="a",
-        )
-        difference = cells[1].difference
-        assert difference.p == pytest.approx(p)
-        assert difference.distinguishable == (p < 1)
+    """Of 1000 differences 600 are NaN: what is left is what the 400 others alone give."""
+    drawn = [0.09, 0.11] * 200
+    found = []
+    for replicates in ([float("nan")] * 600 + drawn, drawn, [float("nan")] * 1000):
+        runs = {
+            "a": {0: outcome(0.2, [0.2] * len(replicates))},
+            "b": {0: outcome(0.3, [0.2 + replicate for replicate in replicates])},
+        }
+        cells, _ = summarise(runs, ["eer"], reference="a", over_seeds=False)
+        found.append(cells[1].difference)
+    assert found[0] == found[1]
+    assert found[0].distinguishable
+    assert (found[2].interval, found[2].p, found[2].distinguishable) == (None, None, None)
 
 
 def awkward() -> Comparison:
