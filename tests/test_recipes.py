@@ -24,7 +24,7 @@ from likeness.toolkit.models.parts import Part, describe, restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
-from tests.tiny import QUICK
+from tests.tiny import shrunk
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,25 +45,6 @@ VARIANTS = [(path, name) for path in FILES if path not in FIELD for name in modu
 IDS = [f"{path.relative_to(ROOT / 'recipes')}:{name}" for path, name in VARIANTS]
 # trained in every run of the tests
 FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}
-
-# What makes a variant small enough for a test; its parts stay what they are.
-SMALL = {
-    "ResNet": ["backbone.width=8", "backbone.dim=16"],
-    "ECAPA": ["backbone.channels=16", "backbone.dim=16"],
-    "MixtureStatistics": [],
-    "OrderStatistics": [],
-    "Head": [],
-    "ScoreNorm": [],
-    "GradientHistograms": [],
-    "SFNet": ["backbone.depth=4", "backbone.width=8", "backbone.dim=8"],
-    "IResNet": ["backbone.depth=18", "backbone.width=8", "backbone.dim=8"],
-    "WeSpeakerECAPA": [
-        "backbone.channels=16",
-        "backbone.pooled=24",
-        "backbone.dim=16",
-        "backbone.se_channels=8",
-    ],
-}
 
 
 def modality(path: Path) -> str:
@@ -146,10 +127,8 @@ def test_trains_and_embeds(
     path: Path, variant: str, data_of: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     recipe, _ = load(f"{path}:{variant}")
-    steps = [*QUICK, "schedule.steps=3", "schedule.warmup_steps=1", "sampling.batch_size=4"]
-    small: Recipe = recipes.override(
-        recipe, [*SMALL.get(describe(recipe)["backbone"]["call"].rpartition(".")[2], []), *steps]
-    )
+    steps = ("schedule.steps=3", "schedule.warmup_steps=1", "sampling.batch_size=4")
+    small = shrunk(recipe, *steps)
     if small.tuning.average_last:  # as many checkpoints as three steps leave
         small = recipes.override(small, ["tuning.average_last=2", "schedule.save_every=1"])
     where = data_of(path)
@@ -164,7 +143,6 @@ def test_trains_and_embeds(
                 data=where,
                 out=tmp_path / "first",
             )
-    small = replace(small, memory=replace(small.memory, size=8) if small.memory else None)
     loaded = load_model(fit(small, data=where, out=tmp_path / "run"))
     last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
     assert 0 <= last["eer"] <= 1

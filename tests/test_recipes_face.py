@@ -18,26 +18,16 @@ from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic_faces
 from likeness.toolkit.data.images import encode
-from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.face import bin_file
 from tests.scripts import loaded
-from tests.tiny import QUICK
+from tests.tiny import shrunk
 
 NAMES = ("vggface2", "ms1mv2", "webface")
-# torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1 convolution of at
-# most 8 channels in channels-last, if the image is large.
-SMALL = {
-    "SFNet": ["backbone.depth=4", "backbone.width=8"],
-    "IResNet": ["backbone.depth=18", "backbone.blocks=1,1,1,1", "backbone.width=8"],
-    "FaceViT": ["backbone.width=16", "backbone.depth=1", "backbone.heads=2"],
-}
-TINY = [*QUICK, "schedule.warmup_steps=1", "schedule.save_every=2", "compute.accumulate=1"]
-TINY += ["backbone.dim=8", "backbone.image_size=32", "read.size=32,32", "read.fit=resize"]
-
-
+SMALL = ("schedule.warmup_steps=1", "schedule.save_every=2", "compute.accumulate=1")
+SMALL += ("backbone.dim=8", "backbone.image_size=32", "read.size=32,32", "read.fit=resize")
 FOLDER = Path(__file__).parents[1] / "recipes" / "face"
 MODULES = {name: SimpleNamespace(**recipes.read(str(FOLDER / f"{name}.py"))) for name in NAMES}
 # those differ in views alone
@@ -47,12 +37,6 @@ VARIANTS = [
     for recipe in MODULES[name].RECIPES
     if "simple" in recipe or not recipe.endswith("_released")
 ]
-
-
-def tiny(recipe: Recipe) -> Recipe:
-    kind = describe(recipe)["backbone"]["call"].rpartition(".")[2]
-    small = recipes.override(recipe, [*TINY, *SMALL[kind]])
-    return replace(small, memory=replace(small.memory, size=16) if small.memory else None)
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +86,9 @@ def to_train() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "variant"), to_train())
 def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) -> None:
     recipe: Recipe = MODULES[name].RECIPES[variant]
-    small = tiny(recipe)
+    small = shrunk(recipe, *SMALL)
     if small.init:  # SCF starts from an ArcFace run
-        first = tiny(MODULES[name].RECIPES[small.init.removeprefix("runs/")])
+        first = shrunk(MODULES[name].RECIPES[small.init.removeprefix("runs/")], *SMALL)
         fit(
             replace(first, measure=None, schedule=replace(first.schedule, watch="")),
             data=data[name],
