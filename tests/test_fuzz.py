@@ -262,6 +262,7 @@ CLAIMS: list[tuple[str, Callable[[], bytes]]] = [
     ("ark", lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**31 - 1) + bytes(64)),
     ("bin", lambda: b"\x80\x04\x8e" + struct.pack("<Q", 2**62)),
     ("bin", lambda: b"\x80\x04Nr" + struct.pack("<I", 2**31) + b"."),
+    ("bin", lambda: b"\x80\x05\x96" + struct.pack("<Q", 2**40)),
     ("ijb pairs", lambda: b"1" * 3_000_000),
     ("checkpoint", lambda: struct.pack("<Q", 2**62) + b"{}"),
 ]
