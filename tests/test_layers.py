@@ -24,10 +24,7 @@ EXTERNAL = {
     "toolkit.backbones": {"torch", "speechbrain", "safetensors", "transformers"},
 }
 INTERNAL = {
-    "eval": {"eval"},
-    "eval.items": {"eval"},
-    "eval.formats": {"eval"},
-    "eval.reports": {"eval"},
+    **{name: {"eval"} for name in ("eval", "eval.items", "eval.formats", "eval.reports")},
     "toolkit.losses": {
         "toolkit.losses",
         "toolkit.vmf",

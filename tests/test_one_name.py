@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -35,19 +34,3 @@ def test_no_other_function_or_class_has_a_public_name() -> None:
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     )
     assert [name for name in PUBLIC if defined[name] > 1] == []
-
-
-def test_eval_is_imported_alone_and_without_torch() -> None:
-    """Every module of it, in a process of its own."""
-    modules = [
-        ".".join(("likeness", *path.relative_to(ROOT).with_suffix("").parts))
-        for path in (ROOT / "eval").rglob("*.py")
-        if path.name != "__init__.py"
-    ]
-    code = f"import importlib, sys; [*map(importlib.import_module, {modules})]; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported = set(done.stdout.split())
-    assert imported >= {*modules}
-    others = {name for name in imported if name.startswith("likeness.")}
-    assert {name for name in others if not f"{name}.".startswith("likeness.eval.")} == set()
-    assert "torch" not in imported

@@ -5,7 +5,6 @@ data set's own layout.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,13 +34,10 @@ MODULES = {
 }
 
 
-def by_data_set(listed: Sequence[str]) -> list[list[str]]:
-    """The variants of each data set, where they are called DATA_SET.METHOD; otherwise all."""
-    groups: dict[str, list[str]] = {}
-    dotted = all("." in variant for variant in listed)
-    for variant in listed:
-        groups.setdefault(variant.partition(".")[0] if dotted else "", []).append(variant)
-    return list(groups.values())
+def data_set_of(name: str, variant: str) -> str:
+    """The data set of a variant, where a file's variants are called DATA_SET.METHOD."""
+    is_dotted = all("." in variant for variant in MODULES[name].RECIPES)
+    return variant.partition(".")[0] if is_dotted else ""
 
 
 def to_train() -> list[Any]:
@@ -52,16 +48,16 @@ def to_train() -> list[Any]:
     """
     chosen, seen = [], set()
     for name, module in MODULES.items():
-        for variants in by_data_set(list(module.RECIPES)):
-            vmf = [variant for variant in variants if variant.rpartition(".")[2] == "vmf"]
-            first = [*vmf, *variants][0]
-            for variant in dict.fromkeys([first, *variants]):
-                recipe = module.RECIPES[variant]
-                kind = (type(recipe.measure), describe(recipe)["loss"]["call"])
-                if variant == first or kind not in seen:
-                    marks = [] if variant == first else [pytest.mark.slow]
-                    chosen.append(pytest.param(name, variant, variant == first, marks=marks))
-                seen.add(kind)
+        # the variant vmf comes first
+        variants = sorted(module.RECIPES, key=lambda name: name.rpartition(".")[2] != "vmf")
+        for variant in variants:
+            recipe, data_set = module.RECIPES[variant], (name, data_set_of(name, variant))
+            kind = (type(recipe.measure), describe(recipe)["loss"]["call"])
+            is_first = data_set not in seen
+            if is_first or kind not in seen:
+                marks = [] if is_first else [pytest.mark.slow]
+                chosen.append(pytest.param(name, variant, is_first, marks=marks))
+            seen |= {kind, data_set}
     return chosen
 
 

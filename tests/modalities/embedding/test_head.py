@@ -17,6 +17,7 @@ import likeness
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
+from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import eer
 from likeness.modalities import synthetic
 from likeness.modalities.embedding import rows
@@ -87,30 +88,17 @@ def model(folder: Path, seed: int = 0, *, dim: int = DIM, features: Any = "raw")
     embedder = TorchEmbedder(FRONTEND(), OrderStatistics(20, dim=dim), features=features)
     for parameter in embedder.backbone.parameters():
         nn.init.normal_(parameter, std=0.3)
-    save(folder, embedder, "speaker", FRONTEND, partial(OrderStatistics, dim=dim), audio.read)
+    parts: dict[str, Any] = {"backbone": partial(OrderStatistics, dim=dim), "read": audio.read}
+    recipe = Recipe("speaker", frontend=FRONTEND, loss=ArcFace, items=rows.items, **parts)
+    path = folder / "last.safetensors"
+    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
     return folder
 
 
-def save(
-    folder: Path, embedder: TorchEmbedder, modality: Any, frontend: Any, backbone: Any, read: Any
-) -> None:
-    parts: dict[str, Any] = {"frontend": frontend, "backbone": backbone, "read": read}
-    recipe = Recipe(modality=modality, loss=ArcFace, items=rows.items, **parts)
-    path = folder / "last.safetensors"
-    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
-
-
 @pytest.fixture
-def base(voices: Path, tmp_path: Path) -> likeness.Model:
-    """The model in base/, whose embeddings of the voices are in e.npz."""
-    loaded = likeness.load(model(tmp_path / "base"))
-    loaded.embed(voices).save(tmp_path / "e.npz")
-    return loaded
-
-
-@pytest.fixture
-def head(base: likeness.Model, tmp_path: Path) -> likeness.Model:
-    """A head in head/, trained on the embeddings of the base."""
+def head(voices: Path, tmp_path: Path) -> likeness.Model:
+    """A head in head/, trained on the embeddings, in e.npz, of the model in base/."""
+    likeness.load(model(tmp_path / "base")).embed(voices).save(tmp_path / "e.npz")
     return likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
 
 
@@ -195,14 +183,10 @@ def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
         *("sampling.batch_size=16", "optim.lr=0.02", "compute.threads=1"),
     ]
     listed, trials = rows.trials(file)
-    whole = embeddings.read_embeddings(file)
-
-    assert trials.target is not None
-    target = trials.target
+    whole, target = embeddings.read_embeddings(file), trials.target
 
     def error(table: Embeddings) -> float:
-        unit = table.unit()[table.rows([item.id for item in listed])]
-        scores = (unit[trials.enrol] * unit[trials.probe]).sum(axis=1)
+        scores = score_trials(trials, table)
         return eer(scores[target], scores[~target])
 
     head = likeness.train("head", file, tmp_path / "head", settings=settings)

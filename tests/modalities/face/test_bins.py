@@ -72,19 +72,18 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
-@pytest.mark.parametrize("kind", ["bytes", "array", "array of labels", "numpy labels"])
-def test_kinds_of_python_3(tmp_path: Path, protocol: int, kind: str) -> None:
-    blobs: list[Any] = (
-        [np.frombuffer(blob, np.uint8).copy() for blob in BLOBS] if kind == "array" else BLOBS
-    )
-    same: Any = (
-        np.array(SAME)
-        if kind == "array of labels"
-        else list(np.array(SAME))
-        if kind == "numpy labels"
-        else SAME
-    )
-    (tmp_path / "x.bin").write_bytes(pickle.dumps((blobs, same), protocol))
+@pytest.mark.parametrize(
+    "content",
+    [
+        (BLOBS, SAME),
+        ([np.frombuffer(blob, np.uint8).copy() for blob in BLOBS], SAME),
+        (BLOBS, np.array(SAME)),
+        (BLOBS, list(np.array(SAME))),
+    ],
+    ids=["bytes", "array", "array of labels", "numpy labels"],
+)
+def test_kinds_of_python_3(tmp_path: Path, protocol: int, content: Any) -> None:
+    (tmp_path / "x.bin").write_bytes(pickle.dumps(content, protocol))
     assert contents(tmp_path / "x.bin") == (BLOBS, SAME)
 
 
