@@ -19,14 +19,6 @@ BOUNDS = {
 ways = loaded(Path(__file__).parents[2] / "benchmarks" / "ways.py")
 
 
-def test_a_function_receives_what_it_is_given_or_holds() -> None:
-    is_path = ways.text_is("a.wav")
-    assert ways.holds(Path("a.wav"), is_path)
-    assert ways.holds({"files": [("a.wav", 1)]}, is_path)
-    assert not ways.holds({"a.wav": 1}, is_path)
-    assert not ways.holds("b/a.wav", is_path)
-
-
 def test_ways_are_no_longer_than_they_were(tmp_path: Path) -> None:
     sizes = {
         value: tuple(map(ways.size_of, both)) for value, both in ways.measure(tmp_path).items()

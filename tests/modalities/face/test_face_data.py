@@ -170,12 +170,8 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     """Each list of the field, in the folder that it comes in, is one validation set; which reader
     that takes is seen by what the pairs are.
     """
-    two_lines = [
-        f"{kind}{i}_{side}.jpg {(1 + i) * (kind == 's')}\n"
-        for kind in "sd"
-        for i in range(10)
-        for side in "ab"
-    ]
+    pairs = [(kind, i) for kind in "sd" for i in range(10)]
+    two_lines = [f"{k}{i}_{side}.jpg {(1 + i) * (k == 's')}\n" for k, i in pairs for side in "ab"]
     for name in ("cfp_fp", "cfp_ff"):
         write_cfp(tmp_path / name / "Protocol")
     for name in ("lfw", "calfw", "agedb_30"):

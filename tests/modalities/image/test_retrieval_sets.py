@@ -106,11 +106,8 @@ DATA_SETS = {
     [(200, 100, 15), (196, 98, 15), (22_634, 11_318, 1_698)],
 )
 def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out: int) -> None:
-    assert [len(value) for value in divide_classes(num_classes, num_train)] == [
-        num_train,
-        0,
-        num_classes - num_train,
-    ]
+    sizes = [len(value) for value in divide_classes(num_classes, num_train)]
+    assert sizes == [num_train, 0, num_classes - num_train]
     np.random.seed(1234)  # as the vMF paper's scripts do
     drawn = np.random.choice(np.arange(num_train), size=held_out, replace=False)
     result = divide_classes(num_classes, num_train, protocol="vmf")
@@ -126,11 +123,8 @@ def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out:
     )
     for fold, (train, validation) in enumerate(KFold(4).split(trainval)):
         result = divide_classes(num_classes, num_train, protocol="benchmarker", fold=fold)
-        assert (result.train.tolist(), result.validation.tolist(), result.test.tolist()) == (
-            trainval[train].tolist(),
-            trainval[validation].tolist(),
-            test.tolist(),
-        )
+        expected = (trainval[train], trainval[validation], test)
+        assert all(map(np.array_equal, result, expected))
 
 
 @pytest.mark.parametrize("num_classes", [196, 200, 22_634])
