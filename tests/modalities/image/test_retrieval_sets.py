@@ -184,7 +184,7 @@ def test_cars_of_the_first_distribution(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "content", "says"),
     [
-        ("cub", "CUB_200_2011/images.txt", "1 ../../etc/passwd.jpg\n", "etc.passwd"),
+        ("cub", "CUB_200_2011/images.txt", "1 ../../etc/passwd.jpg\n", "NUMBER.Species"),
         ("cars", "cars196/cars_annos.mat", "no mat" * 40, "no annotations"),
         (
             *("sop", "Stanford_Online_Products/Ebay_test.txt"),
