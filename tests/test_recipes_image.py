@@ -70,7 +70,7 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
     if recipe.tuning.freeze_until:  # of two steps the first
         recipe = replace(recipe, tuning=replace(recipe.tuning, freeze_until=1))
     settings = [f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}"]
-    has_one_size = "image_size" in recipe.backbone.keywords  # which is small already
+    has_one_size = "image_size" in describe(recipe)["backbone"]["args"]  # which is small already
     for field, text in recipes.fields_of(recipe).items():
         group, _, key = field.rpartition(".")
         if key == "whole":
