@@ -75,7 +75,7 @@ NETWORKS = {
     "IResNet": ["depth=18", "blocks=1,1,1,1", "width=8", "dim=8"],
     "ImageResNet": ["blocks=1,1,1,1", "width=8", "dim=8"],
     "ResNet": ["width=8", "dim=16"],
-    "SFNet": ["depth=4", "width=8", "dim=8"],
+    "SFNet": ["depth=10", "width=8", "dim=8"],
     "WeSpeakerECAPA": ["channels=16", "pooled=24", "dim=16", "se_channels=8"],
 }
 
