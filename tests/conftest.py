@@ -39,34 +39,12 @@ settings.register_profile("steady", deadline=None, derandomize="CI" in os.enviro
 settings.register_profile("quick", settings.get_profile("steady"), derandomize=True)
 settings.load_profile("steady")
 
-# The files that take longest come first: the process that got one of them last would work on while
-# the others wait.
-LONGEST = (
-    "likeness/test_wheel.py",
-    "toolkit/training/test_compare.py",
-    "likeness/service/test_page.py",
-    "toolkit/training/test_train_many.py",
-    "toolkit/parallel/test_distributed.py",
-    "likeness/service/test_server.py",
-    "toolkit/training/test_measure.py",
-    "toolkit/training/test_build.py",
-    "toolkit/training/test_train.py",
-    "toolkit/training/test_search.py",
-    "toolkit/models/test_export.py",
-    "test_writes.py",
-    "test_docs.py",
-    "likeness/test_cli.py",
-    "test_fuzz.py",
-)
-
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files first; and where the profile is quick, a quarter of the examples that each
-    test of hypothesis asks for, five at least.
+    """Where the profile is quick, a quarter of the examples that each test of hypothesis asks for,
+    five at least.
     """
-    place = {Path(__file__).parent / name: k for k, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
     if config.getoption("--hypothesis-profile") == "quick":
         # Hypothesis's own plugin changes this attribute in the same way; the tests of a
         # parametrised function share it.

@@ -31,6 +31,7 @@ from likeness.cli import command_of, main
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate, names
+from tests import tiny
 from tests.scripts import loaded, program
 from tests.tiny_yunet import network, tiny_yunet
 
@@ -72,13 +73,7 @@ RUN = (
     "docs/how-to/many_machines.md",
     "docs/reference/protocols.md",
 )
-QUICK = [
-    "schedule.steps=4",
-    "schedule.warmup_steps=1",
-    "schedule.eval_every=0",
-    "sampling.batch_size=16",
-    "compute.threads=1",
-]
+QUICK = [*tiny.QUICK, "schedule.steps=4", "schedule.warmup_steps=1", "sampling.batch_size=16"]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
 
 

@@ -131,10 +131,6 @@ def write_sound(path: Path) -> None:
     soundfile.write(path, 0.5 * np.sin(np.arange(900) / 5), 8000)
 
 
-def write_list(path: Path) -> None:
-    trials.write_scores(path, LISTED, np.arange(4.0))
-
-
 def write_embeddings(path: Path) -> None:
     embeddings.write_embeddings(path, EMBEDDED)
 
@@ -143,7 +139,12 @@ PLDA = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
 CASES = {
     "trials": Case("t.txt", content(b"1 a b\n0 a c\n"), trials.read_trials),
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
-    "scores parquet": Case("s.parquet", write_list, trials.read_scores, native=True),
+    "scores parquet": Case(
+        "s.parquet",
+        lambda path: trials.write_scores(path, LISTED, np.arange(4.0)),
+        trials.read_scores,
+        native=True,
+    ),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
     "ark": Case("e.ark", write_embeddings, embeddings.read_embeddings),
     "npz": Case("e.npz", write_embeddings, embeddings.read_embeddings),
@@ -262,6 +263,7 @@ CLAIMS: list[tuple[str, Callable[[], bytes]]] = [
     ("ark", lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**31 - 1) + bytes(64)),
     ("bin", lambda: b"\x80\x04\x8e" + struct.pack("<Q", 2**62)),
     ("bin", lambda: b"\x80\x04Nr" + struct.pack("<I", 2**31) + b"."),
+    ("bin", lambda: b"\x80\x05\x96" + struct.pack("<Q", 2**40)),
     ("ijb pairs", lambda: b"1" * 3_000_000),
     ("checkpoint", lambda: struct.pack("<Q", 2**62) + b"{}"),
 ]

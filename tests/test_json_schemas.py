@@ -90,23 +90,18 @@ def folder(model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) 
     ]
     (made / "trials.txt").write_text("".join(lines))
     (made / "fewer.txt").write_text("".join(lines[3:]))
+    subjects = sorted({name.split("/")[0] for name in ids})
     (made / "groups.txt").write_text(
-        "".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(sorted({*subjects(ids)})))
+        "".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(subjects))
     )
-    for name, trials, similarity in (
-        ("a", "trials", "cosine"),
-        ("b", "trials", "euclidean"),
-        ("c", "fewer", "dot"),
+    for name, trials, similarity in zip(
+        "abc", ("trials", "trials", "fewer"), ("cosine", "euclidean", "dot"), strict=True
     ):
         printed(
             *("score", "--trials", made / f"{trials}.txt", "--embeddings", made / "e.npz"),
             *("--similarity", similarity, "--out", made / f"{name}.txt"),
         )
     return made
-
-
-def subjects(ids: list[str]) -> Iterator[str]:
-    return (name.split("/")[0] for name in ids)
 
 
 def written(path: Path) -> Any:
@@ -196,9 +191,7 @@ def answers(
     ask, bare = asking(service), asking(Service(Comparer(loaded)))
     two, one, sent = {"first": file, "second": file}, {"file": file}, {"files": file}
     got = {
-        "enrol": [
-            ask("POST", "/enrol", data={"subject": "ann"}, files=sent),
-        ],
+        "enrol": [ask("POST", "/enrol", data={"subject": "ann"}, files=sent)],
         "health": [ask("GET", "/health"), bare("GET", "/health")],
         "thresholds": [ask("GET", "/thresholds"), bare("GET", "/thresholds")],
         "verify": [ask("POST", "/verify", files=two), bare("POST", "/verify", files=two)],

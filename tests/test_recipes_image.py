@@ -4,10 +4,7 @@ data set's own layout.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,15 +23,10 @@ from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.image import test_retrieval_sets, test_small_sets
 from tests.modalities.image.drawn import EDGE
-from tests.tiny import QUICK
+from tests.tiny import shrunk
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
-SMALL = {
-    "ImageResNet": ["backbone.blocks=1,1,1,1", "backbone.width=8", "backbone.dim=8"],
-    "BNInception": ["backbone.dim=8"],
-    "SFNet": ["backbone.width=8", "backbone.dim=8"],
-}
-TINY = [*QUICK, "schedule.eval_every=2", "schedule.save_every=2"]
+EDGES = {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
 MODULES = {
     path.stem: SimpleNamespace(**recipes.read(str(path)))
     for path in sorted(FOLDER.glob("*.py"))
@@ -42,29 +34,10 @@ MODULES = {
 }
 
 
-def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Field, dotted where parts are within parts -> its description."""
-    result: dict[str, dict[str, Any]] = {}
-
-    def look(value: Any, name: str) -> None:
-        if isinstance(value, dict):
-            if set(value) == {"call", "args"}:
-                result[name] = value
-                value = value["args"]
-            for key, entry in value.items():
-                look(entry, f"{name}.{key}" if name else key)
-
-    look(describe(recipe), "")
-    return result
-
-
-def by_data_set(listed: Sequence[str]) -> list[list[str]]:
-    """The variants of each data set, where they are called DATA_SET.METHOD; otherwise all."""
-    groups: dict[str, list[str]] = {}
-    dotted = all("." in variant for variant in listed)
-    for variant in listed:
-        groups.setdefault(variant.partition(".")[0] if dotted else "", []).append(variant)
-    return list(groups.values())
+def data_set_of(name: str, variant: str) -> str:
+    """The data set of a variant, where a file's variants are called DATA_SET.METHOD."""
+    is_dotted = all("." in variant for variant in MODULES[name].RECIPES)
+    return variant.partition(".")[0] if is_dotted else ""
 
 
 def to_train() -> list[Any]:
@@ -75,68 +48,40 @@ def to_train() -> list[Any]:
     """
     chosen, seen = [], set()
     for name, module in MODULES.items():
-        for variants in by_data_set(list(module.RECIPES)):
-            vmf = [variant for variant in variants if variant.rpartition(".")[2] == "vmf"]
-            first = [*vmf, *variants][0]
-            for variant in dict.fromkeys([first, *variants]):
-                recipe = module.RECIPES[variant]
-                kind = (type(recipe.measure), parts_of(recipe)["loss"]["call"])
-                if variant == first or kind not in seen:
-                    marks = [] if variant == first else [pytest.mark.slow]
-                    chosen.append(pytest.param(name, variant, variant == first, marks=marks))
-                seen.add(kind)
+        # the variant vmf comes first
+        variants = sorted(module.RECIPES, key=lambda name: name.rpartition(".")[2] != "vmf")
+        for variant in variants:
+            recipe, data_set = module.RECIPES[variant], (name, data_set_of(name, variant))
+            kind = (type(recipe.measure), describe(recipe)["loss"]["call"])
+            is_first = data_set not in seen
+            if is_first or kind not in seen:
+                marks = [] if is_first else [pytest.mark.slow]
+                chosen.append(pytest.param(name, variant, is_first, marks=marks))
+            seen |= {kind, data_set}
     return chosen
 
 
 def small(recipe: Recipe, own_network: bool) -> Recipe:
-    """The recipe with a network and images small enough for a test; its parts stay what they are,
-    but for a network that cannot be made small.
+    """The recipe with a network and images small enough for a test, on the part of its data set
+    that is there; its parts stay what they are, but for a network that cannot be made small.
     """
-    if not own_network and parts_of(recipe)["backbone"]["call"].endswith(".BNInception"):
+    if not own_network and describe(recipe)["backbone"]["call"].endswith(".BNInception"):
         recipe = replace(recipe, backbone=ImageResNet)
     if recipe.tuning.freeze_until:  # of two steps the first
         recipe = replace(recipe, tuning=replace(recipe.tuning, freeze_until=1))
-    made = recipes.override(recipe, small_settings(recipe))
-    return replace(made, memory=replace(made.memory, size=16) if made.memory else None)
-
-
-def small_settings(recipe: Recipe) -> list[str]:
-    """FIELD=VALUE by which a recipe has small images and few steps, and takes the part of its data
-    set that is there.
-    """
-    parts = parts_of(recipe)
-    expected = [
-        *TINY,
-        *SMALL.get(parts["backbone"]["call"].rpartition(".")[2], []),
-        f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}",
-    ]
-    if "weights" in inspect.signature(recipe.backbone).parameters:
-        expected.append("backbone.weights=")
-    # a network for one size, which is small already
-    fixed = "image_size" in parts["backbone"]["args"]
-    edges = (
-        {} if fixed else {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
-    )
-    expected += [
-        f"{name}.{key}={value}"
-        for name in ("read", "train_read", "frontend")
-        for key, value in edges.items()
-        if key in parts.get(name, {"args": ()})["args"]
-    ]
-    if (
-        not fixed
-        and recipe.augment is not None
-        and "size" in inspect.signature(recipe.augment).parameters
-    ):
-        expected.append(f"augment.size={EDGE}")
-    for name, part in parts.items():  # data sets of which only a part is there
-        module, _, function = part["call"].rpartition(".")
-        if (
-            "whole"
-            in inspect.signature(getattr(importlib.import_module(module), function)).parameters
-        ):
-            expected.append(f"{name}.whole=false")
-    return expected
+    settings = [f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}"]
+    has_one_size = "image_size" in describe(recipe)["backbone"]["args"]  # which is small already
+    for field, text in recipes.fields_of(recipe).items():
+        group, _, key = field.rpartition(".")
+        if key == "whole":
+            settings.append(f"{field}=false")
+        elif field == "backbone.weights":
+            settings.append(f"{field}=")
+        elif field == "augment.size" and not has_one_size:
+            settings.append(f"{field}={EDGE}")
+        elif group in ("read", "train_read", "frontend") and key in EDGES and not has_one_size:
+            settings += [f"{field}={EDGES[key]}"] if text not in ("none", "0") else []
+    return shrunk(recipe, "schedule.eval_every=2", "schedule.save_every=2", *settings)
 
 
 @pytest.fixture(scope="module")

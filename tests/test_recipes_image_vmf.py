@@ -16,17 +16,9 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe, Retrieval
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
-# the table of hyper-parameters
-NAMES = {
-    5: "mnist",
-    6: "fashion_mnist",
-    7: "cifar10",
-    8: "cifar100",
-    9: "cars196",
-    10: "cub200",
-    11: "sop",
-}
-
+# Tables 5 to 11
+DATA_SETS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "cars196", "cub200", "sop")
+NAMES = dict(enumerate(DATA_SETS, 5))
 
 VMF_RECIPE = recipes.read(str(Path(__file__).parents[1] / "recipes" / "image" / "vmf.py"))
 LISTED: dict[str, dict[str, Recipe]] = {

@@ -161,10 +161,6 @@ def test_a_notebook_was_run_and_its_links_lead_somewhere(path: Path) -> None:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def parsed(*parts: str) -> Any:
-    return yaml.safe_load(ROOT.joinpath(*parts).read_text(encoding="utf-8"))
-
-
 def newest() -> str:
     """The newest version that the change log has a section for."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -172,7 +168,7 @@ def newest() -> str:
 
 
 def test_the_citation_is_of_the_newest_version() -> None:
-    cited = parsed("CITATION.cff")
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert str(cited["version"]) == newest()
     assert cited["license"] == PROJECT["license"]
     assert {"cff-version", "message", "title", "authors"} <= set(cited)

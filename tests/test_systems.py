@@ -245,15 +245,11 @@ def small(name: str, steps: int = 10) -> Recipe:
     )
 
 
-def options(**given: Any) -> Namespace:
-    """What the command of a system parsed."""
-    return Namespace(**{"recipe": "", "set": [], "steps": None, "seed": 0, "resume": False} | given)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_system_takes_data_and_schedule_of_another_recipe(name: str) -> None:
     shared, module = system("shared"), system(name)
-    asked = options(recipe="image/nivmf:cub200.margin", set=["backbone.dim=64", "optim.lr=3e-5"])
+    settings = ["backbone.dim=64", "optim.lr=3e-5"]
+    asked = Namespace(recipe="image/nivmf:cub200.margin", set=settings, steps=None, seed=0)
     other = shared.recipes.load(shared.locate(asked.recipe))[0]
     plain, whole = (shared.chosen(module, kind, asked) for kind in ("plain", "system"))
     for recipe, own in ((plain, module.PLAIN), (whole, module.SYSTEM)):

@@ -19,8 +19,16 @@ from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.toolkit.training.recipe import (
+    Compute,
+    Optim,
+    Recipe,
+    Schedule,
+    Verification,
+    override,
+)
 
 BASE = Recipe(
     modality="speaker",
@@ -58,6 +66,26 @@ QUICK = (
     "compute.workers=0",
     "compute.threads=1",
 )
+
+# a small network of each class
+NETWORKS = {
+    "BNInception": ["dim=8"],
+    "ECAPA": ["channels=16", "dim=16"],
+    "FaceViT": ["width=16", "depth=1", "heads=2", "dim=8"],
+    "IResNet": ["depth=18", "blocks=1,1,1,1", "width=8", "dim=8"],
+    "ImageResNet": ["blocks=1,1,1,1", "width=8", "dim=8"],
+    "ResNet": ["width=8", "dim=16"],
+    "SFNet": ["depth=10", "width=8", "dim=8"],
+    "WeSpeakerECAPA": ["channels=16", "pooled=24", "dim=16", "se_channels=8"],
+}
+
+
+def shrunk(recipe: Recipe, *settings: str) -> Recipe:
+    """A recipe with a network, a memory and steps small enough for a test, and these settings."""
+    kind = describe(recipe)["backbone"]["call"].rpartition(".")[2]
+    small = [f"backbone.{setting}" for setting in NETWORKS.get(kind, ())]
+    small += ["memory.size=16"] if recipe.memory else []
+    return override(recipe, [*QUICK, *small, *settings])
 
 
 def untrained(folder: Path, recipe: Recipe = BASE) -> Path:

@@ -7,12 +7,13 @@ and kps at the strides 8, 16 and 32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+import onnx.parser
+from onnx import helper, numpy_helper
 
 STRIDES = (8, 16, 32)
 # Landmarks about the corner of a cell, in cells. They are, of the person, the right eye, the left
@@ -42,55 +43,54 @@ def tiny_yunet(
         kps: The numbers per cell of the landmarks.
         leave_out: The name of an output that it lacks.
     """
-    nodes: list[Any] = []
-    weights: list[Any] = []
-    outputs: list[Any] = []
-
-    def constant(name: str, values: Any) -> str:
-        weights.append(numpy_helper.from_array(np.asarray(values, np.float32), name))
-        return name
+    lines: list[str] = []
+    constants: dict[str, np.ndarray] = {}
+    outputs: list[str] = []
 
     def cells(stride: int, kind: str, rows: np.ndarray, shift: np.ndarray) -> None:
         """(1, cells, numbers) by a convolution over the means of the channels."""
-        name = f"{kind}_{stride}"
-        count = len(rows)
+        name, count = f"{kind}_{stride}", len(rows)
         # Channels of the input are blue, green, red.
-        kernel = np.zeros((count, 3, 1, 1), np.float32)
-        kernel[:, :, 0, 0] = rows / 255
-        inputs = [f"mean_{stride}", constant(f"{name}_w", kernel), constant(f"{name}_b", shift)]
-        nodes.append(helper.make_node("Conv", inputs, [f"{name}_c"]))
-        nodes.append(helper.make_node("Transpose", [f"{name}_c"], [f"{name}_t"], perm=[0, 2, 3, 1]))
-        weights.append(numpy_helper.from_array(np.array([1, -1, count]), f"{name}_s"))
-        nodes.append(helper.make_node("Reshape", [f"{name}_t", f"{name}_s"], [name]))
+        kernel = (rows / 255)[:, :, None, None].astype(np.float32)
+        constants[f"{name}_w"], constants[f"{name}_b"] = kernel, shift.astype(np.float32)
+        constants[f"{name}_s"] = np.array([1, -1, count])
+        lines.extend(
+            (
+                f"{name}_c = Conv (mean_{stride}, {name}_w, {name}_b)",
+                f"{name}_t = Transpose <perm = [0, 2, 3, 1]> ({name}_c)",
+                f"{name} = Reshape ({name}_t, {name}_s)",
+            )
+        )
         if name != leave_out:
-            shape: list[Any] = [1, None, count]
-            if all(isinstance(side, int) for side in size):
-                shape[1] = int(size[0]) // stride * (int(size[1]) // stride)
-            outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+            sides = [side // stride for side in size if isinstance(side, int)]
+            number = sides[0] * sides[1] if len(sides) == 2 else "cells"
+            outputs.append(f"float[1,{number},{count}] {name}")
 
     red, green = np.array([[0.0, 0.0, 1.0]]), np.array([0.0, 1.0, 0.0])
     for stride in STRIDES:
-        square = [stride, stride]
-        nodes.append(
-            helper.make_node(
-                "AveragePool", ["input"], [f"mean_{stride}"], kernel_shape=square, strides=square
-            )
-        )
+        pool = f"AveragePool <kernel_shape = [{stride}, {stride}], strides = [{stride}, {stride}]>"
+        lines.append(f"mean_{stride} = {pool} (input)")
         finds = 1.0 if stride in strides else 0.0
         cells(stride, "cls", finds * red, np.zeros(1))
         cells(stride, "obj", finds * red, np.zeros(1))
         cells(stride, "bbox", np.array([green, green, 0 * green, 0 * green]), BOX)
-        shift = np.resize(POINTS.ravel(), kps)
-        cells(stride, "kps", np.tile(green, (kps, 1)), shift)
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, *size])],
-        outputs,
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.save(model, str(path))
+        cells(stride, "kps", np.tile(green, (kps, 1)), np.resize(POINTS.ravel(), kps))
+    return save_onnx(path, f"float[1,3,{size[0]},{size[1]}] input", outputs, lines, constants)
+
+
+def save_onnx(
+    path: Path,
+    inputs: str,
+    outputs: Sequence[str],
+    lines: Sequence[str],
+    constants: Mapping[str, np.ndarray],
+) -> Path:
+    """Write a network in ONNX's text form: its inputs, outputs, nodes and constants."""
+    body = "\n".join(lines)
+    graph = onnx.parser.parse_graph(f"tiny ({inputs}) => ({', '.join(outputs)}) {{\n{body}\n}}")
+    graph.initializer.extend(numpy_helper.from_array(*item[::-1]) for item in constants.items())
+    imports = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), str(path))
     return path
 
 
@@ -106,19 +106,11 @@ def network(
     """
     height, width = trained or (side if isinstance(side, int) else 112 for side in size)
     rng, inner = np.random.default_rng(0), 3 * (height // 8) * (width // 8)
-    matrix = rng.normal(0, 0.1, (inner, 6)).astype(np.float32)
-    nodes = [
-        helper.make_node("AveragePool", ["data"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]),
-        helper.make_node("Flatten", ["cells"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "matrix"], ["embedding"]),
+    lines = [
+        "cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (data)",
+        "flat = Flatten (cells)",
+        "embedding = MatMul (flat, matrix)",
     ]
-    graph = helper.make_graph(
-        nodes,
-        "own",
-        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["batch", 3, *size])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", 6])],
-        [numpy_helper.from_array(matrix, "matrix")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, str(path))
-    return path
+    matrix = rng.normal(0, 0.1, (inner, 6)).astype(np.float32)
+    inputs = f"float[batch,3,{size[0]},{size[1]}] data"
+    return save_onnx(path, inputs, ["float[batch,6] embedding"], lines, {"matrix": matrix})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 MAX_FILES = 10  # of one enrolment
 MAX_EMBEDDED = 256  # files of one request for embeddings
 _log = logging.getLogger("likeness.serve")
-_HAS_MEMORY = hasattr(os, "memfd_create") and FilePath("/proc/self/fd").is_dir()
+_HAS_MEMORY = sys.platform == "linux" and FilePath("/proc/self/fd").is_dir()
 Upload = Annotated[bytes, File()]
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
 Face = Annotated[int | None, Form(ge=0, le=9999)]
@@ -365,7 +366,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
         try:
             for name, content in zip(names, files, strict=True):
                 ending = suffix_of(content)
-                if _HAS_MEMORY:
+                if sys.platform == "linux" and _HAS_MEMORY:
                     handles.append(os.memfd_create("upload", os.MFD_CLOEXEC))
                     path = FilePath(f"/proc/{os.getpid()}/fd/{handles[-1]}")
                 else:

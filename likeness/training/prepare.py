@@ -214,10 +214,10 @@ def _peak_memory() -> str:
     """The most memory so far: of the GPU, or else of this process."""
     if torch.cuda.is_available():
         return f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return "not measured on this system"
+    import resource
+
     unit = 1 if sys.platform == "darwin" else 2**10
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 

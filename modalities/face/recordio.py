@@ -166,7 +166,7 @@ class _Content:
     def at(self, place: int, count: int) -> bytes:
         """Return `count` bytes from `place` on, with zeros for those behind the end."""
         if hasattr(os, "pread"):
-            read = os.pread(self._file.fileno(), count, max(0, place))
+            read: bytes = os.pread(self._file.fileno(), count, max(0, place))
         else:  # Windows
             self._file.seek(max(0, place))
             read = self._file.read(count)

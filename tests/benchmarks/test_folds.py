@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,11 +11,9 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.metrics.verification import eer
 from likeness.eval.types import Trials
+from tests.scripts import loaded
 
-
-@pytest.fixture(scope="module")
-def folds(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("folds")
+folds = loaded(Path(__file__).parents[2] / "benchmarks" / "folds.py")
 
 
 def trials_of(speakers: str, rng: np.random.Generator) -> tuple[Trials, np.ndarray]:
@@ -29,7 +25,7 @@ def trials_of(speakers: str, rng: np.random.Generator) -> tuple[Trials, np.ndarr
     return Trials(names, names, enrol.astype(np.int32), probe.astype(np.int32), target), scores
 
 
-def test_pooled_folds_have_all_trials_and_none_across(folds: ModuleType, tmp_path: Path) -> None:
+def test_pooled_folds_have_all_trials_and_none_across(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     written = [trials_of(speakers, rng) for speakers in ("abc", "de")]
     files = [tmp_path / f"fold{number}.txt" for number in range(2)]
@@ -53,7 +49,7 @@ def test_pooled_folds_have_all_trials_and_none_across(folds: ModuleType, tmp_pat
     assert folds.difference(errors, errors, "eer") == "no interval"
 
 
-def test_as_norm_is_the_definition_written_as_loops(folds: ModuleType) -> None:
+def test_as_norm_is_the_definition_written_as_loops() -> None:
     rng = np.random.default_rng(1)
     trials, _ = trials_of("ab", rng)
     tested = Embeddings(trials.enrol_ids, rng.standard_normal((6, 4)))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
+from tests.scripts import loaded
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_difference_is_seen(script: Callable[[str], ModuleType]) -> None:
+def test_a_difference_is_seen() -> None:
     """Otherwise the comparison of a CPU with itself would prove nothing."""
 
     class Wrong(torch.nn.Module):
@@ -35,7 +35,9 @@ def test_a_difference_is_seen(script: Callable[[str], ModuleType]) -> None:
 
     torch.manual_seed(0)
     z, y = torch.randn(16, 8), torch.arange(16)
-    value, of_z, of_weight, half, remark = script("gpu").loss_cells(Wrong([]), z, y, z.device)
+    value, of_z, of_weight, half, remark = loaded(ROOT / "benchmarks" / "gpu.py").loss_cells(
+        Wrong([]), z, y, z.device
+    )
     assert value == pytest.approx(0.01, rel=1e-3)
     assert of_z == pytest.approx(0.01, rel=1e-3)
     assert of_weight == pytest.approx(0.01, rel=1e-3)

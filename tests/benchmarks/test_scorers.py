@@ -6,19 +6,17 @@ What docs/explanation/comparing.md says of these rules is measured again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
-from types import ModuleType
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.scripts import loaded
 
-@pytest.fixture(scope="module")
-def scorers(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("scorers")
+scorers = loaded(Path(__file__).parents[2] / "benchmarks" / "scorers.py")
 
 
 rows = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=14).filter(
@@ -47,7 +45,7 @@ def cost(frr: Fraction, far: Fraction, p: Fraction) -> Fraction:
 
 @given(rows)
 def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlier_equals(
-    scorers: ModuleType, trials: list[tuple[int, bool]]
+    trials: list[tuple[int, bool]],
 ) -> None:
     scores, labels = arrays(trials)
     points = [
@@ -74,7 +72,7 @@ def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlie
 
 @given(rows)
 def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(
-    scorers: ModuleType, trials: list[tuple[int, bool]]
+    trials: list[tuple[int, bool]],
 ) -> None:
     scores, labels = arrays(trials)
     target, nontarget = np.sort(scores[labels == 1]), scores[labels == 0]
@@ -103,9 +101,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize(("name", "metric"), EXACT)
-def test_tiny_sets_have_the_answers_that_were_counted_by_hand(
-    scorers: ModuleType, name: str, metric: str
-) -> None:
+def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name: str, metric: str) -> None:
     scorer = getattr(scorers, metric)[name]
     values = [scorer(*scorers.tiny(title)) for title in scorers.TINY]
     assert values == pytest.approx([float(Fraction(text)) for text in EXACT[name, metric]])

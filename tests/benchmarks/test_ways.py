@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
-import pytest
+from tests.scripts import loaded
 
 # From the command and from Python: at most so many functions, in so many files.
 BOUNDS = {
@@ -18,20 +16,10 @@ BOUNDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def ways(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("ways")
+ways = loaded(Path(__file__).parents[2] / "benchmarks" / "ways.py")
 
 
-def test_a_function_receives_what_it_is_given_or_holds(ways: ModuleType) -> None:
-    is_path = ways.text_is("a.wav")
-    assert ways.holds(Path("a.wav"), is_path)
-    assert ways.holds({"files": [("a.wav", 1)]}, is_path)
-    assert not ways.holds({"a.wav": 1}, is_path)
-    assert not ways.holds("b/a.wav", is_path)
-
-
-def test_ways_are_no_longer_than_they_were(ways: ModuleType, tmp_path: Path) -> None:
+def test_ways_are_no_longer_than_they_were(tmp_path: Path) -> None:
     sizes = {
         value: tuple(map(ways.size_of, both)) for value, both in ways.measure(tmp_path).items()
     }

@@ -7,13 +7,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
 from likeness.toolkit.data.images import Pixels, encode
+from tests.tiny_yunet import save_onnx
 
 REFERENCE = np.array(
     [
@@ -43,58 +42,33 @@ def tiny_detector(
 
     Scores are multiplied by `factor`, and boxes reach `box` cells to all sides.
     """
-    nodes, outputs, constants = (
-        [
-            helper.make_node(
-                "AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]
-            )
-        ],
-        [],
-        [],
-    )
-
-    def constant(name: str, values: np.ndarray) -> str:
-        constants.append(numpy_helper.from_array(values, name))
-        return name
-
     seen = np.ones((8, 8), np.float32)
     if only is not None:
         seen[:] = 0
         seen[only[1], only[0]] = 1
-    nodes += [
-        helper.make_node("Mul", ["cells", constant("seen", factor * seen)], ["looked_at"]),
-        helper.make_node("Gather", ["looked_at", constant("first", np.array(0))], ["red"], axis=1),
-        helper.make_node("Reshape", ["red", constant("column", np.array([-1, 1]))], ["one"]),
-        # two anchors in each cell
-        helper.make_node(
-            "Concat", ["one", constant("never", np.full((64, 1), -1, np.float32))], ["both"], axis=1
-        ),
-        helper.make_node("Reshape", ["both", "column"], ["score8"]),
+    constants = {
+        "seen": factor * seen,
+        "first": np.array(0),
+        "column": np.array([-1, 1]),
+        "never": np.full((64, 1), -1, np.float32),
+    }
+    lines = [
+        "cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (input)",
+        "looked_at = Mul (cells, seen)",
+        "red = Gather <axis = 1> (looked_at, first)",
+        "one = Reshape (red, column)",
+        "both = Concat <axis = 1> (one, never)",  # two anchors in each cell
+        "score8 = Reshape (both, column)",
     ]
-    sizes = {8: 128, 16: 32, 32: 8}
-    for kind, values in (
-        ("score", [-1.0]),
-        ("box", [box] * 4),
-        ("points", OFFSETS.ravel().tolist()),
-    ):
-        for stride, count in sizes.items():
+    outputs = []
+    for kind, values in (("score", [-1.0]), ("box", [box] * 4), ("points", OFFSETS.ravel())):
+        for stride, count in ((8, 128), (16, 32), (32, 8)):
             name = f"{kind}{stride}"
-            outputs.append(
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, [count, len(values)])
-            )
+            outputs.append(f"float[{count},{len(values)}] {name}")
             if name != "score8":
-                contents = constant(
-                    f"{name}_held", np.tile(np.array(values, np.float32), (count, 1))
-                )
-                nodes.append(helper.make_node("Identity", [contents], [name]))
-    inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
-    model = helper.make_model(
-        helper.make_graph(nodes, "tiny", inputs, outputs, constants),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=9,
-    )
-    onnx.save(model, str(path))
-    return path
+                constants[f"{name}_held"] = np.tile(np.array(values, np.float32), (count, 1))
+                lines.append(f"{name} = Identity ({name}_held)")
+    return save_onnx(path, f"float[1,3,{SIDE},{SIDE}] input", outputs, lines, constants)
 
 
 def scene(*cells: tuple[int, int]) -> Pixels:
@@ -176,26 +150,15 @@ def test_a_photograph_without_a_face_is_looked_at_again_with_a_margin(
 
 
 def test_which_face_is_taken() -> None:
-    faces = align.Faces(
-        np.array([[0, 0, 10, 10], [80, 80, 120, 120.0], [190, 0, 200, 50]]),
-        np.ones(3),
-        np.zeros((3, 5, 2)),
-    )
-    assert align.choose_face(faces, 200, 200) == 1
-    # ties: the first
-    assert (
-        align.choose_face(
-            align.Faces(faces.boxes[[1, 0, 1]], faces.scores, faces.landmarks), 200, 200
-        )
-        == 0
-    )
-    off = align.Faces(
-        np.array([[0, 0, 60, 60], [90, 90, 110, 110.0]]), np.ones(2), np.zeros((2, 5, 2))
-    )
-    assert (
-        align.choose_face(off, 200, 200, "largest"),
-        align.choose_face(off, 200, 200, "central"),
-    ) == (0, 1)
+    def faces(*boxes: tuple[float, ...]) -> align.Faces:
+        return align.Faces(np.array(boxes), np.ones(len(boxes)), np.zeros((len(boxes), 5, 2)))
+
+    corner, centre, edge = (0.0, 0, 10, 10), (80.0, 80, 120, 120), (190.0, 0, 200, 50)
+    assert align.choose_face(faces(corner, centre, edge), 200, 200) == 1
+    assert align.choose_face(faces(centre, corner, centre), 200, 200) == 0  # ties: the first
+    off = faces((0.0, 0, 60, 60), (90.0, 90, 110, 110))
+    assert align.choose_face(off, 200, 200, "largest") == 0
+    assert align.choose_face(off, 200, 200, "central") == 1
 
 
 def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:

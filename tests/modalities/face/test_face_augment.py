@@ -77,47 +77,19 @@ def test_photometric_agrees_with_pillow_as_torchvision_uses_it() -> None:
 
 
 def test_cvlface_warp_is_the_published_product_of_matrices() -> None:
-    def theirs(
-        px: float,
-        py: float,
-        signx: float,
-        signy: float,
-        scale: float,
-        angle: float,
-        hflip: bool,
-        extra: float,
-    ) -> np.ndarray:
-        """As the repository states it, step by step, for a point (x, y)."""
-        out = []
-        for x, y in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)):
-            turn = np.deg2rad(-angle)
-            x, y = x - 56, y - 56
-            x, y = (
-                np.cos(turn) * x - np.sin(turn) * y + 56,
-                np.sin(turn) * x + np.cos(turn) * y + 56,
-            )
-            padx, pady = (
-                (56 / scale - 56 + extra * 56) * signx,
-                (56 / scale - 56 + extra * 56) * signy,
-            )
-            x, y = x - (56 * (1 - px) + (56 + padx) * px), y - (56 * (1 - py) + (56 + pady) * py)
-            x, y = (-1 if hflip else 1) * scale * x + 56, scale * y + 56
-            out.append((x, y))
-        return np.array(out)
-
+    """As the repository states it, step by step, for three points (x, y)."""
     for seed in range(20):
         draws = rng(seed)
-        scale, angle, extra, share, sign, hflip = (
-            draws.uniform(0.8, 1.2),
-            draws.uniform(-20, 20),
-            draws.uniform(0, 0.1),
-            draws.random(2),
-            draws.choice((-1.0, 1.0), 2),
-            bool(seed % 2),
-        )
+        scale, angle, extra = draws.uniform((0.8, -20, 0), (1.2, 20, 0.1))
+        share, sign, hflip = draws.random(2), draws.choice((-1.0, 1.0), 2), bool(seed % 2)
         matrix = augment.warp_matrix(112, 112, scale, angle, hflip, share, sign, extra)
-        points = (matrix @ np.array([[0, 1, 0], [0, 0, 1], [1, 1, 1]]))[:2].T
-        assert np.allclose(points, theirs(*share, *sign, scale, angle, hflip, extra), atol=1e-3)
+        cos, sin = np.cos(np.deg2rad(-angle)), np.sin(np.deg2rad(-angle))
+        padding = (56 / scale - 56 + extra * 56) * sign
+        for point in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)):
+            turned = np.array([[cos, -sin], [sin, cos]]) @ np.subtract(point, 56) + 56
+            shifted = turned - (56 * (1 - share) + (56 + padding) * share)
+            expected = shifted * scale * (-1 if hflip else 1, 1) + 56
+            assert np.allclose(matrix[:2] @ (*point, 1.0), expected, atol=1e-3)
 
 
 def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
@@ -132,13 +104,8 @@ def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
         "num_photo": 0,
     }
     assert np.array_equal(augment.geometric_view(image, rng(0), rng(0), **none), image)
-    for name, value in [
-        ("scale", (0.8, 0.8)),
-        ("rotate_prob", 1.0),
-        ("flip_prob", 1.0),
-        ("cutout_prob", 1.0),
-        ("blur_prob", 1.0),
-    ]:
+    probabilities = [(f"{part}_prob", 1.0) for part in ("rotate", "flip", "cutout", "blur")]
+    for name, value in [("scale", (0.8, 0.8)), *probabilities]:
         changed = sum(
             not np.array_equal(
                 augment.geometric_view(image, rng(seed), rng(0), **(none | {name: value})), image

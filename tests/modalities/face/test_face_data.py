@@ -170,28 +170,28 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     """Each list of the field, in the folder that it comes in, is one validation set; which reader
     that takes is seen by what the pairs are.
     """
-    two_lines = [f"s{i}_{side}.jpg {1 + i}\n" for i in range(10) for side in "ab"] + [
-        f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"
-    ]
-    write_cfp(tmp_path / "cfp_fp" / "Protocol")
-    write_cfp(tmp_path / "cfp_ff" / "Protocol")
+    pairs = [(kind, i) for kind in "sd" for i in range(10)]
+    two_lines = [f"{k}{i}_{side}.jpg {(1 + i) * (k == 's')}\n" for k, i in pairs for side in "ab"]
+    for name in ("cfp_fp", "cfp_ff"):
+        write_cfp(tmp_path / name / "Protocol")
     for name in ("lfw", "calfw", "agedb_30"):
         (tmp_path / name).mkdir()
     (tmp_path / "lfw" / "pairs.txt").write_text("1\nAnn 1 2\nAnn 1 Bob 3\n")
     (tmp_path / "calfw" / "pairs_CALFW.txt").write_text("# a comment\n\n" + "".join(two_lines))
     write_agedb(tmp_path / "agedb_30" / "new_protocol_30.mat")
-    frontal, profile = "Data/Images/001/frontal/01.jpg", "Data/Images/002/profile/01.jpg"
+    images_of = "Data/Images/00{}/{}/01.jpg".format
+    frontal = images_of(1, "frontal")
     expected = {
         "lfw": (2, ("Ann/Ann_0001.jpg", "Bob/Bob_0003.jpg", False)),
         "calfw": (20, ("d0_a.jpg", "d0_b.jpg", False)),
         "agedb_30": (6, ("0_0_1.jpg", "0_1_1.jpg", False)),
-        "cfp_fp": (6, (frontal, profile, False)),
-        "cfp_ff": (6, (frontal, profile.replace("profile", "frontal"), False)),
+        "cfp_fp": (6, (frontal, images_of(2, "profile"), False)),
+        "cfp_ff": (6, (frontal, images_of(2, "frontal"), False)),
     }
     for name in expected:
-        for entry in rows(_pairs.read_folder(tmp_path / name)):
-            touch(tmp_path / name / entry[0])
-            touch(tmp_path / name / entry[1])
+        for row in rows(_pairs.read_folder(tmp_path / name)):
+            for image in row[:2]:
+                touch(tmp_path / name / image)
     for name, (number, reference) in expected.items():
         result, listed = validation.trials(tmp_path, sets=(name,))
         read = rows(listed)

@@ -150,12 +150,3 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         images.read(items[1]), synthetic_faces.face(0, 1, size=32).image.transpose(2, 0, 1)
     )
-    synthetic_glyphs.write_glyphs(
-        tmp_path / "glyphs", num_alphabets=2, num_characters=2, num_drawers=2, size=28
-    )
-    np.testing.assert_array_equal(
-        images.read(
-            folders.items(tmp_path / "glyphs", split="all", modality="image")[0], grey=True
-        )[0],
-        synthetic_glyphs.glyph(0, 0, 0, size=28),
-    )

@@ -4,6 +4,7 @@ class by class against the tools' own procedures.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from scipy.io import savemat
 from sklearn.model_selection import KFold, train_test_split
 
 from likeness.modalities.image._splits import Protocol, divide_classes
-from likeness.modalities.image.retrieval_sets import cars_items, cub_items, items, sop_items
+from likeness.modalities.image.retrieval_sets import cars_items, items
 from tests.modalities.data_set import DataSet
 from tests.modalities.image.drawn import write_images
 from tests.scripts import touch
@@ -105,11 +106,8 @@ DATA_SETS = {
     [(200, 100, 15), (196, 98, 15), (22_634, 11_318, 1_698)],
 )
 def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out: int) -> None:
-    assert [len(value) for value in divide_classes(num_classes, num_train)] == [
-        num_train,
-        0,
-        num_classes - num_train,
-    ]
+    sizes = [len(value) for value in divide_classes(num_classes, num_train)]
+    assert sizes == [num_train, 0, num_classes - num_train]
     np.random.seed(1234)  # as the vMF paper's scripts do
     drawn = np.random.choice(np.arange(num_train), size=held_out, replace=False)
     result = divide_classes(num_classes, num_train, protocol="vmf")
@@ -125,11 +123,8 @@ def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out:
     )
     for fold, (train, validation) in enumerate(KFold(4).split(trainval)):
         result = divide_classes(num_classes, num_train, protocol="benchmarker", fold=fold)
-        assert (result.train.tolist(), result.validation.tolist(), result.test.tolist()) == (
-            trainval[train].tolist(),
-            trainval[validation].tolist(),
-            test.tolist(),
-        )
+        expected = (trainval[train], trainval[validation], test)
+        assert all(map(np.array_equal, result, expected))
 
 
 @pytest.mark.parametrize("num_classes", [196, 200, 22_634])
@@ -160,74 +155,47 @@ def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Pr
     assert len(result.test)
 
 
-def test_cub(tmp_path: Path) -> None:
-    root = tmp_path / "CUB_200_2011"
-    ids = [f"{c:03d}.Bird_{c}/b_{i}.jpg" for c in range(1, 201) for i in range(2)]
-    touch(root / "images", *ids)
-    list_cub(root, ids)
-    train, test = (
-        cub_items(data, split=split, whole=False)
-        for data, split in ((tmp_path, "train"), (root, "test"))
-    )  # type: ignore[arg-type]
-    assert (train[0].id, train[-1].label, test[0].label, len(train), len(test)) == (
-        ids[0],
-        "100.Bird_100",
-        "101.Bird_101",
-        200,
-        200,
-    )
-    assert (
-        len(
-            {
-                item.label
-                for item in cub_items(tmp_path, split="validation", protocol="vmf", whole=False)
-            }
-        )
-        == 15
-    )
+@pytest.mark.parametrize(("name", "folder"), zip(SETS, FOLDERS, strict=True))
+def test_the_standard_protocol_trains_on_the_first_classes(
+    name: str, folder: str, tmp_path: Path
+) -> None:
+    miniature(tmp_path)
+    num_train = SETS[name][1]
+    for split in ("train", "test"):
+        listed = items(tmp_path / folder, name=name, split=split, whole=False)
+        assert {int(re.match(r"\d+", item.label)[0]) for item in listed} == {
+            number for number in classes_of(name) if (number <= num_train) == (split == "train")
+        }
     with pytest.raises(ValueError, match="holds out no validation classes"):
-        cub_items(tmp_path, split="validation", whole=False)
-    (root / "images.txt").write_text("1 ../../etc/passwd.jpg\n")
-    with pytest.raises(ValueError, match=r"etc.passwd"):
-        cub_items(tmp_path, whole=False)
+        items(tmp_path, name=name, split="validation", whole=False)
 
 
-def test_sop(tmp_path: Path) -> None:
-    root = tmp_path / "Stanford_Online_Products"
-    products = [(f"sofa_final/{c}_0.JPG", c) for c in (1, 11_318, 11_319, 22_634)]
-    touch(root, *(path for path, _ in products))
-    list_sop(root, products)
-    assert [item.label for item in sop_items(tmp_path, whole=False)] == ["00001", "11318"]
-    assert [item.label for item in sop_items(tmp_path, split="test", whole=False)] == [
-        "11319",
-        "22634",
-    ]
-    assert [
-        item.label for item in sop_items(tmp_path, split="test", protocol="mlrc", whole=False)
-    ] == ["11318", "11319", "22634"]
-    (root / "Ebay_test.txt").write_text("3 7 1 sofa_final/7_0.JPG\n")
-    with pytest.raises(ValueError, match="of class '7'; 11319 to 22634"):
-        sop_items(tmp_path, whole=False)
-
-
-def test_cars(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+def test_cars_of_the_first_distribution(tmp_path: Path) -> None:
     numbers = [1, 98, 99, 196]
-    touch(first, *(f"car_ims/{c:06d}.jpg" for c in numbers))
     for part in ("train", "test"):
-        touch(second, *(f"cars_{part}/{c:05d}.jpg" for c in numbers))
-    cars = [(f"car_ims/{c:06d}.jpg", c) for c in numbers]
-    list_cars(first / "cars_annos.mat", "relative_im_path", cars)
+        touch(tmp_path, *(f"cars_{part}/{c:05d}.jpg" for c in numbers))
     for name in ("cars_train_annos.mat", "cars_test_annos_withlabels.mat"):
-        list_cars(second / "devkit" / name, "fname", [(f"{c:05d}.jpg", c) for c in numbers])
-    assert [item.label for item in cars_items(first, whole=False)] == ["001", "098"]
-    assert [item.id for item in cars_items(first, split="test", whole=False)] == [
-        "car_ims/000099.jpg",
-        "car_ims/000196.jpg",
-    ]
-    assert [item.id for item in cars_items(second, split="test", whole=False)] == [
+        list_cars(tmp_path / "devkit" / name, "fname", [(f"{c:05d}.jpg", c) for c in numbers])
+    assert [item.id for item in cars_items(tmp_path, split="test", whole=False)] == [
         f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)
     ]
-    (first / "cars_annos.mat").write_bytes(b"no mat" * 40)
-    with pytest.raises(ValueError, match="no annotations"):
-        cars_items(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "says"),
+    [
+        ("cub", "CUB_200_2011/images.txt", "1 ../../etc/passwd.jpg\n", "NUMBER.Species"),
+        ("cars", "cars196/cars_annos.mat", "no mat" * 40, "no annotations"),
+        (
+            *("sop", "Stanford_Online_Products/Ebay_test.txt"),
+            *("3 7 1 sofa_final/7_0.JPG\n", "of class '7'; 11319 to 22634"),
+        ),
+    ],
+)
+def test_damaged_lists_are_refused(
+    name: str, file: str, content: str, says: str, tmp_path: Path
+) -> None:
+    miniature(tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ValueError, match=says):
+        items(tmp_path, name=name, whole=False)

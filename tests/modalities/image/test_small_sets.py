@@ -137,14 +137,6 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
     assert small_sets.mnist_items(tmp_path, split="test") == every[40:]
     with pytest.raises(LikenessError):
         small_sets.mnist_items(tmp_path, split="validation")
-    if compressed:
-        # A span of the compressed bytes would be something else.
-        with pytest.raises(ValueError, match="with a suffix such as"):
-            shards.write(every, tmp_path / "shards")
-    else:
-        shards.write(every, tmp_path / "shards")
-        read = {item.id: images.read(item)[0] for item in shards.items(tmp_path / "shards")}
-        np.testing.assert_array_equal([read[item.id] for item in every[:40]], pixels)
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
@@ -206,9 +198,6 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
     items = small_sets.cifar_items(tmp_path, num_classes=100, whole=False)
     assert [item.label for item in items] == [f"fine_{i}" for i in fine]
     np.testing.assert_array_equal([images.read(item).reshape(-1) for item in items], pixels)
-    every = small_sets.cifar_items(tmp_path, num_classes=100, split="all", whole=False)
-    assert [item.label for item in every] == 2 * [f"fine_{i}" for i in fine]
-    assert [item.id for item in every[5:7]] == ["train/00005", "test/00000"]
 
 
 def test_the_first_twenty_alphabets_of_omniglot_train(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +20,10 @@ from likeness.modalities.speaker.spec_augment import spec_augment
 from likeness.modalities.synthetic import voice
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.recipe import Recipe, load, override
+from likeness.toolkit.training.recipe import Recipe, override
 from likeness.toolkit.training.train import fit
+from tests.modalities.speaker import test_voxceleb
+from tests.tiny import BASE
 from tests.toolkit.training.tiny_runs import cut_and_resumed, same
 
 VOICE = voice(0, 0)[:32000]
@@ -134,13 +135,9 @@ def test_clipping(seed: int, level: float, scale: float) -> None:
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("noises")
-    for name in ("musan/noise/a.wav", "musan/music/b.wav", "musan/speech/c.wav"):
-        (folder / name).parent.mkdir(parents=True)
-        soundfile.write(folder / name, voice(len(name) + ord(name[-5]), 0), 16000)
-    (folder / "rirs").mkdir()
-    soundfile.write(folder / "rirs" / "room.wav", np.r_[0.0, 1.0, 0.5, -0.2], 16000)
+    test_voxceleb.miniature(folder)
     base = replace(
-        load(str(Path(__file__).parents[2] / "tiny.py"))[0],
+        BASE,
         frontend=partial(WESPEAKER_FBANK, num_mels=16),
         augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)),
         mask=partial(spec_augment, prob=0.0),

@@ -21,7 +21,9 @@ from likeness.modalities.speaker.features import (
     WESPEAKER_FBANK,
     KaldiFbank,
     RawWave,
+    UnitWave,
 )
+from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
 from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL, MelSpectrogram
 from likeness.modalities.speaker.spec_augment import spec_augment
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
@@ -46,6 +48,9 @@ FRONTENDS: dict[str, Callable[[], Any]] = {
     "raw": RawWave,
     "mel spectrogram": MelSpectrogram,
     "resemblyzer": RESEMBLYZER_MEL,
+    "unit wave": UnitWave,
+    "stacked": StackedFbank,
+    "whisper": WhisperMel,
 }
 
 
@@ -187,7 +192,7 @@ def test_mean_and_variance_by_hand() -> None:
 @pytest.mark.parametrize("name", FRONTENDS)
 @settings(max_examples=4)
 @given(
-    st.lists(st.integers(400, 5000), min_size=1, max_size=18),
+    st.lists(st.integers(600, 5000), min_size=1, max_size=18),
     st.sampled_from([0.0, 1e3, float("nan")]),
 )
 def test_a_padded_batch_equals_single_items(name: str, sizes: list[int], filler: float) -> None:
@@ -225,12 +230,18 @@ def test_saved_without_weights_and_restored_from_its_description(name: str) -> N
 
 
 @pytest.mark.parametrize("name", FRONTENDS)
-def test_silence_has_finite_gradients(name: str) -> None:
-    samples = torch.zeros(2, 3000, requires_grad=True)
-    feats, _ = FRONTENDS[name]().eval()(samples, torch.tensor([1.0, 0.5]))
-    feats.square().sum().backward()
-    assert feats.isfinite().all()
-    assert samples.grad.isfinite().all()
+def test_gradients_are_finite_and_reach_the_samples_alone(name: str) -> None:
+    frontend = FRONTENDS[name]().eval()
+    for samples in (torch.zeros(2, 3000), torch.randn(2, 3000)):
+        samples.requires_grad_()
+        feats, _ = frontend(samples, torch.tensor([1.0, 0.5]))
+        feats.square().sum().backward()
+        assert feats.isfinite().all()
+        assert samples.grad.isfinite().all()
+        assert not samples.grad[1, 1500:].any()
+    assert samples.grad[1, :1500].any()
+    with pytest.raises(ValueError, match="shape"):
+        frontend(torch.zeros(2, 3, 4))
 
 
 def masked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 from functools import cache, partial
@@ -106,33 +107,18 @@ def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
 ) -> None:
     data = touch(
         tmp_path,
-        *(
-            f"{folder}/5r0dWxy17C8/00001.{'m4a' if 'aac' in folder else 'wav'}"
-            for folder in USUAL[layout]
-        ),
-    )
-    # neither is VoxCeleb's audio
-    touch(
-        data,
-        "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt",
+        *(f"{one}/5r0dWxy17C8/00001.{'m4a' if 'aac' in one else 'wav'}" for one in USUAL[layout]),
+        "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt",  # this and the next is not VoxCeleb's audio
         "CN-Celeb_flac/data/id00013/singing-01-001.flac",
     )
-    expected = {
-        ("voxceleb1", "dev"): VOX1_DEV,
-        ("voxceleb1", "test"): VOX1_TEST,
-        ("voxceleb2", "dev"): VOX2_DEV,
-        ("voxceleb2", "test"): VOX2_TEST,
-    }
-    for (corpus, split), speaker in expected.items():
+    corpora = itertools.product(("voxceleb1", "voxceleb2"), ("dev", "test"))
+    speakers = (VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST)
+    for (corpus, split), speaker in zip(corpora, speakers, strict=True):
         (first,) = items(data, corpus=corpus, split=split)  # type: ignore[arg-type]
         assert (first.id, first.label) == (f"{speaker}/5r0dWxy17C8/00001.wav", speaker)
-    assert [item.label for item in items(data, corpus="both", split="all")] == [
-        VOX2_DEV,
-        VOX2_TEST,
-        VOX1_DEV,
-        VOX1_TEST,
-    ]
-    assert [item.label for item in items(data, corpus="both", split="dev")] == [VOX2_DEV, VOX1_DEV]
+    both = partial(items, data, corpus="both")
+    assert list(both(split="all").labels) == [VOX2_DEV, VOX2_TEST, VOX1_DEV, VOX1_TEST]
+    assert list(both(split="dev").labels) == [VOX2_DEV, VOX1_DEV]
 
 
 def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
@@ -211,21 +197,11 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
         loss.at_step(step)
         return float(loss.moving.now(training=True))
 
-    for step in (
-        0,
-        start,
-        start + 1,
-        start + per_epoch,
-        (start + fixed) // 2,
-        fixed - 1,
-        fixed,
-        fixed + per_epoch,
-        150 * per_epoch,
-    ):
-        share = 1.0 - math.exp((step - start) / (fixed - start) * math.log(1e-3))
-        assert margin(step) == pytest.approx(
-            0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6
-        )
+    assert [margin(step) for step in (0, start - 1, start)] == [0.0] * 3
+    middle = 0.2 * (1.0 - math.sqrt(1e-3))  # of the ramp that is derived again beside the losses
+    assert margin((start + fixed) // 2) == pytest.approx(middle, abs=1e-3)
+    assert margin(fixed - 1) == pytest.approx(0.2, abs=1e-3)
+    assert [margin(step) for step in (fixed, 150 * per_epoch)] == pytest.approx([0.2] * 2)
     # conf/*_lm.yaml: .5 from the first step on
     loss = load(f"{file}:{variant}_lm")[0].loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3
