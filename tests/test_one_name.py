@@ -22,6 +22,11 @@ def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     assert public.__module__.partition(".")[0] == "likeness"
 
 
+def test_evaluation_is_not_wrapped_a_second_time() -> None:
+    for name in ("score", "calibrate", "evaluate", "identify", "retrieve", "cluster", "Embeddings"):
+        assert getattr(likeness, name).__module__.startswith("likeness.eval."), name
+
+
 def test_no_other_function_or_class_has_a_public_name() -> None:
     """The commands apart, which are called like the functions that they call."""
     defined = Counter(
