@@ -56,8 +56,5 @@ def _side(value: str, column: re.Match[str]) -> str:
     try:
         sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
-        raise LikenessError(
-            f"groups {column[0]}: {value!r} and {limit!r} are to be compared, and both must be "
-            "numbers"
-        ) from None
+        raise LikenessError(f"groups {column[0]}: {value!r} or {limit!r} is no number") from None
     return f"{column['column'].strip()}{sign}{limit}"

@@ -167,8 +167,7 @@ def _read(
 
     if where.lower().endswith(".npz"):
         raise LikenessError(
-            f"{where}: trials and scores are text or .parquet files, and no .npz; is this a file "
-            "of embeddings?"
+            f"{where}: trials and scores are text or .parquet; is this a file of embeddings?"
         )
     if in_memory:
         table = _of_values(tables.read_frame(source, places_of))
@@ -193,8 +192,7 @@ def _read(
     if len(fitting) > 1:
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(
-            f"{table.where}: its lines can be read as {shown}; put the right one as a header line "
-            "on top"
+            f"{table.where}: lines can be read as {shown}; add the right one as a header"
         )
     return table._replace(roles=fitting[0])
 
@@ -208,11 +206,7 @@ def _of_values(table: Table) -> Table:
 
 
 def _misfit(
-    roles: Sequence[str],
-    columns: Sequence[Column | Floats],
-    *,
-    is_named: bool,
-    label_needed: bool,
+    roles: Sequence[str], columns: Sequence[Column | Floats], *, is_named: bool, label_needed: bool
 ) -> str:
     """What of a table cannot play its role, for messages; "" if all can.
 

@@ -112,8 +112,7 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
         raise LikenessError(
-            f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape "
-            f"{values.shape}; pass one real number per trial, of at least one trial of each kind"
+            f"{name}: {values.dtype} {values.shape} is no array of scores (N >= 1,)"
         )
     return values
 
@@ -122,8 +121,7 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
-            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position "
-            f"{int(bad[0]) + 1}); score these trials again or remove them"
+            f"{name}: score {int(bad[0]) + 1} is NaN or infinite; score the trials again"
         )
 
 
@@ -144,8 +142,7 @@ def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
         wrong += binary if len(binary) == 1 else []
     if wrong:
         raise LikenessError(
-            f"{wrong[0]}: these are labels and not scores; call metric(scores[labels == 1], "
-            "scores[labels == 0]), with floats where these 0 and 1 are scores"
+            f"{wrong[0]}: these are labels; call metric(scores[labels == 1], scores[labels == 0])"
         )
     return {name: _as_floats(name, values) for name, values in sides.items()}
 
@@ -309,12 +306,7 @@ def measured_eer(s: Sorted, method: EerMethod = "interpolated") -> Measured:
     return Measured((ends[0] + share * (ends[1] - ends[0])) / num_nontargets, nearest[2])
 
 
-def eer(
-    target: ArrayLike,
-    nontarget: ArrayLike,
-    *,
-    method: EerMethod = "interpolated",
-) -> float:
+def eer(target: ArrayLike, nontarget: ArrayLike, *, method: EerMethod = "interpolated") -> float:
     """The equal error rate, where FAR = FRR. A lower EER is better.
 
     Args:
@@ -548,11 +540,7 @@ def measured_tar(s: Sorted, far: float, rule: TarRule = "strict") -> Measured:
 
 
 def tar_at_far(
-    target: ArrayLike,
-    nontarget: ArrayLike,
-    far: float,
-    *,
-    rule: TarRule = "strict",
+    target: ArrayLike, nontarget: ArrayLike, far: float, *, rule: TarRule = "strict"
 ) -> float:
     """The true accept rate at a false accept rate of `far`. A higher TAR is better.
 
@@ -628,10 +616,7 @@ def _mean_bits(name: str, values: AnyFloats, sign: float) -> float:
     return total / values.size / float(np.log(2))
 
 
-def cllr(
-    target_llr: ArrayLike,
-    nontarget_llr: ArrayLike,
-) -> float:
+def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> float:
     """The cost of log-likelihood ratios (Bruemmer & du Preez 2006).
 
     Args:

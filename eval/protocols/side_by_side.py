@@ -18,11 +18,7 @@ from likeness.eval.intervals.paired import Paired
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
-from likeness.eval.metrics.verification import (
-    measured_eer,
-    num_allowed,
-    sort_scores,
-)
+from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
 from likeness.eval.progress import step
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
@@ -205,8 +201,7 @@ def _compare_groups(
     """Adds the error rates of a system by groups."""
     if name not in compared.subjects:
         raise LikenessError(
-            f"{name}: groups are compared by their subjects, and the ids do not name them; "
-            "give an `id subject` list with --subjects"
+            f"{name}: groups need subjects; give an `id subject` list with --subjects"
         )
     for by, group_of in groupings.items():
         sides = groups.group_sides(compared.trials[name], group_of, compared.subject_of)

@@ -122,8 +122,7 @@ class Evaluation:
         systems = list(self.compared.scores)
         if len(systems) > 1:
             raise LikenessError(
-                f"{len(systems)} systems were evaluated; name one of them in brackets: "
-                f"{', '.join(map(repr, systems))}"
+                f"several systems; name one in brackets: {', '.join(map(repr, systems))}"
             )
         return systems[0]
 
@@ -163,9 +162,7 @@ class Evaluation:
             LikenessError: both are given, one is outside 0 to 1, or several systems were evaluated.
         """
         if far is not None and p_target is not None:
-            raise LikenessError(
-                f"far {far} and p_target {p_target} each set a threshold; give one of them"
-            )
+            raise LikenessError(f"far {far} and p_target {p_target}: give one of them")
         scores, costs = self.compared.scores[self._system], self.settings.costs
         ordered = sort_scores(scores.targets, scores.nontargets)
         if far is not None:
@@ -481,8 +478,7 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
         names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
     if len(set(names)) < len(names) or not names:
         raise LikenessError(
-            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
-            "more, or a mapping from names of your own to scores"
+            f"systems {', '.join(names) or 'none'}: give one or more, with names of their own"
         )
     return dict(zip(names, listed, strict=True))
 
@@ -556,8 +552,7 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     read = [embeddings_of(of) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
-            "for each, in their order"
+            f"{len(read)} embeddings for {len(systems)} systems; give one for all or one for each"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
@@ -572,9 +567,7 @@ def _qualities(
     if listed != "norm":
         return dict.fromkeys(systems, listed)
     if not embedded:
-        raise LikenessError(
-            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
-        )
+        raise LikenessError("quality norm needs the embeddings that were scored (--embeddings)")
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }

@@ -59,8 +59,7 @@ class Plda:
         finite = all(np.isfinite(array).all() for array in arrays)
         if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
             raise LikenessError(
-                f"plda: its arrays of {[array.shape for array in arrays]} do not fit together, are "
-                "not finite, or a variance is negative; fit it anew"
+                f"arrays {[of.shape for of in arrays]} do not fit, or are not finite; fit anew"
             )
 
     def project(self, embeddings: ArrayLike) -> Floats:
@@ -72,8 +71,7 @@ class Plda:
         rows = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
             raise LikenessError(
-                f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
-                "it on embeddings of the same model"
+                f"plda: fitted for {len(self.mean)} dims, but embeddings are {rows.shape}; fit anew"
             )
         projected: Floats = (_prepare(rows, self.mean, self.lda) - self.centre) @ self.transform.T
         squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
@@ -174,8 +172,7 @@ def fit_plda(
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
         raise LikenessError(
-            f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
-            "one label each are needed"
+            f"plda: {rows.shape} and {len(labels)} labels; give finite (N, D), a label for each"
         )
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
     _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)
@@ -186,14 +183,7 @@ def fit_plda(
     between, within = _em(rows - centre, classes, _ITERATIONS)
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
-    return Plda(
-        mean,
-        lda,
-        centre,
-        vectors.T[::-1] @ root,
-        np.maximum(psi[::-1], 0.0),
-        model,
-    )
+    return Plda(mean, lda, centre, vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0), model)
 
 
 def _prepare(rows: Floats, mean: Floats, lda: Floats) -> Floats:

@@ -102,8 +102,7 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {len(self)} trials has no labels, which metrics need; give a list "
-                "with labels"
+                f"the list of {len(self)} trials has no labels; give one with labels"
             )
         return Scores(self.values, self.trials.target)
 
@@ -186,8 +185,7 @@ def score(
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
-            f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
-            f"are [{system}]; fit one for this system"
+            f"the calibration is of [{', '.join(calibration.systems)}], not of [{system}]; fit one"
         )
     sides = inputs.sides(scoring)
     values = _values(sides, scoring)
@@ -463,10 +461,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     used = [name for group in items for name in group]
     missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
-        raise LikenessError(
-            f"durations: the quality measure log_duration needs the seconds of each item, and "
-            f"{missing[0]!r} has none; give them by --durations"
-        )
+        raise LikenessError(f"durations: {missing[0]!r} has none; give its seconds by --durations")
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)
@@ -512,8 +507,7 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
             raise LikenessError(
-                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
-                "write the ids as in the embeddings"
+                f"{id!r} fits several embeddings without extension ({' and '.join(names)})"
             )
     if not added:
         return embeddings
@@ -571,8 +565,7 @@ def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str,
     absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:
         raise LikenessError(
-            f"{absent[0]!r} is an enrolment id of the trials, but no model of the enrolment list, "
-            "or one without items; add its items to it"
+            f"{absent[0]!r} is no model of the enrolment list with items; add them to it"
         )
     return {model: tuple(models[model]) for model in trials.enrol_ids}
 

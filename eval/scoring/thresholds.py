@@ -23,12 +23,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
-from likeness.eval.metrics.verification import (
-    AnyFloats,
-    measured_eer,
-    measured_tar,
-    sort_scores,
-)
+from likeness.eval.metrics.verification import AnyFloats, measured_eer, measured_tar, sort_scores
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.types import Scores, Trials, check_counts
 
@@ -62,8 +57,7 @@ class Threshold:
         rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
             raise LikenessError(
-                f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
-                "cannot be; measure it anew"
+                f"the threshold {self.value} at {self.at!r} cannot be; measure it anew"
             )
 
     @property
@@ -333,8 +327,7 @@ def subjects_for_guarantee(
     ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
     if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
         raise LikenessError(
-            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
-            "`id subject` list"
+            "a guarantee is over subjects, which are not known; give an `id subject` list"
         )
     # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
     # rows, and whatever the subjects are called.

@@ -95,10 +95,7 @@ def list_most(data: Path, **listing: Any) -> tuple[Items, Modality]:
     voices = sum(ending in sounds for ending in endings)
     images = sum(ending in pictures for ending in endings)
     if not voices + images:
-        raise LikenessError(
-            f"{data}: none of {len(listed)} files has an ending of a recording or an image; say "
-            "what they are with --modality speaker, face or image"
-        )
+        raise LikenessError(f"{data}: no file ends as a recording or image does; say --modality")
     modality: Modality = "speaker" if voices >= images else "image"
     if data.is_dir() and not is_kaldi_folder(data):
         read = sounds if modality == "speaker" else pictures
@@ -148,11 +145,7 @@ def draw_lists(
     """
     label_numbers(every)  # refuses items without one
     chosen = hold_out(
-        every,
-        split=draw.split,
-        test_share=draw.test_share,
-        seed=draw.seed,
-        where=where,
+        every, split=draw.split, test_share=draw.test_share, seed=draw.seed, where=where
     )
     same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
     across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
@@ -160,11 +153,7 @@ def draw_lists(
         same = [name.casefold() for name in same]
     try:
         trials = draw_pairs(
-            chosen,
-            draw.num_trials,
-            np.random.default_rng(draw.seed),
-            same=same,
-            across=across,
+            chosen, draw.num_trials, np.random.default_rng(draw.seed), same=same, across=across
         )
     except ValueError as error:
         raise LikenessError(f"{where}: {error}") from None
@@ -172,8 +161,7 @@ def draw_lists(
     if trials.target.all() or not trials.target.any():
         kind = "target" if trials.target.all() else "nontarget"
         raise LikenessError(
-            f"{where}: all {len(trials)} trials would be {kind} trials; add subjects or files, or "
-            "leave out --same-sex and --cross-session"
+            f"{where}: all trials would be {kind} trials; add subjects or files, or drop --same-sex"
         )
     return chosen, trials
 

@@ -16,8 +16,10 @@ from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
     from likeness.benchmark import Bench
+    from likeness.embedding.galleries import Found
     from likeness.eval.protocols.searching import SearchEvaluation
     from likeness.eval.protocols.verification import Evaluation
+    from likeness.models.verdicts import VerifiedPairs
 
 OUTPUTS = {"out", "json", "report", "page"}  # options of what is written
 
@@ -63,8 +65,7 @@ def check_outputs(options: Mapping[str, Any], force: bool) -> None:
         for path in filter(Path.is_file, _written(out)):
             if any(map(path.samefile, inputs)):
                 raise LikenessError(
-                    f"{path} is one of the inputs, and the output would replace it; name another "
-                    "file for the output"
+                    f"{path} is one of the inputs; name another file for the output"
                 )
             if not force:
                 raise LikenessError(f"{path} exists; --force replaces it, or name another place")
@@ -103,6 +104,16 @@ def write_evaluation(
     say(str(evaluation))
     if report:
         say(f"\nthe report is {report / 'index.html'}")
+
+
+def write_rows_or_say(rows: Found | VerifiedPairs, out: Path | None) -> None:
+    """Write a table of rows and say what it is, or print both."""
+    if out is None:
+        say(rows.text().rstrip("\n"))
+        say(rows.summary(), error=True)
+    else:
+        rows.save(out)
+        say(f"{rows.summary()}\n{len(rows.rows):,} rows in {out}")
 
 
 @contextmanager

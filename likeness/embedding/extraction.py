@@ -23,9 +23,7 @@ from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.models.load import (
-    every_face,
-)
+from likeness.models.load import every_face
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
@@ -357,8 +355,7 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise LikenessError(
-                f"{folder} holds pieces of another extraction ({differ} differ); remove that "
-                "folder or choose another --out"
+                f"{folder} is of another extraction ({differ}); remove it, or take another --out"
             )
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
@@ -398,9 +395,7 @@ def _part_of(text: str) -> tuple[int, int]:
     """The number of a part and the number of parts that I/N says."""
     match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(
-            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
-        )
+        raise LikenessError(f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight")
     return int(match[1]), int(match[2])
 
 

@@ -18,11 +18,7 @@ from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.models import (
-    _insightface,
-    _speechbrain,
-    _state_dicts,
-)
+from likeness.models import _insightface, _speechbrain, _state_dicts
 from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.console import say
@@ -144,10 +140,7 @@ def load_insightface(source: str) -> Loaded:
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.Session(path)
     if session.text is not None:
-        raise LikenessError(
-            f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
-            f"give it without insightface:, as {path}"
-        )
+        raise LikenessError(f"{path} is a file of likeness export; give it without insightface:")
     # Unless somebody states the pixels, they follow from the file.
     summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)

@@ -100,8 +100,7 @@ def _frontend(settings: Mapping[str, Any], yaml: Path) -> dict[str, Any]:
         unknown.append(f"norm_type {norm.get('norm_type', 'global')}")
     if unknown:
         raise LikenessError(
-            f"{yaml}: compute_features or mean_var_norm sets {name_first(unknown)}, which is not "
-            f"read; allowed are {', '.join(_FBANK_NAMES)}, norm_type sentence and std_norm"
+            f"{yaml}: {name_first(unknown)} is not read; there is {', '.join(_FBANK_NAMES)}"
         )
     features = {_FBANK_NAMES[key]: fbank[key] for key in fbank if key in _FBANK_NAMES}
     features.setdefault("num_mels", 40)  # the default of SpeechBrain's Fbank
@@ -158,8 +157,7 @@ def _part(
     for key, value in part.items():
         if isinstance(value, dict):
             raise LikenessError(
-                f"{yaml}: {name}.{key}: {quoted(value)} is not read; allowed are plain values, "
-                "names of activations and !ref <name>"
+                f"{yaml}: {name}.{key}: {quoted(value)} is not read; give a plain value"
             )
     return dict(part)
 

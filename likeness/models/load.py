@@ -56,10 +56,6 @@ from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
-    from likeness.toolkit.data.reading import Bad
-
-
-if TYPE_CHECKING:
     from likeness.toolkit.training.start import Initial
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
@@ -108,11 +104,7 @@ def load_named(
 
         return load_model(Path(model), trust=trust)
     _refuse_without_torch(model)
-    from likeness.models import (
-        _hub,
-        _model_file,
-        _other_projects,
-    )
+    from likeness.models import _hub, _model_file, _other_projects
 
     if named:
         return _model_file.load_file(Path(named["file"]), named["name"] or _model_file.DEFAULT)
@@ -319,8 +311,7 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
 
     if model.modality != "face":
         raise LikenessError(
-            f"--detector {detector} finds faces, but this is a model of modality "
-            f"{model.modality!r}: leave it out"
+            f"--detector {detector} is for faces, and this model is of {model.modality!r}"
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
@@ -366,10 +357,7 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     """
     settings = reading_of(model)[1]
     if "detector" not in settings:
-        raise LikenessError(
-            "this model has no detector, which finds the faces of a photograph; name one by "
-            "--detector FILE.onnx (detector= in Python)"
-        )
+        raise LikenessError("this model has no detector of faces; name one by --detector FILE.onnx")
     return {name: settings.get(name) for name in ("detector", "size", "width", "min_score")}
 
 
@@ -389,8 +377,7 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
     module = str(getattr(function, "__module__", ""))
     if not module.startswith("likeness.modalities."):
         raise LikenessError(
-            f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
-            "which this option would replace; leave it out, or do its work in that function"
+            f"{option} would replace {module}, by which the model reads; leave it out"
         )
 
 

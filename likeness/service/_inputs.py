@@ -42,7 +42,7 @@ def bounded(model: Loaded) -> Loaded:
     return replace(model, read=partial(model.read, **bounds)) if bounds else model
 
 
-def takes(model: Loaded) -> dict[str, Any]:
+def describe_input(model: Loaded) -> dict[str, Any]:
     """What a model takes, said before anything is uploaded.
 
     Returns:
@@ -123,8 +123,7 @@ def _detecting(model: Loaded) -> Mapping[str, Any]:
     read, settings = reading_of(model)
     if read is not align.read:
         raise LikenessError(
-            "this server finds no faces, so that none can be chosen; leave the number of the face "
-            "out, or start the server with --detector FILE.onnx"
+            "this server finds no faces; choose none, or start it with --detector FILE.onnx"
         )
     return settings
 

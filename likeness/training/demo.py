@@ -213,10 +213,7 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         signal.signal(signal.SIGTERM, before)
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
-        raise LikenessError(
-            f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
-            "say why; start again with another --out"
-        )
+        raise LikenessError(f"demos failed, as said above: {', '.join(failed)}; take another --out")
     face = out / "face"
     serve = ("serve", "--model", face / "run", "--examples", face / "data", "--far", "eer")
     say(

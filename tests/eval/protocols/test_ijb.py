@@ -14,16 +14,9 @@ from sklearn.metrics import roc_curve
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.protocols._ijb import (
-    PRESETS,
-    Switches,
-    identification_1_n,
-    switches_of,
-    templates,
-    verification_1_1,
-)
 from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb_files import (
+from likeness.eval.protocols.ijb.evaluate import evaluate_files
+from likeness.eval.protocols.ijb.meta_files import (
     Faces,
     Side,
     read_detector_scores,
@@ -31,7 +24,14 @@ from likeness.eval.protocols.ijb_files import (
     read_side,
     read_template_pairs,
 )
-from likeness.eval.protocols.ijb_packs import evaluate_files
+from likeness.eval.protocols.ijb.protocol import (
+    PRESETS,
+    Switches,
+    identification_1_n,
+    switches_of,
+    templates,
+    verification_1_1,
+)
 from likeness.eval.types import Trials
 
 # preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8

@@ -17,7 +17,9 @@ import torch
 from insightface.utils import face_align
 
 from likeness.eval.formats import embeddings as files
-from likeness.eval.protocols._ijb import (
+from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.ijb.meta_files import find_meta_files, read_faces, read_side
+from likeness.eval.protocols.ijb.protocol import (
     PRESETS,
     Switches,
     identification_1_n,
@@ -25,8 +27,6 @@ from likeness.eval.protocols._ijb import (
     templates,
     verification_1_1,
 )
-from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb_files import meta_files, read_faces, read_side
 from likeness.eval.types import Trials
 from likeness.modalities import folders, synthetic_faces
 from likeness.modalities.face import images
@@ -176,7 +176,7 @@ def test_three_presets_from_features_to_the_tables(
     ids = tuple(map(str, number))
     enrol, probe, same = zip(*small.pairs, strict=True)
     pairs = Trials(ids, ids, [number[t] for t in enrol], [number[t] for t in probe], list(same))
-    meta = meta_files(small.root)
+    meta = find_meta_files(small.root)
     sides = [read_side(path) for path in meta.galleries], read_side(meta.probes)
     settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
