@@ -101,7 +101,9 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
         del values[next(iter(values))]  # the header, which the reader of any list cannot know
     wrong = [name for name, value in values.items() if not np.isfinite(value)]
     if wrong:
-        raise LikenessError(f"{path}: the {column} of {wrong[0]!r} is no finite number; correct it")
+        raise LikenessError(
+            f"{path}: {wrong[0]!r} has another text in place of a finite number of {column}"
+        )
     return values
 
 

@@ -122,7 +122,7 @@ class Evaluation:
         systems = list(self.compared.scores)
         if len(systems) > 1:
             raise LikenessError(
-                f"several systems; name one in brackets: {', '.join(map(repr, systems))}"
+                f"{len(systems)} systems; name one in brackets: {', '.join(map(repr, systems))}"
             )
         return systems[0]
 
@@ -478,7 +478,7 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
         names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
     if len(set(names)) < len(names) or not names:
         raise LikenessError(
-            f"systems {', '.join(names) or 'none'}: give one or more, with names of their own"
+            f"{len(names)} systems ({', '.join(names)}); give one or more, of different names"
         )
     return dict(zip(names, listed, strict=True))
 

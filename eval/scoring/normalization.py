@@ -227,7 +227,7 @@ def _half(
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
         raise LikenessError(
-            f"normalisation: each of the {flat} {side} embeddings scores the cohort alike"
+            f"normalisation: each of the {flat} {side} embeddings scores the whole cohort alike"
         )
     if flat:
         warnings.warn(

@@ -461,7 +461,9 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     used = [name for group in items for name in group]
     missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
-        raise LikenessError(f"durations: {missing[0]!r} has none; give its seconds by --durations")
+        raise LikenessError(
+            f"durations: log_duration needs that of {missing[0]!r}; give --durations"
+        )
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)

@@ -355,7 +355,7 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise LikenessError(
-                f"{folder} is of another extraction ({differ}); remove it, or take another --out"
+                f"{folder} is of another run ({differ} differ); remove it, or take another --out"
             )
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)

@@ -217,7 +217,7 @@ class _Maker:
             wave = wave.astype(np.float32)
         if wave.dtype.name not in _SUBTYPES or not has_shape:
             raise LikenessError(
-                f"recordings are (samples, channels) of numbers, not {wave.dtype} {wave.shape}"
+                f"recordings of shape (N, channels) hold floats, int16 or int32, not {wave.dtype}"
             )
         path = self._new_file(".wav")
         wave = wave.astype(wave.dtype.newbyteorder("="))  # soundfile takes the bytes as they are

@@ -311,7 +311,7 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
 
     if model.modality != "face":
         raise LikenessError(
-            f"--detector {detector} is for faces, and this model is of {model.modality!r}"
+            f"--detector {detector} is for faces, not for a model of modality {model.modality!r}"
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
@@ -377,7 +377,7 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
     module = str(getattr(function, "__module__", ""))
     if not module.startswith("likeness.modalities."):
         raise LikenessError(
-            f"{option} would replace {module}, by which the model reads; leave it out"
+            f"{option} would replace {module}.{getattr(function, '__name__', '')}; leave it out"
         )
 
 

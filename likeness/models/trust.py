@@ -50,7 +50,7 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
         now = version_of(package)
         if user_files.find(package) is None:
             raise LikenessError(
-                f"{where}: {package} {version} is missing; install it, or name its path by --trust"
+                f"{where}: {package} {version} is not installed; install it, or --trust its path"
             )
         if now != version:
             warnings.warn(

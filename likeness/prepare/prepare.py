@@ -236,7 +236,7 @@ def _check_sum(archive: Archive, file: Path) -> None:
             actual = hashlib.file_digest(content, name).hexdigest()
         if actual != expected:
             raise LikenessError(
-                f"{file}: its {name} is {actual}, not {expected}; remove it, and run this again"
+                f"{file}: its {name} is {actual}, but {expected} is right; remove it and try again"
             )
 
 

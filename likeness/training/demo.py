@@ -213,7 +213,9 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         signal.signal(signal.SIGTERM, before)
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
-        raise LikenessError(f"demos failed, as said above: {', '.join(failed)}; take another --out")
+        raise LikenessError(
+            f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; see above"
+        )
     face = out / "face"
     serve = ("serve", "--model", face / "run", "--examples", face / "data", "--far", "eer")
     say(
