@@ -105,7 +105,7 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
         # A .scp may name one vector any number of times.
         if size_in_memory > limit or row.size != rows[0].size:
             raise LikenessError(
-                f"{path}: {quoted(name)} has not {rows[0].size} dims, or all take over {limit} B"
+                f"{path}: {quoted(name)} has not {rows[0].size} dims, or all are over {limit} bytes"
             )
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}

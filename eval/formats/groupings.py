@@ -56,5 +56,7 @@ def _side(value: str, column: re.Match[str]) -> str:
     try:
         sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
-        raise LikenessError(f"groups {column[0]}: {value!r} or {limit!r} is no number") from None
+        raise LikenessError(
+            f"groups {column[0]}: {value!r} and {limit!r} are not numbers"
+        ) from None
     return f"{column['column'].strip()}{sign}{limit}"

@@ -322,8 +322,7 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     for rows, of, problem in problems:
         if rows.size:
             raise LikenessError(
-                f"{where}: {pair_text(of, int(rows[0]))} {problem}; does the trial list belong to "
-                "these scores?"
+                f"{where}: {pair_text(of, int(rows[0]))} {problem}; give the list of these scores"
             )
     if scored.target is not None and (trials.target is None or scored.spoof is not None):
         spoof = None if scored.spoof is None else scored.spoof[at]
