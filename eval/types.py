@@ -79,7 +79,7 @@ def freeze_numbers(settings: object, *names: str) -> None:
         values = getattr(settings, name)
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise LikenessError(
-                f"{name}: {values!r} is no sequence of numbers; write ({values!r},)"
+                f"{name}: {values!r} is no sequence of numbers; write it in brackets: ({values!r},)"
             )
         object.__setattr__(settings, name, tuple(values))
 
@@ -118,7 +118,10 @@ def nfc(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise LikenessError(f"the name {text!a} is not UTF-8 text; rename it") from None
+        raise LikenessError(
+            f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; "
+            "rename it"
+        ) from None
     return normalize("NFC", text)
 
 
@@ -184,7 +187,8 @@ class Trials:
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
             raise LikenessError(
                 f"trials: enrol and probe must be (P,) indices into {len(self.enrol_ids)} and "
-                f"{len(self.probe_ids)} ids, with labels (P,) or none, but are {sorted(shapes)}"
+                f"{len(self.probe_ids)} ids, with a label for each if there are labels, but got "
+                f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
             )
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
@@ -224,12 +228,13 @@ class Scores:
         target = boolean_labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
             raise LikenessError(
-                f"scores: values {values.shape} and labels {target.shape} must be (P,)"
+                f"scores: values {values.shape} and labels {target.shape} must both be (P,)"
             )
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise LikenessError(
-                f"scores: trial {int(bad[0]) + 1} has {values[bad[0]]}; give finite scores"
+                f"scores: that of trial {int(bad[0]) + 1} is {values[bad[0]]}; every trial needs a "
+                "finite score"
             )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)

@@ -105,13 +105,15 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
         # A .scp may name one vector any number of times.
         if size_in_memory > limit or row.size != rows[0].size:
             raise LikenessError(
-                f"{path}: {quoted(name)} has not {rows[0].size} dims, or all are over {limit} bytes"
+                f"{path}: {quoted(name)} has {row.size} dims, the first vector has {rows[0].size}, "
+                f"and all may take {limit} bytes; write embeddings of one model"
             )
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
         raise LikenessError(
-            f"{path}: it has {len(metas)} different metas; write vectors of one model"
+            f"{path}: it has {len(rows)} vectors of {len(metas)} different metas; give vectors of "
+            "one model"
         )
     return tuple(ids), np.stack(rows), metas.pop()
 
@@ -132,7 +134,10 @@ def _meta_of(ark: Path, side: Path) -> str:
         return "{}"
     stated = json_object(side)
     if stated.pop(_ARCHIVE, None) not in (None, file_digest(ark)):
-        raise LikenessError(f"{side} belongs to another {ark.name}; write both again, or remove it")
+        raise LikenessError(
+            f"{side} belongs to another {ark.name} than is there; write the embeddings again, or "
+            "remove it if they are of another tool"
+        )
     return json.dumps(stated, sort_keys=True)
 
 

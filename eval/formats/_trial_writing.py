@@ -67,7 +67,10 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
-        raise LikenessError(f"scores: {values.shape}, or not finite; give ({len(trials)},) numbers")
+        raise LikenessError(
+            f"scores: {len(trials)} trials need as many finite scores, but got shape "
+            f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
+        )
     _write(path, trials, values)
 
 

@@ -109,7 +109,10 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
     stated = {role: str(name) for role, name in text.items()}
     wrong = [role for role, name in stated.items() if role not in words or not name]
     if wrong:
-        raise LikenessError(f"columns: {wrong[0]!r} is not ROLE=COLUMN, of {', '.join(words)}")
+        raise LikenessError(
+            f"columns: {wrong[0]!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
+            f"{', '.join(words)} before the sign"
+        )
     return stated
 
 

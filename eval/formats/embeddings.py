@@ -77,21 +77,26 @@ class Embeddings:
             matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
             raise LikenessError(
-                f"embeddings: {matrix.shape} is not ({len(self.ids)}, D), a row for each id"
+                f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "
+                f"got shape {matrix.shape}"
             )
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             repeated = Counter(self.ids).most_common(1)[0][0]
-            raise LikenessError(f"embeddings: the id {repeated!r} is there twice, in Unicode NFC")
+            raise LikenessError(
+                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
+                "every one must be unique"
+            )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
         for start in range(0, len(matrix), step):
             if not np.isfinite(matrix[start : start + step]).all():
                 row = int(np.argmin(np.isfinite(matrix[start : start + step]).all(axis=1)))
                 raise LikenessError(
-                    f"embeddings: {self.ids[start + row]!r} has NaN or infinity; remove it"
+                    f"embeddings: that of {self.ids[start + row]!r} holds NaN or infinity; extract "
+                    "it again or remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -196,7 +201,10 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
         if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
-            raise LikenessError(f"its meta must be a JSON object of texts, but is {quoted(meta)}")
+            raise LikenessError(
+                'its meta must be a JSON object of texts, such as {"similarity": "cosine"}, but is '
+                f"{quoted(meta)}"
+            )
         return Embeddings(tuple(map(nfc, ids)), matrix, stated)
     except (ValueError, RecursionError) as error:
         text = str(error)
@@ -278,7 +286,8 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     suffix = path.suffix.lower()
     if suffix not in allowed:
         raise LikenessError(
-            f"{path}: {suffix!r} is none of {', '.join(allowed)}; name it by its format"
+            f"{path}: embeddings with suffix {suffix!r} are not supported; allowed: "
+            f"{', '.join(allowed)}"
         )
     return suffix
 
@@ -340,7 +349,8 @@ def _read_parquet(path: Path) -> Read:
         size, limit = 4 * rows * dim, size_limit(path.stat().st_size)
         if size > limit:
             raise LikenessError(
-                f"{path}: {size} bytes of vectors, over {limit} for such a file; it is damaged"
+                f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
+                "a file of its size; it is damaged or hostile"
             )
         (names,) = parquet.read_columns(path, file, ["id"])
         assert isinstance(names, parquet.Column)

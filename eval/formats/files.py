@@ -52,7 +52,10 @@ def bounded(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise LikenessError(f"{path}: over {limit} bytes; no file of this kind is as large")
+        raise LikenessError(
+            f"{path}: it has over {limit} bytes, but at most so many are read of a file of this "
+            "kind"
+        )
     return content
 
 
@@ -83,7 +86,8 @@ def json_object(path: Path) -> dict[str, Any]:
         return cast(dict[str, Any], {**content})
     except (ValueError, TypeError, RecursionError) as error:
         raise LikenessError(
-            f"{path} is damaged ({first_line(error)}); restore or remove it"
+            f"{path} is damaged: it holds no JSON object ({first_line(error)}); restore it or "
+            "remove it"
         ) from None
 
 
@@ -141,7 +145,10 @@ def refuse_device(path: Path) -> None:
     A pipe may never send anything, and a link to /dev/zero in a folder of others fills the memory.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise LikenessError(f"{path} is a pipe, a device or a socket; save it as a file first")
+        raise LikenessError(
+            f"{path} is a pipe, a device or a socket, but only a file can be read at any place; "
+            "save it as a file first"
+        )
 
 
 def as_stored(root: Path, name: str) -> Path:

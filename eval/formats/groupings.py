@@ -57,6 +57,7 @@ def _side(value: str, column: re.Match[str]) -> str:
         sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
         raise LikenessError(
-            f"groups {column[0]}: {value!r} and {limit!r} are not numbers"
+            f"groups {column[0]}: {value!r} and {limit!r} are to be compared, and both must be "
+            "numbers"
         ) from None
     return f"{column['column'].strip()}{sign}{limit}"

@@ -73,7 +73,8 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     # Any number of items of no bytes fits into any file, and becomes a list of that length.
     if dtype.hasobject or min(shape, default=0) < 0 or not dtype.itemsize or size != present:
         raise LikenessError(
-            f"{info.filename}: {dtype} {shape}, {present} bytes; pickled objects are refused"
+            f"{info.filename} declares {dtype} {shape} and has {present} bytes; pickled objects "
+            "are refused, because they run code"
         )
     with archive.open(info) as member:
         array: NDArray[Any] = form.read_array(member, allow_pickle=False)

@@ -168,7 +168,9 @@ def _read_column(path: Path, file: Any, name: str) -> Column | Floats:
     array = column.unify_dictionaries().combine_chunks()
     keys = array.dictionary.to_pylist()
     if not all(key is None or isinstance(key, str | int | float) for key in keys):
-        raise LikenessError(f"{path}: column {quoted(name)} holds {kind}; give texts or numbers")
+        raise LikenessError(
+            f"{path}: its column {quoted(name)} holds {kind}; texts or numbers are needed"
+        )
     texts = [key if isinstance(key, str) else text_of(key) for key in keys]
     codes = numbers(array.indices.cast("int32"), missing=len(texts))
     return Column([*texts, ""] if array.null_count else texts, codes)

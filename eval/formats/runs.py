@@ -54,7 +54,8 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
         raise LikenessError(
-            f"{files.run} is no run alone with held-out scores ({files.scores}); name score files"
+            f"{files.run} is a folder, which stands for one run alone and its {files.scores}; "
+            "`likeness train` leaves that for recipes that hold subjects out: name score files"
         )
     origin = read_origin(files.scores)
     model = find_model(files.run)
@@ -81,5 +82,8 @@ def find_model(path: Path) -> Path:
                 return path / name
     if not path.is_file():
         what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
-        raise LikenessError(f"model {str(path)!r} {what}; give a run or a .safetensors file")
+        raise LikenessError(
+            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
+            ".safetensors file"
+        )
     return path

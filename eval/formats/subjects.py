@@ -102,7 +102,8 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
     wrong = [name for name, value in values.items() if not np.isfinite(value)]
     if wrong:
         raise LikenessError(
-            f"{path}: {wrong[0]!r} has another text in place of a finite number of {column}"
+            f"{path}: {wrong[0]!r} has {listed[wrong[0]]!r} in place of a finite number as its "
+            f"{column}; correct it"
         )
     return values
 

@@ -341,7 +341,8 @@ def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
         )
     except pyarrow.ArrowInvalid as error:
         raise LikenessError(
-            f"{path}: the number of fields is not {len(names)} ({first_line(error)})"
+            f"{path}: lines differ in their number of fields; expected {len(names)} "
+            f"({first_line(error)})"
         ) from None
     arrays = [table.column(name).combine_chunks() for name in read]
     if shape.separator != " " and (b" " in text or b"\t" in text):

@@ -167,7 +167,8 @@ def _read(
 
     if where.lower().endswith(".npz"):
         raise LikenessError(
-            f"{where}: trials and scores are text or .parquet; is this a file of embeddings?"
+            f"{where}: trials and scores are text or .parquet files, and no .npz; is this a file "
+            "of embeddings?"
         )
     if in_memory:
         table = _of_values(tables.read_frame(source, places_of))
@@ -192,7 +193,8 @@ def _read(
     if len(fitting) > 1:
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(
-            f"{table.where}: lines can be read as {shown}; add the right one as a header"
+            f"{table.where}: its lines can be read as {shown}; put the right one as a header line "
+            "on top"
         )
     return table._replace(roles=fitting[0])
 
@@ -322,7 +324,8 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     for rows, of, problem in problems:
         if rows.size:
             raise LikenessError(
-                f"{where}: {pair_text(of, int(rows[0]))} {problem}; give the list of these scores"
+                f"{where}: {pair_text(of, int(rows[0]))} {problem}; does the trial list belong to "
+                "these scores?"
             )
     if scored.target is not None and (trials.target is None or scored.spoof is not None):
         spoof = None if scored.spoof is None else scored.spoof[at]

@@ -188,7 +188,8 @@ class Items(Sequence[Item]):
             if bad.any():
                 place = int(bad.argmax())
                 raise LikenessError(
-                    f"{ids[place]} is from {start[place]:g} to {end[place]:g} s; 0 <= start < end"
+                    f"the item {ids[place]} is from {start[place]:g} to {end[place]:g} s; "
+                    "a start of at least 0 and a later end are needed, in seconds"
                 )
             columns |= {"start": _numbers(start), "end": _numbers(end)}
         for name, texts in (further or {}).items():
@@ -298,7 +299,9 @@ class Items(Sequence[Item]):
             return times
         if name not in self.further:
             known = ", ".join([*filter(self.has, _SECONDS), *self.further])
-            raise LikenessError(f"the items have no column {name!r}, but {known or 'none'}; add it")
+            raise LikenessError(
+                f"the items have no column {name!r}, but {known or 'none'}; add it to their table"
+            )
         return [text or None for text in self.table[_FURTHER + name].to_pylist()]
 
     def relabelled(self, labels: Sequence[str], further: Mapping[str, Sequence[str]]) -> Items:

@@ -57,7 +57,8 @@ class LabelPattern:
         bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
         if "{label}" not in self.text or "{" in bare or "}" in bare:
             raise LikenessError(
-                f"the pattern {self.text!r} lacks {{label}}; write as in '{{word}}/{{label}}_*.wav'"
+                f"the pattern {self.text!r} of labels needs {{label}} where the label is, and may "
+                "have other names in braces, as in '{word}/{label}_NO_*.wav'"
             )
 
     @cached_property

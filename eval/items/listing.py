@@ -130,7 +130,9 @@ def _listed(
         return read_kaldi_folder(path, base)
     items = files_below(path, suffixes, passed_over=passed_over)
     if not items:
-        raise LikenessError(f"{path}: no file of the folder is read here ({', '.join(suffixes)})")
+        raise LikenessError(
+            f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
+        )
     return items
 
 
@@ -197,7 +199,8 @@ def _segments(file: Path, recordings: Mapping[str, str]) -> dict[str, list[str]]
     wrong = [row for row in rows if len(row) < 4 or row[1] not in recordings]
     if wrong:
         raise LikenessError(
-            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end` of wav.scp"
+            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end`, or its "
+            "recording is not in wav.scp; correct or remove it"
         )
     return {
         "id": [row[0] for row in rows],

@@ -108,7 +108,7 @@ def read(url: str, limit: int) -> bytes:
     """
     with asked(url) as (system, path):
         if system.info(path)["size"] > limit:
-            raise LikenessError(f"{url}: over {limit} bytes; no such item is read")
+            raise LikenessError(f"{url}: it has over {limit} bytes, but at most so many are read")
         return bytes(system.cat_file(path))
 
 

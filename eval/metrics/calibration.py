@@ -106,7 +106,8 @@ class Fusion:
         measures = finite_columns("quality", quality, len(values))
         if (values.shape[1], measures.shape[1]) != (len(self.weights), len(self.names)):
             raise LikenessError(
-                f"the fusion is of {len(self.weights)} scores, {len(self.names)} quality measures"
+                f"the fusion is of {len(self.weights)} scores and {len(self.names)} quality "
+                f"measures of each trial, but {values.shape[1]} and {measures.shape[1]} are given"
             )
         llrs: Floats = values @ self.weights + measures @ self.quality_weights + self.offset
         if self.against_spoofs is None:
@@ -184,16 +185,21 @@ def fit_fusion(
     constant = columns.std(axis=0) <= 1e-12 * np.abs(columns).max(axis=0)
     flat = [name for name, same in zip([*called, *names], constant, strict=False) if same]
     if flat:
-        raise LikenessError(f"calibration: {', '.join(flat)} never change; leave such measures out")
+        raise LikenessError(
+            f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
+            "such measures out"
+        )
     weights, offset = _logistic(columns, labels, p_target)
     along = columns @ weights
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
         raise LikenessError(
-            "calibration: the trials are separated without an error; fit on a larger list"
+            f"calibration: the {len(columns)} trials are separated without an error, so the slope "
+            "has no finite optimum; fit on a larger list"
         )
     if values.shape[1] == 1 and not weights[0] > 0:
         raise LikenessError(
-            f"calibration: the weight is {weights[0]:g}; are labels or scores inverted?"
+            f"calibration: the fitted weight is {weights[0]:g}, but higher scores must mean more "
+            "similar; are labels or scores inverted?"
         )
     own, of_quality = np.split(weights, [len(systems)])
     fitted = tuple(own.tolist()), offset, tuple(systems), tuple(of_quality.tolist())
@@ -388,7 +394,8 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
         raise LikenessError(
-            f"calibration: {bad} values of {name} have no logarithm; remove these items"
+            f"calibration: {bad} of {numbers.size} values of {name} are zero, negative or no "
+            "numbers and have no logarithm; remove these items"
         )
     logs: Floats = np.log(numbers)
     return logs
@@ -399,7 +406,8 @@ def _labels(target: ArrayLike, size: int) -> Bools:
     labels = boolean_labels("calibration: target", target)
     if labels.shape != (size,) or labels.all() or not labels.any():
         raise LikenessError(
-            f"calibration: labels {labels.shape} for {size} trials; give one each, of both kinds"
+            f"calibration: {int(labels.sum())} target and {int((~labels).sum())} nontarget labels "
+            f"for {size} trials; give one label each, and at least one of each kind"
         )
     return labels
 

@@ -61,7 +61,10 @@ def ece(
     check_choice("bins", bins, ("mass", "width"))
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
-        raise LikenessError(f"confidence: {outside} values lie outside [0, 1]; give probabilities")
+        raise LikenessError(
+            f"confidence: {outside} of {values.size} values lie outside [0, 1]; give "
+            "probabilities, e.g. softmax(logits).max(axis=1)"
+        )
     if bins == "mass":
         size, mean, accuracy_of = equal_mass(values, right, num_bins)
     else:
@@ -172,7 +175,8 @@ def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, ND
     fits = classes.shape == (num_items,) and classes.dtype.kind in "iu"
     if not fits or ((classes < 0) | (classes >= num_classes)).any():
         raise LikenessError(
-            f"labels: {classes.shape}; give ({num_items},) integers below {num_classes}"
+            f"labels: {classes.dtype} of shape {classes.shape}; give ({num_items},) integers from "
+            f"0 to {num_classes - 1}"
         )
     return values, classes.astype(np.int64)
 
@@ -182,6 +186,7 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
     fits = values.ndim == 1 and hits.shape == values.shape
     if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
         raise LikenessError(
-            f"confidence {values.shape}, correct {hits.shape}: give finite (N,), and booleans"
+            f"confidence and correct: shapes {values.shape} and {hits.shape}, or NaN or infinity; "
+            "give finite numbers (N,), and a boolean for each"
         )
     return values, hits.astype(np.float64)

@@ -107,7 +107,10 @@ def group_sides(
     groups = {name: group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in ids}
     missing = [name for name, group in groups.items() if group is None]
     if missing:
-        raise LikenessError(f"groups: {missing[0]!r} has no group; add it, if need be as `unknown`")
+        raise LikenessError(
+            f"groups: {missing[0]!r} has no group, nor has its subject; add it to the list, if "
+            "need be as a group `unknown`"
+        )
     names = tuple(sorted({str(group) for group in groups.values()}))
     if not 2 <= len(names) <= MAX_GROUPS:
         raise LikenessError(

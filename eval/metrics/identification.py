@@ -279,7 +279,8 @@ def search(
     is_number = values.dtype.kind in "fiub"
     if values.shape != (mate.size, enrolled.size) or not is_number or not np.isfinite(values).all():
         raise LikenessError(
-            f"identification: {values.shape}; give ({mate.size}, {enrolled.size}) finite scores"
+            f"identification: scores are {values.dtype} of shape {values.shape}, but {mate.size} "
+            f"probes and {enrolled.size} templates need a finite number each; score them again"
         )
     if values.dtype.kind != "f":
         values = values.astype(np.float64)

@@ -74,7 +74,8 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
         )
         if values.ndim != 1 or not exact:
             raise LikenessError(
-                f"labels: {values.dtype} {values.shape}; give an integer or a text for each row"
+                f"labels: {values.dtype} of shape {values.shape}; give one integer or text for "
+                "each row, and never floats, which would round identities"
             )
         labels.append(values)
     if len({side.dtype.kind in "US" for side in labels}) > 1:
@@ -95,7 +96,8 @@ def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floa
     if not fits or not np.isfinite(values).all():
         expected = "N >= 1" if labels is None else len(labels)
         raise LikenessError(
-            f"{name}: {values.shape}, or not finite; give ({expected}, D), a row for each label"
+            f"{name}: shape {values.shape}, or NaN or infinity; give finite rows ({expected}, D), "
+            "one for each label"
         )
     return values
 
@@ -164,7 +166,8 @@ def rank_blocks(
     longest = norms_of(items).max()
     if similarity != "cosine" and longest > _LONGEST:
         raise LikenessError(
-            f"similarity {similarity!r}: rows of norm {longest:.3g} overflow float32; scale them"
+            f"similarity {similarity!r}: the inner products of rows of norm {longest:.3g} overflow "
+            "float32; scale the embeddings down"
         )
     order = np.argsort(gallery_codes, kind="stable")
     begin, end = (

@@ -172,7 +172,8 @@ def query_metrics(
     check_counts("ks", ks)
     if compat == "rdml" and gallery is not None:
         raise LikenessError(
-            "compat='rdml' takes no gallery: it drops the first of each list as the query"
+            "compat='rdml' drops the first of each list as the query itself; it has no separate "
+            "gallery"
         )
     keep_freed_memory()
     codes, gallery_codes = label_codes(labels, gallery_labels)
@@ -180,7 +181,8 @@ def query_metrics(
     gallery_rows = None if gallery is None else check_rows("gallery", gallery, gallery_codes)
     if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
         raise LikenessError(
-            f"similarity: {rows.shape[1]} and {gallery_rows.shape[1]} dims; embed both by one model"
+            f"similarity: embeddings of {rows.shape[1]} and gallery of {gallery_rows.shape[1]} "
+            "dims; embeddings of two models do not compare"
         )
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
     blocks = rank_blocks(

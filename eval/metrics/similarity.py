@@ -134,7 +134,8 @@ def _formula(similarity: str, dim: int) -> _Formula:
             value = np.nan
         if not low <= value <= high:
             raise LikenessError(
-                f"similarity {similarity!r}: {low:g} to {high:g}, as '{name}:{default:g}'"
+                f"similarity {similarity!r}: {text} is no number from {low:g} to {high:g}; write "
+                f"e.g. '{name}:{default:g}'"
             )
         if name == "simple":
             return _Formula(False, lambda dot, x, y: dot - value * (x[0] * y[0]))
@@ -390,7 +391,8 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
         raise LikenessError(
-            f"similarity: shapes {x.shape} and {y.shape} are not (N, D) and (M, D) with one D"
+            f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D; "
+            "embeddings of two models do not compare"
         )
     return x, y
 

@@ -53,7 +53,8 @@ def check_far(far: float) -> None:
     """
     if not LEAST_FAR <= far <= LARGEST_FAR:
         raise LikenessError(
-            f"far {far}: unlabelled items give rates of {LEAST_FAR:g} to {LARGEST_FAR:g} only"
+            f"far {far}: a threshold from unlabelled items is for rates of {LEAST_FAR:g} to "
+            f"{LARGEST_FAR:g}; measure smaller ones on labelled trials (`likeness evaluate`)"
         )
 
 
@@ -77,7 +78,9 @@ def estimated_thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> l
         0.3
     """
     if len(unit) < LEAST_ITEMS:
-        raise LikenessError(f"{len(unit)} unlabelled items are too few; give {LEAST_ITEMS} or more")
+        raise LikenessError(
+            f"{len(unit)} unlabelled items are too few for a threshold; give {LEAST_ITEMS} or more"
+        )
     for far in fars:
         check_far(far)
     chosen = np.linspace(0, len(unit) - 1, min(len(unit), _MOST_ITEMS)).astype(int)

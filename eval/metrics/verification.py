@@ -112,7 +112,8 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
         raise LikenessError(
-            f"{name}: {values.dtype} {values.shape} is no array of scores (N >= 1,)"
+            f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape "
+            f"{values.shape}; pass one real number per trial, of at least one trial of each kind"
         )
     return values
 
@@ -121,7 +122,8 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
-            f"{name}: score {int(bad[0]) + 1} is NaN or infinite; score the trials again"
+            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position "
+            f"{int(bad[0]) + 1}); score these trials again or remove them"
         )
 
 
@@ -142,7 +144,8 @@ def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
         wrong += binary if len(binary) == 1 else []
     if wrong:
         raise LikenessError(
-            f"{wrong[0]}: these are labels; call metric(scores[labels == 1], scores[labels == 0])"
+            f"{wrong[0]}: these are labels and not scores; call metric(scores[labels == 1], "
+            "scores[labels == 0]), with floats where these 0 and 1 are scores"
         )
     return {name: _as_floats(name, values) for name, values in sides.items()}
 

@@ -186,7 +186,8 @@ def identify_labelled(
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
-            "identification: no probe has a mate in the gallery; are the subjects named alike?"
+            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
+            "both name their subjects alike"
         )
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))
@@ -238,7 +239,8 @@ def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -
     stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
     if settings.similarity is None and len(stated) > 1:
         raise LikenessError(
-            f"the files ask for several similarities ({name_first(sorted(stated))}); name one"
+            f"the embedding files ask for different similarities ({name_first(sorted(stated))}); "
+            "embed both with one model, or name one"
         )
     return settings.similarity or next(iter(stated), "cosine")
 
@@ -347,6 +349,7 @@ def _resample(
             values.append([measure.of(weights)[0] for measure in measures])
         elif tried > _ROUNDS * (len(values) + 1):
             raise LikenessError(
-                "bootstrap: too few mated or non-mated probes; leave the interval out"
+                "bootstrap: most draws of the probe subjects lack mated or non-mated probes; too "
+                "few for an interval"
             )
     return np.array(values).reshape(len(values), len(measures)).T

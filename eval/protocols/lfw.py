@@ -120,7 +120,8 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
             raise LikenessError(
-                f"{path}, line {number}: {line[:80]!r} is no pair of its place; correct it"
+                f"{path}, line {number}: {line[:80]!r} is not `name i j` or `name1 i name2 j` "
+                "as its place asks; correct it"
             )
         first, second = fields[0], fields[0] if same else fields[2]
         a, b = int(fields[1]), int(fields[-1])

@@ -195,7 +195,8 @@ def _of_queries(
     used: Bools = values.pop("relevant") > 0
     if not used.any():
         raise LikenessError(
-            f"no query has a relevant item (first: {rows.ids[0]!r}); classes need two items"
+            f"none of {used.size} queries has a relevant item (first: {rows.ids[0]!r}); classes "
+            "need two items, or a gallery that holds them"
         )
     return {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}, used
 
@@ -233,7 +234,7 @@ def _rated(
     recall = per_query.get("precision@1", per_query.get("recall@1"))
     if recall is None:
         raise LikenessError(
-            "quality: recall@1 is needed, to say which queries are right; add 1 to ks"
+            "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
         )
     is_norm = settings.quality == "norm"
     answers = uncertainty.Answers(
@@ -264,7 +265,8 @@ def _gallery(
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
         raise LikenessError(
-            "queries and gallery are of different models; embed both with one model"
+            f"the queries and the gallery were made by different models ({models[0][:12]} and "
+            f"{models[1][:12]}); embed both with one model"
         )
     return Labelled(gallery, labels_of("gallery", gallery.ids, class_of, "label"))
 

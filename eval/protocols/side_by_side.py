@@ -201,7 +201,8 @@ def _compare_groups(
     """Adds the error rates of a system by groups."""
     if name not in compared.subjects:
         raise LikenessError(
-            f"{name}: groups need subjects; give an `id subject` list with --subjects"
+            f"{name}: groups are compared by their subjects, and the ids do not name them; "
+            "give an `id subject` list with --subjects"
         )
     for by, group_of in groupings.items():
         sides = groups.group_sides(compared.trials[name], group_of, compared.subject_of)

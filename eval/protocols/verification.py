@@ -122,7 +122,8 @@ class Evaluation:
         systems = list(self.compared.scores)
         if len(systems) > 1:
             raise LikenessError(
-                f"{len(systems)} systems; name one in brackets: {', '.join(map(repr, systems))}"
+                f"{len(systems)} systems were evaluated; name one of them in brackets: "
+                f"{', '.join(map(repr, systems))}"
             )
         return systems[0]
 
@@ -162,7 +163,9 @@ class Evaluation:
             LikenessError: both are given, one is outside 0 to 1, or several systems were evaluated.
         """
         if far is not None and p_target is not None:
-            raise LikenessError(f"far {far} and p_target {p_target}: give one of them")
+            raise LikenessError(
+                f"far {far} and p_target {p_target} each set a threshold; give one of them"
+            )
         scores, costs = self.compared.scores[self._system], self.settings.costs
         ordered = sort_scores(scores.targets, scores.nontargets)
         if far is not None:
@@ -478,7 +481,8 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
         names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
     if len(set(names)) < len(names) or not names:
         raise LikenessError(
-            f"{len(names)} systems ({', '.join(names)}); give one or more, of different names"
+            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
+            "more, or a mapping from names of your own to scores"
         )
     return dict(zip(names, listed, strict=True))
 
@@ -552,7 +556,8 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     read = [embeddings_of(of) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
-            f"{len(read)} embeddings for {len(systems)} systems; give one for all or one for each"
+            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
+            "for each, in their order"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
@@ -567,7 +572,9 @@ def _qualities(
     if listed != "norm":
         return dict.fromkeys(systems, listed)
     if not embedded:
-        raise LikenessError("quality norm needs the embeddings that were scored (--embeddings)")
+        raise LikenessError(
+            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
+        )
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }

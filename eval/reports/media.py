@@ -60,7 +60,8 @@ def formats_of(file: BinaryIO) -> tuple[str, ...]:
         import_module("pillow_heif").register_heif_opener(thumbnails=False)
     except ImportError:
         raise LikenessError(
-            f"HEIC needs pillow-heif; run `{install_line('heic')}`, or convert it to .jpg"
+            "HEIC is read by pillow-heif, which is not installed; run "
+            f"`{install_line('heic')}`, or convert it to .jpg"
         ) from None
     return (*FORMATS, "HEIF")
 

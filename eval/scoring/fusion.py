@@ -97,7 +97,8 @@ def fit(
         check_choice("quality measure", measure, ("log_norm", "log_duration"))
     if quality and method == "likelihood_ratio":
         raise LikenessError(
-            "likelihood_ratio takes no quality; take the method logistic, or leave it out"
+            f"likelihood_ratio takes no quality, and {', '.join(quality)} was given; take the "
+            "method logistic, or leave the quality out"
         )
     trials, values, systems = _read(scores)
     measured = _measured(trials, quality, embeddings, durations)
@@ -136,7 +137,8 @@ def _measured(
         return None
     if embeddings is None:
         raise LikenessError(
-            f"quality {', '.join(measures)}: the embeddings are needed; give --embeddings"
+            f"the quality measures {', '.join(measures)} need the embeddings of the items; "
+            "give --embeddings"
         )
     scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
     return quality_of(sides_of(trials, embeddings_of(embeddings), scoring), measures, scoring)

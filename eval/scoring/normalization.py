@@ -89,7 +89,8 @@ def check_cohort(size: int, top_n: int | None) -> None:
     """
     if size < 2 or (top_n is not None and not 2 <= top_n <= size):
         raise LikenessError(
-            f"normalisation: a cohort of {size} with top_n = {top_n}; give 2 <= top_n <= size"
+            f"score normalisation: a cohort of {size} with top_n = {top_n}; give at least two "
+            "embeddings of other subjects, and a top_n from 2 to their number"
         )
 
 
@@ -202,7 +203,8 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
     rows, others = np.asarray(embeddings), np.asarray(cohort)
     if rows.shape[1] != others.shape[1] or not len(others):
         raise LikenessError(
-            f"subtract_mean: {rows.shape}, {others.shape}; give (N, D), (C >= 1, D) with one D"
+            f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
+            "with one D"
         )
     centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
     return centred
@@ -222,12 +224,14 @@ def _half(
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
         raise LikenessError(
-            f"normalisation: scores {values.shape} of {at.size} {side} embeddings; give the rows"
+            f"score normalisation: scores of shape {values.shape} do not fit {at.size} {side} "
+            "embeddings; with fewer embeddings than trials give their rows"
         )
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
         raise LikenessError(
-            f"normalisation: each of the {flat} {side} embeddings scores the whole cohort alike"
+            f"score normalisation: each of the {flat} {side} embeddings scores the whole cohort "
+            "alike; are the cohort's or these embeddings constant?"
         )
     if flat:
         warnings.warn(

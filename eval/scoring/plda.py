@@ -59,7 +59,8 @@ class Plda:
         finite = all(np.isfinite(array).all() for array in arrays)
         if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
             raise LikenessError(
-                f"arrays {[of.shape for of in arrays]} do not fit, or are not finite; fit anew"
+                f"plda: its arrays of {[array.shape for array in arrays]} do not fit together, are "
+                "not finite, or a variance is negative; fit it anew"
             )
 
     def project(self, embeddings: ArrayLike) -> Floats:
@@ -71,7 +72,8 @@ class Plda:
         rows = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
             raise LikenessError(
-                f"plda: fitted for {len(self.mean)} dims, but embeddings are {rows.shape}; fit anew"
+                f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
+                "it on embeddings of the same model"
             )
         projected: Floats = (_prepare(rows, self.mean, self.lda) - self.centre) @ self.transform.T
         squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
@@ -172,7 +174,8 @@ def fit_plda(
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
         raise LikenessError(
-            f"plda: {rows.shape} and {len(labels)} labels; give finite (N, D), a label for each"
+            f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
+            "one label each are needed"
         )
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
     _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)

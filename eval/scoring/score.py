@@ -102,7 +102,8 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {len(self)} trials has no labels; give one with labels"
+                f"the list of {len(self)} trials has no labels, which metrics need; give a list "
+                "with labels"
             )
         return Scores(self.values, self.trials.target)
 
@@ -185,7 +186,8 @@ def score(
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
-            f"the calibration is of [{', '.join(calibration.systems)}], not of [{system}]; fit one"
+            f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
+            f"are [{system}]; fit one for this system"
         )
     sides = inputs.sides(scoring)
     values = _values(sides, scoring)
@@ -462,7 +464,8 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
         raise LikenessError(
-            f"durations: log_duration needs that of {missing[0]!r}; give --durations"
+            f"durations: the quality measure log_duration needs the seconds of each item, and "
+            f"{missing[0]!r} has none; give them by --durations"
         )
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
@@ -509,7 +512,8 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
             raise LikenessError(
-                f"{id!r} fits several embeddings without extension ({' and '.join(names)})"
+                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
+                "write the ids as in the embeddings"
             )
     if not added:
         return embeddings
@@ -567,7 +571,8 @@ def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str,
     absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:
         raise LikenessError(
-            f"{absent[0]!r} is no model of the enrolment list with items; add them to it"
+            f"{absent[0]!r} is an enrolment id of the trials, but no model of the enrolment list, "
+            "or one without items; add its items to it"
         )
     return {model: tuple(models[model]) for model in trials.enrol_ids}
 

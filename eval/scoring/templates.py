@@ -80,7 +80,9 @@ def _factors(
         factor = factor / np.bincount(template)[template]
     elif method in ("ijb", "ijb_mean"):
         if media_of is None:
-            raise LikenessError(f"pool: method {method!r} averages over media and needs media_of")
+            raise LikenessError(
+                f"pool: method {method!r} averages over each medium first and needs media_of"
+            )
         _, media = _numbered("media_of", media_of, template.size)
         num_media = media.max(initial=0) + 1
         pairs, medium = np.unique(template * np.int64(num_media) + media, return_inverse=True)

@@ -57,7 +57,8 @@ class Threshold:
         rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
             raise LikenessError(
-                f"the threshold {self.value} at {self.at!r} cannot be; measure it anew"
+                f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
+                "cannot be; measure it anew"
             )
 
     @property
@@ -327,7 +328,8 @@ def subjects_for_guarantee(
     ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
     if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
         raise LikenessError(
-            "a guarantee is over subjects, which are not known; give an `id subject` list"
+            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
+            "`id subject` list"
         )
     # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
     # rows, and whatever the subjects are called.

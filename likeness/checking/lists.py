@@ -95,7 +95,10 @@ def list_most(data: Path, **listing: Any) -> tuple[Items, Modality]:
     voices = sum(ending in sounds for ending in endings)
     images = sum(ending in pictures for ending in endings)
     if not voices + images:
-        raise LikenessError(f"{data}: no file ends as a recording or image does; say --modality")
+        raise LikenessError(
+            f"{data}: none of {len(listed)} files has an ending of a recording or an image; say "
+            "what they are with --modality speaker, face or image"
+        )
     modality: Modality = "speaker" if voices >= images else "image"
     if data.is_dir() and not is_kaldi_folder(data):
         read = sounds if modality == "speaker" else pictures
@@ -161,7 +164,8 @@ def draw_lists(
     if trials.target.all() or not trials.target.any():
         kind = "target" if trials.target.all() else "nontarget"
         raise LikenessError(
-            f"{where}: all trials would be {kind} trials; add subjects or files, or drop --same-sex"
+            f"{where}: all {len(trials)} trials would be {kind} trials; add subjects or files, or "
+            "leave out --same-sex and --cross-session"
         )
     return chosen, trials
 

@@ -142,9 +142,13 @@ def write_items_csv(out: Path, checked: Checked) -> None:
     """
     items = checked.items
     if items.has("offset"):
-        raise LikenessError(f"--out {out}: the items lie in tar shards, which no list names")
+        raise LikenessError(
+            f"--out {out}: the items lie in tar shards, and a list names files only"
+        )
     if all(checked.left_out):
-        raise LikenessError(f"--out {out}: no item can be trained on; nothing was written")
+        raise LikenessError(
+            f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
+        )
     columns: dict[str, list[Any]] = {
         "id": items.ids,
         "path": [_path_in_list(item.path, out.parent) for item in items],

@@ -65,7 +65,8 @@ def check_outputs(options: Mapping[str, Any], force: bool) -> None:
         for path in filter(Path.is_file, _written(out)):
             if any(map(path.samefile, inputs)):
                 raise LikenessError(
-                    f"{path} is one of the inputs; name another file for the output"
+                    f"{path} is one of the inputs, and the output would replace it; name another "
+                    "file for the output"
                 )
             if not force:
                 raise LikenessError(f"{path} exists; --force replaces it, or name another place")

@@ -355,7 +355,8 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise LikenessError(
-                f"{folder} is of another run ({differ} differ); remove it, or take another --out"
+                f"{folder} holds pieces of another extraction ({differ} differ); remove that "
+                "folder or choose another --out"
             )
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
@@ -395,7 +396,9 @@ def _part_of(text: str) -> tuple[int, int]:
     """The number of a part and the number of parts that I/N says."""
     match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight")
+        raise LikenessError(
+            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
+        )
     return int(match[1]), int(match[2])
 
 

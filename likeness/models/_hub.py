@@ -123,7 +123,8 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     """
     if not _ID.fullmatch(source):
         raise LikenessError(
-            f"{model} is neither a folder nor an id, ORGANISATION/NAME[@REVISION]; correct it"
+            f"{model} is neither a folder nor an id on the Hugging Face hub, ORGANISATION/NAME or "
+            "ORGANISATION/NAME@REVISION; correct it"
         )
     from huggingface_hub import snapshot_download
 
@@ -248,7 +249,8 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
             reading = partial(audio.read, rate_hz=int(stated.get("sampling_rate", 16_000)))
     except (TypeError, KeyError, AttributeError, ArithmeticError, ValueError) as error:
         raise LikenessError(
-            f"{files.preprocessor}: no inputs that are read ({first_line(error)})"
+            f"{files.preprocessor}: it states no inputs that are read ({first_line(error)}); give "
+            "the file of a published network"
         ) from None
     return partial(network, config=config), front, reading
 

@@ -140,7 +140,10 @@ def load_insightface(source: str) -> Loaded:
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.Session(path)
     if session.text is not None:
-        raise LikenessError(f"{path} is a file of likeness export; give it without insightface:")
+        raise LikenessError(
+            f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
+            f"give it without insightface:, as {path}"
+        )
     # Unless somebody states the pixels, they follow from the file.
     summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)

@@ -30,7 +30,8 @@ def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
         return model
     if (entries[0].origin.model, len(centre)) != (model.digest, model.embedder.dim):
         raise LikenessError(
-            "the thresholds are of another model; estimate them by `likeness threshold`"
+            f"the thresholds are of another model ({entries[0].origin.system}); estimate them "
+            "anew with `likeness threshold`"
         )
     return _without(model, centre)
 

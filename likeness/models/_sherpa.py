@@ -57,7 +57,8 @@ def check_sherpa(model: Loaded) -> KaldiFbank:
     fbank = in_torch(model).frontend
     if type(fbank) is not KaldiFbank:
         raise LikenessError(
-            f"sherpa-onnx takes no {type(fbank).__name__}; train it with {_SETTINGS}"
+            f"sherpa-onnx computes Kaldi's filterbanks of speech, and this model takes "
+            f"{type(fbank).__name__}; export it without --for, or train it with {_SETTINGS}"
         )
     half_hz = fbank.rate_hz / 2
     top_hz = fbank.high_hz if fbank.high_hz > 0 else half_hz + fbank.high_hz
@@ -78,7 +79,8 @@ def check_sherpa(model: Loaded) -> KaldiFbank:
     for name, (own, theirs) in fixed.items():
         if own != theirs:
             raise LikenessError(
-                f"sherpa-onnx has {name} {theirs}, not {own}; train it with {_SETTINGS}"
+                f"sherpa-onnx computes filterbanks of its own, in which {name} is {theirs}, and in "
+                f"this model it is {own}; export it without --for, or train it with {_SETTINGS}"
             )
     return fbank
 
@@ -120,7 +122,9 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
         distance = _distance(temporary, ours, waves, features)
         if not distance <= MAX_DISTANCE:  # NaN is refused too
             raise LikenessError(
-                f"by sherpa-onnx an embedding differs by a cosine distance of {distance:.1e}"
+                f"{path}: by sherpa-onnx's filterbanks an embedding differs from ours by a cosine "
+                f"distance of {distance:.1e}; at most {MAX_DISTANCE:.0e} is allowed: nothing was "
+                "written"
             )
     return distance, sum(map(len, waves))
 

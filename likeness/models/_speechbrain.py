@@ -100,7 +100,8 @@ def _frontend(settings: Mapping[str, Any], yaml: Path) -> dict[str, Any]:
         unknown.append(f"norm_type {norm.get('norm_type', 'global')}")
     if unknown:
         raise LikenessError(
-            f"{yaml}: {name_first(unknown)} is not read; there is {', '.join(_FBANK_NAMES)}"
+            f"{yaml}: compute_features or mean_var_norm sets {name_first(unknown)}, which is not "
+            f"read; allowed are {', '.join(_FBANK_NAMES)}, norm_type sentence and std_norm"
         )
     features = {_FBANK_NAMES[key]: fbank[key] for key in fbank if key in _FBANK_NAMES}
     features.setdefault("num_mels", 40)  # the default of SpeechBrain's Fbank
@@ -157,7 +158,8 @@ def _part(
     for key, value in part.items():
         if isinstance(value, dict):
             raise LikenessError(
-                f"{yaml}: {name}.{key}: {quoted(value)} is not read; give a plain value"
+                f"{yaml}: {name}.{key}: {quoted(value)} is not read; allowed are plain values, "
+                "names of activations and !ref <name>"
             )
     return dict(part)
 

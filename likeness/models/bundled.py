@@ -32,7 +32,9 @@ def resolve_model(model: str) -> str:
     if not model.startswith(_OWN):
         return model
     if model not in _FOLDERS:
-        raise LikenessError(f"model {model!r} does not come along; {', '.join(_FOLDERS)} does")
+        raise LikenessError(
+            f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does"
+        )
     return str(_FOLDERS[model])
 
 

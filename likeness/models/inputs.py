@@ -178,7 +178,8 @@ class _Maker:
             if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm"):
                 raise
             raise LikenessError(
-                f"{error}. It is read as a list: it ends in none of {', '.join(self.suffixes)}"
+                f"{error}. It was read as a list of files, since a {self.modality} model reads "
+                f"files that end in {', '.join(self.suffixes)}"
             ) from None
 
     def from_columns(self, table: Any) -> Items:
@@ -207,7 +208,8 @@ class _Maker:
 
         if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
             raise LikenessError(
-                f"rate_hz is {rate_hz!r}; a recording as an array needs it, such as rate_hz=16000"
+                "a recording that is an array needs its sampling rate, but rate_hz is "
+                f"{rate_hz!r}; give a whole number of samples a second, such as rate_hz=16000"
             )
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
@@ -217,7 +219,9 @@ class _Maker:
             wave = wave.astype(np.float32)
         if wave.dtype.name not in _SUBTYPES or not has_shape:
             raise LikenessError(
-                f"recordings of shape (N, channels) hold floats, int16 or int32, not {wave.dtype}"
+                "a recording must hold floats, int16 or int32 in the shape (samples,) or (samples, "
+                f"channels), but it holds {wave.dtype} in {wave.shape}; give several recordings as "
+                "a list"
             )
         path = self._new_file(".wav")
         wave = wave.astype(wave.dtype.newbyteorder("="))  # soundfile takes the bytes as they are
@@ -233,7 +237,8 @@ class _Maker:
         is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
         if pixels.dtype != np.uint8 or not is_image or not pixels.size:
             raise LikenessError(
-                f"an image is uint8 (H, W) or (H, W, 3), not {pixels.dtype} {pixels.shape}"
+                "an image must hold uint8 in the shape (H, W), (H, W, 3) or (3, H, W), red first, "
+                f"but it holds {pixels.dtype} in {pixels.shape}"
             )
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)

@@ -311,7 +311,8 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
 
     if model.modality != "face":
         raise LikenessError(
-            f"--detector {detector} is for faces, not for a model of modality {model.modality!r}"
+            f"--detector {detector} finds faces, but this is a model of modality "
+            f"{model.modality!r}: leave it out"
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
@@ -357,7 +358,10 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     """
     settings = reading_of(model)[1]
     if "detector" not in settings:
-        raise LikenessError("this model has no detector of faces; name one by --detector FILE.onnx")
+        raise LikenessError(
+            "this model has no detector, which finds the faces of a photograph; name one by "
+            "--detector FILE.onnx (detector= in Python)"
+        )
     return {name: settings.get(name) for name in ("detector", "size", "width", "min_score")}
 
 
@@ -377,7 +381,8 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
     module = str(getattr(function, "__module__", ""))
     if not module.startswith("likeness.modalities."):
         raise LikenessError(
-            f"{option} would replace {module}.{getattr(function, '__name__', '')}; leave it out"
+            f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
+            "which this option would replace; leave it out, or do its work in that function"
         )
 
 

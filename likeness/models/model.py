@@ -388,7 +388,7 @@ class Model:
 
         if self.loaded.settings.get("centre"):
             raise LikenessError(
-                "the model embeds as at a place; load it without thresholds of a place"
+                "the model embeds as at a place already; load it without thresholds of a place"
             )
         for far in fars:
             check_far(far)

@@ -104,7 +104,8 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
     """The model reading in crops, in chunks, or without pauses."""
     if model.modality != "speaker":
         raise LikenessError(
-            f"crops, chunks and only_speech are for speech, and not for a {model.modality!r} model"
+            "crops, chunks and only_speech are for speech; this is a model of modality "
+            f"{model.modality!r}: leave them out"
         )
     refuse_other_reading(model, "crops, chunks and only_speech")
     crops, chunk_seconds = reading.crops, reading.chunk_seconds
@@ -139,7 +140,9 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
     from likeness.modalities.face import ijb
 
     if model.modality != "face":
-        raise LikenessError(f"--ijb is for models of faces, and this is one of {model.modality!r}")
+        raise LikenessError(
+            f"--ijb is for models of faces; this is one of modality {model.modality!r}"
+        )
     refuse_other_reading(model, "--ijb")
     height, width = aligned_size(model)
     pack = ijb.pack(root)

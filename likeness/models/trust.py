@@ -50,7 +50,8 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
         now = version_of(package)
         if user_files.find(package) is None:
             raise LikenessError(
-                f"{where}: {package} {version} is not installed; install it, or --trust its path"
+                f"{where}: its parts are of {package} {version}, which is not installed; install "
+                "it, or give the path of its file or folder by --trust"
             )
         if now != version:
             warnings.warn(

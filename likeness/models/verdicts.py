@@ -86,7 +86,8 @@ class Verification(NamedTuple):
         """
         if self.same is None:
             raise LikenessError(
-                "without threshold and calibration nothing decides; give far or threshold"
+                "there is no decision, because there is neither a threshold nor a calibration; "
+                "give far or threshold, or use the score"
             )
         return self.same
 

@@ -124,7 +124,9 @@ def find_dataset(name: str) -> Dataset:
     datasets = {dataset.name: dataset for dataset in catalogue()}
     if name.lower() in datasets:
         return datasets[name.lower()]
-    raise LikenessError(f"there is no data set {name!r}; there are {', '.join(datasets)}")
+    raise LikenessError(
+        f"there is no data set {name!r} to prepare; there are {', '.join(datasets)}"
+    )
 
 
 def prepare(
@@ -236,7 +238,8 @@ def _check_sum(archive: Archive, file: Path) -> None:
             actual = hashlib.file_digest(content, name).hexdigest()
         if actual != expected:
             raise LikenessError(
-                f"{file}: its {name} is {actual}, but {expected} is right; remove it and try again"
+                f"{file}: its {name} is {actual}, but {expected} is expected; remove it and run "
+                "the command again, or fetch it by hand if this happens twice"
             )
 
 
@@ -303,7 +306,8 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
             shutil.unpack_archive(file, unpacked, **safely)
         except _DAMAGED as error:
             raise LikenessError(
-                f"{file}: it cannot be unpacked ({error}); remove it and fetch it again"
+                f"{file}: cannot be unpacked ({error}); nothing of it was kept; remove it and "
+                "fetch it again"
             ) from None
         if archive.takes:
             made.mkdir()

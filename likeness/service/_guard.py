@@ -112,11 +112,15 @@ class Guard:
         named = _HOST.fullmatch(host.lower())
         if self.local and (named is None or named[1] not in self._hosts):
             raise HTTPException(
-                421, "use the address that the server printed, or start it with --allow-host NAME"
+                421,
+                "this server does not serve that host name; use the address that it printed at its "
+                "start, or start it with --allow-host NAME",
             )
         if method not in _READING and _is_of_another_page(headers, host):
             raise HTTPException(
-                403, "requests from other pages are refused; use the page of this server"
+                403,
+                "requests from other pages are refused; use the page of this server, or send no "
+                "Origin header",
             )
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         knows = hmac.compare_digest(token.strip().encode(), self._token)
@@ -124,7 +128,8 @@ class Guard:
         if is_guarded and not (knows and kind.lower() == "bearer"):
             raise HTTPException(
                 401,
-                "this needs the token that the server printed: send Authorization: Bearer TOKEN",
+                "this needs the token that the server printed at its start: send Authorization: "
+                "Bearer TOKEN",
                 {"WWW-Authenticate": "Bearer"},
             )
         if int(headers.get(b"content-length", 0)) > MAX_BYTES:

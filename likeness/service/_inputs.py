@@ -123,7 +123,8 @@ def _detecting(model: Loaded) -> Mapping[str, Any]:
     read, settings = reading_of(model)
     if read is not align.read:
         raise LikenessError(
-            "this server finds no faces; choose none, or start it with --detector FILE.onnx"
+            "this server finds no faces, so that none can be chosen; leave the number of the face "
+            "out, or start the server with --detector FILE.onnx"
         )
     return settings
 

@@ -183,7 +183,8 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> list[Example]:
             break
     if not examples:
         raise LikenessError(
-            f"{folder}: it holds no examples for a {modality} model; name another folder"
+            f"{folder}: there are no examples for a {modality} model in it; name a folder with "
+            "recordings or images"
         )
     return sorted(examples)
 

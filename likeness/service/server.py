@@ -116,7 +116,10 @@ def start(setup: Setup) -> None:
 
     token = setup.token or secrets.token_urlsafe(24)
     if len(token) < MIN_TOKEN:
-        raise LikenessError(f"the token has {len(token)} characters; give at least {MIN_TOKEN}")
+        raise LikenessError(
+            f"the token has {len(token)} characters; at least {MIN_TOKEN} are needed, so that it "
+            "cannot be guessed"
+        )
     host, port = _free_address(setup.host, setup.port)
     names = (*setup.allow_host, setup.host)
     started = replace(setup, token=token, host=host, port=port, allow_host=names)
@@ -248,7 +251,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         examples = _pages.read_examples(setup.examples, model.modality, MAX_BYTES // 2 - 4096)
     if setup.gallery is not None and "centre" in model.meta:
         raise LikenessError(
-            f"{setup.thresholds} is for two files, and not for a gallery; leave one out"
+            f"{setup.thresholds} is for two files, and not for a gallery; leave out one of them"
         )
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:

@@ -214,7 +214,8 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
         raise LikenessError(
-            f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; see above"
+            f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
+            "say why; start again with another --out"
         )
     face = out / "face"
     serve = ("serve", "--model", face / "run", "--examples", face / "data", "--far", "eer")

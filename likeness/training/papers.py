@@ -172,7 +172,8 @@ def reproduce(
     known = tables()
     if name not in known:
         raise LikenessError(
-            f"{name!r} is no table of `reproduce --list`{suggest(name, list(known))}"
+            f"`likeness reproduce --list` names the tables; {name!r} is none of them"
+            f"{suggest(name, list(known))}"
         )
     table = known[name]
     table = replace(table, seeds=seeds or table.seeds)

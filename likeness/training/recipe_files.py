@@ -106,7 +106,8 @@ def copy(name: str, path: Path) -> list[Path]:
         beside, text = path.with_name(SHARED), shared.read_bytes()
         if beside.exists() and beside.read_bytes() != text:
             raise LikenessError(
-                f"{beside} is not the {SHARED} of {name}; copy it into another folder"
+                f"{name} needs its own {SHARED}, and {beside} is another one; copy it into another "
+                "folder"
             )
         texts[beside] = text
     for target, text in reversed(texts.items()):

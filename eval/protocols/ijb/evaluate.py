@@ -114,7 +114,8 @@ def identify_files(
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
         raise LikenessError(
-            f"{files.faces.parent}: no {files.name}_1N_gallery_*.csv; unpack the 1:N lists"
+            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
+            "lists too"
         )
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)

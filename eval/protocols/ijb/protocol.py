@@ -154,7 +154,10 @@ def templates(
     """
     parts, factor = _views(features, switches.flip)
     if switches.detector_score and detector_scores is None:
-        raise LikenessError("switch detector_score = True needs detector scores; or switch it off")
+        raise LikenessError(
+            "switch detector_score = True needs detector scores; read them with "
+            "likeness.eval.protocols.ijb_files.read_detector_scores, or switch it off"
+        )
     all_there = features.ids == faces.names
     rows = np.arange(len(faces.names)) if all_there else features.rows(faces.names)
     weights = np.full(len(faces.names), factor)
@@ -185,7 +188,8 @@ def _views(features: Embeddings, flip: Flip) -> tuple[list[slice], float]:
         factor = {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
         return [slice(None)], factor
     raise LikenessError(
-        f"flip = {flip!r} does not go with features of {stored!r}; embed with --flip concat"
+        f"switch flip = {flip!r} does not go with the flip {stored!r} of these features; embed "
+        "with --flip concat, which serves every switch"
     )
 
 
