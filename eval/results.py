@@ -324,13 +324,10 @@ def table(results: Sequence[Result], notes: Iterable[str] = ()) -> str:
     if "classes" in kinds:  # which are the subjects of a retrieval
         del kinds["subjects"]
     for kind in kinds:
-        of_kind = [_count_text(counts[system].get(kind)) for system in systems]
-        rows.append(row(kind.replace("_", " "), [(text, "") for text in of_kind]))
+        sizes = (counts[system].get(kind) for system in systems)
+        texts = [("-" if size is None else f"{size:,}").rjust(6) for size in sizes]
+        rows.append(row(kind.replace("_", " "), [(text, "") for text in texts]))
     return "\n".join([*aligned(rows), "", *footnotes(results), *notes]) + "\n"
-
-
-def _count_text(count: int | None) -> str:
-    return ("-" if count is None else f"{count:,}").rjust(6)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -179,14 +179,12 @@ class Trials:
             object.__setattr__(self, "target", boolean_labels("trials", self.target))
             shapes.add(np.shape(self.target))
         # The bounds are those of the numbers before they become int32, which may wrap around.
-        if len(shapes) > 1 or not all(
-            index.ndim == 1
-            and (
-                not index.size
-                or (index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(ids))
-            )
+        inside = [
+            index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(ids)
             for index, (_, ids) in zip(stated, sides, strict=True)
-        ):
+            if index.size
+        ]
+        if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
             raise LikenessError(
                 f"trials: enrol and probe must be (P,) indices into {len(self.enrol_ids)} and "
                 f"{len(self.probe_ids)} ids, with a label for each if there are labels, but got "

@@ -112,10 +112,7 @@ def likeness(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            is_eager=True,
-            callback=_print_version,
-            help="Show the version and exit.",
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

@@ -35,7 +35,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.calibration import Fusion, load_fusion
-from likeness.eval.protocols import ijb_files
+from likeness.eval.protocols.ijb import meta_files
 from likeness.eval.scoring import plda
 from likeness.eval.types import Trials
 from likeness.modalities.face import _bins, recordio
@@ -159,7 +159,7 @@ CASES = {
     "bin": Case(
         "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), _bins.items
     ),
-    "ijb pairs": Case("f.txt", content(b"1 2 1\n1 3 0\n"), ijb_files.read_template_pairs),
+    "ijb pairs": Case("f.txt", content(b"1 2 1\n1 3 0\n"), meta_files.read_template_pairs),
     "checkpoint": Case("m.safetensors", write_model, load_model),
     "weights safetensors": Case("w.safetensors", partial(save_file, STATE), read_weights),
     "weights zip": Case("w.pt", partial(torch.save, STATE), read_weights),

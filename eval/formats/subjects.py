@@ -169,8 +169,9 @@ def subjects_of(
     if trials.target is None:
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
-        sides = (trials.enrol_ids, trials.probe_ids)
-        subjects = number_subjects(*([id.split("/", 1)[0] for id in side] for side in sides))
+        subjects = number_subjects(
+            *(labels_of("trials", side) for side in (trials.enrol_ids, trials.probe_ids))
+        )
         if not _contradictions(trials, subjects).any():
             return subjects, "first path component of the ids"
     subjects = _connected_groups(trials, trials.target)
@@ -185,17 +186,13 @@ def subjects_of(
 
 def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:
     """The subject numbers by a mapping. Raises LikenessError where it does not fit the trials."""
-    missing = [id for id in trials.enrol_ids + trials.probe_ids if id not in mapping]
-    if missing:
-        raise LikenessError(f"subjects: {missing[0]!r} has no subject; add it to the mapping")
     subjects = number_subjects(
-        *([mapping[id] for id in s] for s in (trials.enrol_ids, trials.probe_ids))
+        *(labels_of("trials", side, mapping) for side in (trials.enrol_ids, trials.probe_ids))
     )
     wrong = np.flatnonzero(_contradictions(trials, subjects))
     if wrong.size:
         raise LikenessError(
-            f"subjects: the label of {pair_text(trials, int(wrong[0]))} contradicts the mapping; "
-            "target means the same subject on both sides"
+            f"subjects: the label of {pair_text(trials, int(wrong[0]))} contradicts the mapping"
         )
     return subjects
 

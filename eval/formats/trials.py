@@ -208,11 +208,7 @@ def _of_values(table: Table) -> Table:
 
 
 def _misfit(
-    roles: Sequence[str],
-    columns: Sequence[Column | Floats],
-    *,
-    is_named: bool,
-    label_needed: bool,
+    roles: Sequence[str], columns: Sequence[Column | Floats], *, is_named: bool, label_needed: bool
 ) -> str:
     """What of a table cannot play its role, for messages; "" if all can.
 

@@ -17,16 +17,9 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from likeness.eval.errors import LikenessError
-
-if TYPE_CHECKING:
-    pass
-if TYPE_CHECKING:
-    pass
-
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
@@ -112,8 +105,7 @@ def staging_path(path: Path) -> Iterator[Path]:
         LikenessError: The folder of `path` does not exist.
         OSError: The disk is full, or the folder cannot be written to.
     """
-    if not path.parent.is_dir():
-        raise LikenessError(f"{path}: there is no folder {path.parent}; make it first")
+    check_written(path)
     remove_abandoned(path, seconds=_DAY)
     folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
     try:

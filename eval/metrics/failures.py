@@ -131,10 +131,7 @@ def generalised_rates(
 
 
 def fte_by_group(
-    failures: Failures,
-    group_of: Mapping[str, str],
-    subject_of: Mapping[str, str],
-    settings: Any,
+    failures: Failures, group_of: Mapping[str, str], subject_of: Mapping[str, str], settings: Any
 ) -> dict[str, Rate]:
     """The share of the items of each group that could not be embedded.
 

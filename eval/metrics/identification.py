@@ -467,10 +467,7 @@ def _with_higher(highest: _Highest, scores: NDArray[Any], start: int, keep: int)
 
 
 def _own_scores(
-    mate: Counts,
-    order: Counts,
-    each: Counts,
-    pairs_of: Callable[[Counts, Counts], NDArray[Any]],
+    mate: Counts, order: Counts, each: Counts, pairs_of: Callable[[Counts, Counts], NDArray[Any]]
 ) -> Floats:
     """(Q,) the best score of each probe with the templates of its own subject; -inf without one."""
     own = np.full(mate.size, -np.inf)

@@ -197,9 +197,7 @@ def _measures(
         measures[f"tar_at_far({far:g})"] = _Measure(metric, measured, conventions)
     best = verification.measured_min_dcf(ordered, 0.5)
     measures["balanced_accuracy"] = _Measure(
-        verification.balanced_accuracy,
-        best._replace(value=1 - best.value / 2),
-        {"rule": _ACCURACY},
+        verification.balanced_accuracy, best._replace(value=1 - best.value / 2), {"rule": _ACCURACY}
     )
     if settings.llr:
         measures |= _llr_measures(target, nontarget, settings)

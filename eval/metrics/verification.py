@@ -309,12 +309,7 @@ def measured_eer(s: Sorted, method: EerMethod = "interpolated") -> Measured:
     return Measured((ends[0] + share * (ends[1] - ends[0])) / num_nontargets, nearest[2])
 
 
-def eer(
-    target: ArrayLike,
-    nontarget: ArrayLike,
-    *,
-    method: EerMethod = "interpolated",
-) -> float:
+def eer(target: ArrayLike, nontarget: ArrayLike, *, method: EerMethod = "interpolated") -> float:
     """The equal error rate, where FAR = FRR. A lower EER is better.
 
     Args:
@@ -548,11 +543,7 @@ def measured_tar(s: Sorted, far: float, rule: TarRule = "strict") -> Measured:
 
 
 def tar_at_far(
-    target: ArrayLike,
-    nontarget: ArrayLike,
-    far: float,
-    *,
-    rule: TarRule = "strict",
+    target: ArrayLike, nontarget: ArrayLike, far: float, *, rule: TarRule = "strict"
 ) -> float:
     """The true accept rate at a false accept rate of `far`. A higher TAR is better.
 
@@ -628,10 +619,7 @@ def _mean_bits(name: str, values: AnyFloats, sign: float) -> float:
     return total / values.size / float(np.log(2))
 
 
-def cllr(
-    target_llr: ArrayLike,
-    nontarget_llr: ArrayLike,
-) -> float:
+def cllr(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> float:
     """The cost of log-likelihood ratios (Bruemmer & du Preez 2006).
 
     Args:

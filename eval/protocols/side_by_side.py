@@ -18,11 +18,7 @@ from likeness.eval.intervals.paired import Paired
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
-from likeness.eval.metrics.verification import (
-    measured_eer,
-    num_allowed,
-    sort_scores,
-)
+from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
 from likeness.eval.progress import step
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials

@@ -24,12 +24,9 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
-from likeness.eval.items.listing import IMAGES, SOUNDS
+from likeness.eval.items.items import Item
+from likeness.eval.items.listing import IMAGES, SOUNDS, is_kaldi_folder, list_items
 from likeness.eval.types import Floats, name_first
-
-if TYPE_CHECKING:
-    from likeness.eval.items.items import Item
-
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -342,8 +339,6 @@ def media_of(source: File | Mapping[str, Path] | None) -> Media:
     Raises:
         LikenessError: there is no such file or folder. The list or table cannot be understood.
     """
-    from likeness.eval.items.listing import is_kaldi_folder, list_items
-
     if source is None or isinstance(source, Mapping):
         return Media((source or {}).get)
     source = Path(source)

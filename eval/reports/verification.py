@@ -49,13 +49,7 @@ from likeness.eval.reports.page import (
     table,
     write,
 )
-from likeness.eval.results import (
-    Result,
-    by_system,
-    footnotes,
-    metric_label,
-    metric_text,
-)
+from likeness.eval.results import Result, by_system, footnotes, metric_label, metric_text
 from likeness.eval.types import Floats, Ints, Scores, Trials, counted
 
 if TYPE_CHECKING:

@@ -186,14 +186,7 @@ def fit_plda(
     between, within = _em(rows - centre, classes, _ITERATIONS)
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
-    return Plda(
-        mean,
-        lda,
-        centre,
-        vectors.T[::-1] @ root,
-        np.maximum(psi[::-1], 0.0),
-        model,
-    )
+    return Plda(mean, lda, centre, vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0), model)
 
 
 def _prepare(rows: Floats, mean: Floats, lda: Floats) -> Floats:

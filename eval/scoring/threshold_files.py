@@ -215,11 +215,6 @@ class Rule:
                 "0 and 1, such as 0.01, or eer, or a finite number"
             )
 
-    @property
-    def decides(self) -> bool:
-        """Whether a threshold decides."""
-        return self.threshold is not None or self.far is not None
-
     def decide(self, model: str, meta: Mapping[str, str]) -> tuple[float | None, str]:
         """The threshold that decides, and where it comes from.
 

@@ -148,11 +148,7 @@ def draw_lists(
     """
     label_numbers(every)  # refuses items without one
     chosen = hold_out(
-        every,
-        split=draw.split,
-        test_share=draw.test_share,
-        seed=draw.seed,
-        where=where,
+        every, split=draw.split, test_share=draw.test_share, seed=draw.seed, where=where
     )
     same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
     across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
@@ -160,11 +156,7 @@ def draw_lists(
         same = [name.casefold() for name in same]
     try:
         trials = draw_pairs(
-            chosen,
-            draw.num_trials,
-            np.random.default_rng(draw.seed),
-            same=same,
-            across=across,
+            chosen, draw.num_trials, np.random.default_rng(draw.seed), same=same, across=across
         )
     except ValueError as error:
         raise LikenessError(f"{where}: {error}") from None

@@ -17,8 +17,10 @@ from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
     from likeness.benchmark import Bench
+    from likeness.embedding.galleries import Found
     from likeness.eval.protocols.searching import SearchEvaluation
     from likeness.eval.protocols.verification import Evaluation
+    from likeness.models.verdicts import VerifiedPairs
 
 OUTPUTS = {"out", "json", "report", "page"}  # options of what is written
 
@@ -120,6 +122,16 @@ def write_evaluation(
     say(str(evaluation))
     if report:
         say(f"\nthe report is {report / 'index.html'}")
+
+
+def write_rows_or_say(rows: Found | VerifiedPairs, out: Path | None) -> None:
+    """Write a table of rows and say what it is, or print both."""
+    if out is None:
+        say(rows.text().rstrip("\n"))
+        say(rows.summary(), error=True)
+    else:
+        rows.save(out)
+        say(f"{rows.summary()}\n{len(rows.rows):,} rows in {out}")
 
 
 @contextmanager

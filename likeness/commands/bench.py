@@ -14,11 +14,7 @@ from likeness.commands._signature import Call, command
     "--root voices --conditions mp3,opus,8khz,noise20,reverb,quiet20 --report report/bench",
 )
 def bench(
-    measure: Call[Bench],
-    *,
-    context: typer.Context,
-    json: JsonFile = None,
-    report: Report = None,
+    measure: Call[Bench], *, context: typer.Context, json: JsonFile = None, report: Report = None
 ) -> None:
     """Measure models on the same trials under conditions: codecs, noise, rooms, level, light.
 

@@ -8,7 +8,7 @@ from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan
-from likeness.eval.protocols.ijb_packs import evaluate_files, read_presets
+from likeness.eval.protocols.ijb.evaluate import evaluate_files, read_presets
 from likeness.eval.protocols.verification import Evaluation
 from likeness.eval.protocols.verification import evaluate as evaluate_scores
 from likeness.toolkit.console import say

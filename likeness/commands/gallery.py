@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import Report, writes
+from likeness.commands._outputs import Report, write_rows_or_say, writes
 from likeness.commands._signature import Call, command
 from likeness.embedding import galleries
 from likeness.eval.errors import LikenessError
@@ -102,13 +102,7 @@ def search(
     """
     if "--far" not in searched_by:
         searched_by.refuse_idle("without --far", "--thresholds")
-    searched = searched_by(model=loaded_by())
-    if out is None:
-        say(searched.text().rstrip("\n"))
-        say(searched.summary(), error=True)
-    else:
-        searched.save(out)
-        say(f"{searched.summary()}\n{len(searched.rows):,} rows in {out}")
+    write_rows_or_say(searched_by(model=loaded_by()), out)
 
 
 @command(galleries.list_subjects, epilog="Example: likeness gallery list --gallery people")

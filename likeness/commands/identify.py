@@ -8,7 +8,7 @@ from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.identification import identify as identify_probes
-from likeness.eval.protocols.ijb_packs import identify_files, read_presets
+from likeness.eval.protocols.ijb.evaluate import identify_files, read_presets
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.toolkit.console import say
 

@@ -6,9 +6,7 @@ from likeness.toolkit.console import say
 
 
 @command(
-    preparing.prepare,
-    optional=("DATASET",),
-    epilog="Example: likeness prepare fsdd --data data",
+    preparing.prepare, optional=("DATASET",), epilog="Example: likeness prepare fsdd --data data"
 )
 def prepare(prepared_by: Call[None]) -> None:
     """Fetch a data set, or say what to fetch where its licence does not let us.

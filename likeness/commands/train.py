@@ -9,7 +9,7 @@ from likeness.commands._outputs import stoppable
 from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
 from likeness.training.recipe_files import locate
-from likeness.training.train import Prepared, prepare, run
+from likeness.training.train import RecipeOnData, read_recipe, run
 
 
 class _WithFields(typer.core.TyperCommand):
@@ -27,7 +27,7 @@ class _WithFields(typer.core.TyperCommand):
 
 
 @command(
-    prepare,
+    read_recipe,
     run,
     calls_all=True,
     optional=("--out",),
@@ -36,7 +36,7 @@ class _WithFields(typer.core.TyperCommand):
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
 def train(
-    prepared_by: Call[Prepared],
+    prepared_by: Call[RecipeOnData],
     trained_by: Call[str],
     *,
     context: typer.Context,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import JsonFile, writes
+from likeness.commands._outputs import JsonFile, write_rows_or_say, writes
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.threshold_files import Rule
@@ -66,10 +66,4 @@ def verify(
             verified.save(json, files=files, meta=model.loaded.meta)
         say(str(verified))
         return
-    many = pairs_by(model)
-    if out is None:
-        say(many.text().rstrip("\n"))
-        say(many.summary(), error=True)
-    else:
-        many.save(out)
-        say(f"{many.summary()}\n{len(many):,} rows in {out}")
+    write_rows_or_say(pairs_by(model), out)

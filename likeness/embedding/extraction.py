@@ -23,9 +23,7 @@ from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.models.load import (
-    every_face,
-)
+from likeness.models.load import every_face
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad

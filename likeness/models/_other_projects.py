@@ -18,11 +18,7 @@ from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.models import (
-    _insightface,
-    _speechbrain,
-    _state_dicts,
-)
+from likeness.models import _insightface, _speechbrain, _state_dicts
 from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.console import say

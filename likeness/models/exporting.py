@@ -65,24 +65,39 @@ def export(
     loaded = load.load_named(resolve_model(model), frontend=frontend, trust=trust)
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
-    elif precision == "float32":
-        _plain(model, loaded, out, size)
     else:
         items = [] if calibrate is None else _calibrating(loaded, calibrate, root)
-        _smaller(loaded, out, size, precision, items)
+        _for_onnx_runtime(model, loaded, out, size, precision, items)
 
 
-def _plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) -> None:
-    """Write the .onnx file of a model, and its stored thresholds beside it."""
+def _for_onnx_runtime(
+    model: str,
+    loaded: Loaded,
+    path: Path,
+    size: tuple[int, int] | None,
+    precision: Literal["float32", "float16", "int8"],
+    calibration: list[Item],
+) -> None:
+    """Write the .onnx file of a model, and beside one in float32 its stored thresholds."""
     from likeness.models._places import carry
-    from likeness.toolkit.models.export import export
+    from likeness.toolkit.models.export import Smaller, export
 
-    parity = export(loaded, path, size=size)
-    carried = carry(model, loaded.meta, path)
+    smaller = None if precision == "float32" else Smaller(precision, calibration)
+    parity = export(loaded, path, size=size, smaller=smaller)
+    what = f"ONNX model of {loaded.embedder.dim} dimensions"
+    if smaller is None:
+        carried = carry(model, loaded.meta, path)
+        say(
+            f"{what} in {path}; on {parity.num_items} inputs it agrees with torch to a cosine "
+            f"distance of {parity.distance:.1e} and norms to {parity.norm_error:.1e}"
+            + ("; its stored thresholds lie beside it" if carried else "")
+        )
+        return
     say(
-        f"ONNX model of {loaded.embedder.dim} dimensions in {path}; on {parity.num_items} inputs "
-        f"it agrees with torch to a cosine distance of {parity.distance:.1e} and norms to "
-        f"{parity.norm_error:.1e}" + ("; its stored thresholds lie beside it" if carried else "")
+        f"{what} in {precision}, {path.stat().st_size / 1e6:.1f} MB, in {path}; on "
+        f"{parity.num_items} synthetic inputs its embeddings differ from float32 by a cosine "
+        f"distance of at most {parity.distance:.1e}. It is a model of its own: embed with it, "
+        "measure it beside the model in float32, and do not mix the embeddings of both."
     )
 
 
@@ -91,44 +106,13 @@ def _for_sherpa(loaded: Loaded, path: Path) -> None:
     from likeness.models import _sherpa
 
     distance, num = _sherpa.write(loaded, path)
-    other = (
-        ""
-        if loaded.similarity == "cosine"
-        else (f"; sherpa-onnx compares by the cosine, and this model by {loaded.similarity}")
-    )
+    other = ""
+    if loaded.similarity != "cosine":
+        other = f"; sherpa-onnx compares by the cosine, and this model by {loaded.similarity}"
     say(
         f"sherpa-onnx model of {loaded.embedder.dim} dimensions in {path}; by its filterbanks, "
         f"which are not quite ours, {num} embeddings differ from ours by a cosine distance of at "
         f"most {distance:.1e}{other}"
-    )
-
-
-def _smaller(
-    loaded: Loaded,
-    path: Path,
-    size: tuple[int, int] | None,
-    precision: Literal["float16", "int8"],
-    calibration: list[Item],
-) -> None:
-    """Write a file with smaller weights.
-
-    Args:
-        loaded: The model.
-        path: The file, which ends in .onnx.
-        size: Height and width of images, where the model does not say them.
-        precision: How weights are stored.
-        calibration: Items whose ranges are measured, for int8.
-    """
-    from likeness.toolkit.models.export import Smaller, export
-
-    chosen = Smaller(precision, calibration)
-    parity = export(loaded, path, size=size, smaller=chosen)
-    say(
-        f"ONNX model of {loaded.embedder.dim} dimensions in {precision}, "
-        f"{path.stat().st_size / 1e6:.1f} MB, in {path}; on {parity.num_items} synthetic inputs "
-        f"its embeddings differ from float32 by a cosine distance of at most {parity.distance:.1e}."
-        " It is a model of its own: embed with it, measure it by `likeness evaluate` beside the "
-        "model in float32, and do not mix the embeddings of both."
     )
 
 

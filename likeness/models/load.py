@@ -56,10 +56,6 @@ from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
-    from likeness.toolkit.data.reading import Bad
-
-
-if TYPE_CHECKING:
     from likeness.toolkit.training.start import Initial
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
@@ -108,11 +104,7 @@ def load_named(
 
         return load_model(Path(model), trust=trust)
     _refuse_without_torch(model)
-    from likeness.models import (
-        _hub,
-        _model_file,
-        _other_projects,
-    )
+    from likeness.models import _hub, _model_file, _other_projects
 
     if named:
         return _model_file.load_file(Path(named["file"]), named["name"] or _model_file.DEFAULT)

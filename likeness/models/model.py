@@ -8,19 +8,19 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.option import Option
-from likeness.eval.scoring.thresholds import Far
-from likeness.eval.types import name_first
+from likeness.eval.scoring.thresholds import Far, Thresholds
+from likeness.eval.types import Floats, Floats32, name_first
 from likeness.models.bundled import is_included, resolve_model
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
-    from likeness.eval.scoring.thresholds import Thresholds
-    from likeness.eval.types import Floats, Floats32
     from likeness.models.verdicts import Comparer, Verification, VerifiedPairs
     from likeness.toolkit.data.images import Pixels
     from likeness.toolkit.models.export import Parity
@@ -222,8 +222,6 @@ class Model:
             >>> len(found.boxes), found.embeddings.shape  # doctest: +SKIP
             (7, (7, 128))
         """
-        import numpy as np
-
         from likeness.modalities.face import align
         from likeness.models.inputs import items_of
         from likeness.models.load import detector_settings
@@ -274,8 +272,6 @@ class Model:
             >>> round(result.score, 3), result.same
             (1.0, None)
         """
-        import numpy as np
-
         from likeness.eval.metrics.similarity import pairs
         from likeness.models.inputs import items_of
         from likeness.models.verdicts import judged, remedy_for

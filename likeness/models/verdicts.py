@@ -23,7 +23,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import Scores, Trials, counted, name_first
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -301,7 +301,6 @@ class VerifiedPairs:
         """
         from likeness.eval.metrics.system import VerificationSettings
         from likeness.eval.protocols.side_by_side import evaluate_together
-        from likeness.eval.types import Scores
 
         known = [row for row in self.rows if row.score is not None and row.label is not None]
         if len({row.label for row in known}) < 2:

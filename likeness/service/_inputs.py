@@ -42,7 +42,7 @@ def bounded(model: Loaded) -> Loaded:
     return replace(model, read=partial(model.read, **bounds)) if bounds else model
 
 
-def takes(model: Loaded) -> dict[str, Any]:
+def describe_input(model: Loaded) -> dict[str, Any]:
     """What a model takes, said before anything is uploaded.
 
     Returns:

@@ -86,14 +86,12 @@ class Service:
         self._comparer, self._gallery = comparer, gallery
         self._slider, self._examples = slider or _pages.slider(None, ""), examples
         self._name, self._about, self._keeps_media = name, about, keeps_media
-        self._media: FilePath | None = None
-        if keeps_media:
-            self._media = gallery.folder if gallery is not None else None
-            if self._media is None:
-                raise LikenessError(
-                    "--keep-media keeps pictures and sounds in the folder of a gallery; name one "
-                    "with --gallery DIR"
-                )
+        self._media = gallery.folder if keeps_media and gallery is not None else None
+        if keeps_media and self._media is None:
+            raise LikenessError(
+                "--keep-media keeps pictures and sounds in the folder of a gallery; name one "
+                "with --gallery DIR"
+            )
         self._turns = BoundedSemaphore(threads)
         # An enrolment and its media belong together: who removes the subject meanwhile would leave
         # media of somebody who is not enrolled.
@@ -119,7 +117,7 @@ class Service:
             "calibrated": comparer.calibration is not None,
             "gallery": None if self._gallery is None else len(self._gallery),
             "max_bytes": MAX_BYTES,
-            "takes": _inputs.takes(model),
+            "takes": _inputs.describe_input(model),
             "keeps_media": self._keeps_media,
             "about": self._about,
             "examples": len(self._examples),
@@ -225,10 +223,7 @@ class Service:
         }
 
     def enrol(
-        self,
-        subject: Annotated[str, Form(max_length=256)],
-        files: Uploads,
-        faces: Faces = None,
+        self, subject: Annotated[str, Form(max_length=256)], files: Uploads, faces: Faces = None
     ) -> dict[str, Any]:
         """Enrol a subject, or add to its enrolments, from 1 to 10 files; all of them or none. Of
         photographs the faces may be chosen, by one number of /faces for each file.

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from likeness.checking.lists import write_labels
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.runs import HeldOutFiles
+from likeness.eval.formats.trials import write_trials
+from likeness.eval.formats.writing import remove
+from likeness.eval.intervals.per_item import PerItem
+from likeness.eval.items.item_lists import write_items
+from likeness.eval.items.items import Items, label_numbers
+from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
+from likeness.eval.scoring.score import Scored, score
+from likeness.eval.types import Trials
 from likeness.toolkit.console import say, warn
+from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.measure import metrics_of, run_test
-from likeness.toolkit.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from likeness.eval.formats.embeddings import Embeddings
-    from likeness.eval.intervals.per_item import PerItem
-    from likeness.eval.items.items import Items
-    from likeness.eval.scoring.score import Scored
-    from likeness.eval.types import Trials
-    from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.measure import load_embedder, metrics_of, run_test
+from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
 
@@ -65,13 +69,6 @@ def measure_held_out(
     Raises:
         LikenessError: Items cannot be read.
     """
-    from likeness.eval.formats.embeddings import Embeddings
-    from likeness.eval.items.items import Items
-    from likeness.eval.scoring.score import score
-    from likeness.toolkit.parallel.distributed import embed_all
-    from likeness.toolkit.training.measure import load_embedder
-    from likeness.toolkit.training.recipe import Retrieval, Verification, fit_to_data
-
     if isinstance(recipe.measure, Verification):
         listed, trials = list_by(recipe.measure.trials, data)
         items = Items.of(listed)
@@ -100,11 +97,6 @@ def measure_held_out(
 
 def _draw(items: Items) -> Trials | None:
     """Trials among items, of both kinds; None where there are not both."""
-    import numpy as np
-
-    from likeness.eval.items.items import label_numbers
-    from likeness.eval.items.pairs import draw_pairs
-
     num_labels = len(label_numbers(items)[0])
     if num_labels < 2 or num_labels == len(items):
         return None
@@ -122,15 +114,9 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
         LikenessError: An id has characters that no list can hold.
         OSError: The disk refuses it.
     """
-    from likeness.checking.lists import write_labels
-    from likeness.eval.formats import embeddings
-    from likeness.eval.formats.trials import write_trials
-    from likeness.eval.formats.writing import remove
-    from likeness.eval.items.item_lists import write_items
-
     files, items = HeldOutFiles(run), held_out.items
     files.folder.mkdir(parents=True, exist_ok=True)
-    embeddings.write_embeddings(files.embeddings, held_out.embeddings)
+    held_out.embeddings.save(files.embeddings)
     write_trials(files.trials, held_out.scored.trials)
     if all(label is not None for label in items.labels):
         write_labels(files.labels, items)

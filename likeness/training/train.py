@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DATA = Path("data")
 
 
-class Prepared(NamedTuple):
+class RecipeOnData(NamedTuple):
     """What is trained.
 
     Attributes:
@@ -35,7 +35,7 @@ class Prepared(NamedTuple):
     data: Data
 
 
-def prepare(
+def read_recipe(
     recipe: Annotated[str | Path | Recipe, Option("RECIPE", metavar="RECIPE")],
     data: str | Path = _DATA,
     *,
@@ -44,7 +44,7 @@ def prepare(
     label: Annotated[str, Option(metavar="PATTERN")] = "",
     root: str | Path | None = None,
     test: str | Path | None = None,
-) -> Prepared:
+) -> RecipeOnData:
     """Read a recipe, change it, and let it list these data. Data are looked at last.
 
     Args:
@@ -74,7 +74,7 @@ def prepare(
     changes = [settings] if isinstance(settings, str) else list(settings)
     listing: Any = {"columns": columns, "label": label, "root": root, "test": test}
     chosen, listed = prepare_recipe(override(loaded, changes), Path(data), **listing)
-    return Prepared(chosen, variant, listed)
+    return RecipeOnData(chosen, variant, listed)
 
 
 def train(
@@ -121,7 +121,7 @@ def train(
     from likeness.toolkit.training.train import fit
 
     listing: Any = {"columns": columns, "label": label, "root": root}
-    prepared = prepare(recipe, data, settings=settings, **listing)
+    prepared = read_recipe(recipe, data, settings=settings, **listing)
     chosen = prepared.recipe
     fit(chosen, data=prepared.data, out=Path(out), resume=resume, read_initial=read_initial)
     parts = {"frontend": chosen.frontend, "backbone": chosen.backbone, "read": chosen.read}
@@ -130,7 +130,7 @@ def train(
 
 
 def run(
-    prepared: Prepared,
+    prepared: RecipeOnData,
     out: Annotated[Path, Option(path="output")],
     *,
     resume: bool = False,
@@ -199,10 +199,10 @@ def compare(
     """Train several variants of a recipe with several seeds, and compare them.
 
     Args:
-        recipe: As in `prepare`.
-        data: As in `prepare`.
+        recipe: As in `read_recipe`.
+        data: As in `read_recipe`.
         out: The folder for runs, tables and report, where what is finished is not done again.
-        settings: As in `prepare`.
+        settings: As in `read_recipe`.
         variants: The names of the variants, separated by commas (default: all of the file).
         seeds: How many runs each variant gets, with the seeds 0 to N - 1.
         reference: The variant to which differences are taken (default: the one with the best mean
@@ -211,9 +211,9 @@ def compare(
             classes first. A grid of choices ends when every point was tried.
         allow_different: The fields besides the method in which the variants may differ, separated
             by commas.
-        columns: As in `prepare`.
-        label: As in `prepare`.
-        root: As in `prepare`.
+        columns: As in `read_recipe`.
+        label: As in `read_recipe`.
+        root: As in `read_recipe`.
         command: The command line, which the report shows.
 
     Raises:

@@ -3,7 +3,7 @@
 The pack has loosely cropped images, landmarks, detector scores and templates. Its layout is
 ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_score.txt, ...
 (field-face 1.6). This file gives what must be embedded. Pairs, galleries and probes are read by
-likeness.eval.protocols.ijb_files, and the protocols are likeness.eval.protocols._ijb's.
+likeness.eval.protocols.ijb.meta_files, and the protocol is `protocol` beside it.
 """
 
 import os
@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
 from likeness.eval.items.items import Item
-from likeness.eval.protocols.ijb_files import Faces, meta_files, read_detector_scores, read_faces
+from likeness.eval.protocols.ijb.meta_files import (
+    Faces,
+    find_meta_files,
+    read_detector_scores,
+    read_faces,
+)
 from likeness.eval.types import Floats, name_first
 from likeness.modalities.face.align import check, crop
 from likeness.modalities.face.images import decode
@@ -56,7 +61,7 @@ def pack(root: str | Path, name: str = "") -> Pack:
         FileNotFoundError: The landmarks or the folder loose_crop are missing.
     """
     root, images = Path(root), Path(root) / "loose_crop"
-    files = meta_files(root, name)
+    files = find_meta_files(root, name)
     faces = read_faces(files.faces)
     scores = read_detector_scores(files.landmarks, faces)
     # The landmarks are read before the processes that read images begin, so that these share them.

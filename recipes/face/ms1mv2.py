@@ -19,7 +19,7 @@ watches none. The best on them is the model: report IJB instead. Many GPUs: torc
 
 Nothing here has been trained by us: docs/reference/results.md has what was measured. `likeness
 reproduce simple/2`, 4, 5, 6 and 9 set the paper's numbers beside ours. IJB is measured by the
-closed-set rule of likeness.eval.protocols._ijb. The others' numbers of Table 5 are those of
+closed-set rule of likeness.eval.protocols.ijb. The others' numbers of Table 5 are those of
 released models or their papers, not of one common recipe; c_magface is MagFace+ there.
 insightface_r100 has 94.27 and 96.37 at 1e-5 and 1e-4 on IJB-C (arcface_torch, README).
 

@@ -22,7 +22,7 @@ on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N
 
 Nothing here has been trained by us: docs/reference/results.md has what was measured. `likeness
 reproduce simple/3` and simple/10 set the paper's numbers beside ours. IJB is measured by the
-closed-set rule of likeness.eval.protocols._ijb. cosface_star_m0.1 and cosface_star_m0.2 did not
+closed-set rule of likeness.eval.protocols.ijb. cosface_star_m0.1 and cosface_star_m0.2 did not
 converge there, for every b_theta from 0 to .9. They have the margin on the target, as CosFace has
 it; cosface_star_printed_* have it on all other classes, as Eq 10 is printed.
 

@@ -32,7 +32,7 @@ arcface_torch/README.md, %: MFR-ALL, IJB-C TAR@FAR 1e-4 and 1e-5; and hours.
     glint360k_r100            89.52   97.55   96.38    30
     glint360k_r100_pfc01      no number in that README; ours to compare with
 
-IJB-C is N1D1F1 (likeness.eval.protocols._ijb). Hours are computed, images x epochs / images a
+IJB-C is N1D1F1 (likeness.eval.protocols.ijb). Hours are computed, images x epochs / images a
 second, on 8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700 (its speed table,
 V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
 

@@ -13,9 +13,9 @@ from sklearn.metrics import roc_curve
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.protocols import _ijb
 from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb_files import (
+from likeness.eval.protocols.ijb import protocol
+from likeness.eval.protocols.ijb.meta_files import (
     Faces,
     Side,
     read_detector_scores,
@@ -105,11 +105,11 @@ def both(views):
 
 def pooled_by(name, world):
     faces, views, detector, _ = world
-    switches = _ijb.PRESETS[name]
-    return _ijb.templates(both(views), faces, switches, detector_scores=detector), switches
+    switches = protocol.PRESETS[name]
+    return protocol.templates(both(views), faces, switches, detector_scores=detector), switches
 
 
-@pytest.mark.parametrize("name", list(_ijb.PRESETS))
+@pytest.mark.parametrize("name", list(protocol.PRESETS))
 def test_templates_are_the_tools_loops(name, world):
     pooled, _ = pooled_by(name, world)
     expected = loops(name, *world[:3])
@@ -128,7 +128,7 @@ def all_pairs(subject_of, seed=1):
     return Trials(names, names, i[keep], j[keep], (who[i] == who[j])[keep]), who
 
 
-@pytest.mark.parametrize("name", list(_ijb.PRESETS))
+@pytest.mark.parametrize("name", list(protocol.PRESETS))
 def test_verification_is_the_tools_reading_of_the_roc(name, world):
     pooled, switches = pooled_by(name, world)
     pairs, _ = all_pairs(world[3])
@@ -140,7 +140,7 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
         scores.append(u @ v - bias * np.linalg.norm(u) * np.linalg.norm(v))
     far, tar, _ = roc_curve(pairs.target, np.array(scores), drop_intermediate=False)
     fars = (1e-4, 1e-3, 1e-2, 1e-1)
-    results = _ijb.verification_1_1("x", pooled, pairs, switches, fars=fars)
+    results = protocol.verification_1_1("x", pooled, pairs, switches, fars=fars)
     actual = {result.metric: result for result in results}
     for reference in fars:
         if switches.tar_rule == "nearest":  # insightface: flipud, then the first nearest
@@ -162,13 +162,13 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
 def test_the_record_names_preset_and_letters(world):
     pooled, switches = pooled_by("tface", world)
     pairs, _ = all_pairs(world[3])
-    custom = replace(_ijb.PRESETS["insightface"], keep_norm=False, detector_score=False)
+    custom = replace(protocol.PRESETS["insightface"], keep_norm=False, detector_score=False)
     for used, preset, letters in ((switches, "tface", "N0D1F0"), (custom, "custom", "N0D0F2")):
-        result = _ijb.verification_1_1("x", pooled, pairs, used)[0]
+        result = protocol.verification_1_1("x", pooled, pairs, used)[0]
         assert (result.metric, result.interval) == ("eer", None)
         stated = {"switches": letters, "flip": used.flip, "preset": preset}
         assert stated.items() <= result.conventions.items()
-    result = _ijb.verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[0]
+    result = protocol.verification_1_1("x", pooled, pairs, custom, fars=(0.01,), num_resamples=5)[0]
     assert "optimistic" in result.conventions["interval"]
 
 
@@ -181,7 +181,7 @@ def test_identification_is_the_tools_procedure(name, world):
     first, second = np.arange(0, 15), np.arange(15, 30)
     galleries = [Side(ids[value], who[value]) for value in (first, second)]
     probes = Side(ids[30:], who[30:])
-    actual = _ijb.identification_1_n(
+    actual = protocol.identification_1_n(
         "x",
         pooled,
         galleries,
@@ -227,10 +227,10 @@ def test_identification_is_the_tools_procedure(name, world):
 
 def test_other_switches(world):
     faces, views, _, _ = world
-    plain = _ijb.Switches(
+    plain = protocol.Switches(
         flip="included", detector_score=False, media="none", template="mean", final_norm=False
     )
-    pooled = _ijb.templates(views[0], faces, plain)
+    pooled = protocol.templates(views[0], faces, plain)
     expected = [views[0].matrix[faces.template == int(id)].mean(axis=0) for id in pooled.ids]
     np.testing.assert_allclose(pooled.matrix, expected, rtol=1e-5, atol=1e-6)
 
@@ -238,14 +238,14 @@ def test_other_switches(world):
 def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
     gone = Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium)
-    pool = partial(_ijb.templates, views[0])
+    pool = partial(protocol.templates, views[0])
     for refused, word in (
-        (lambda: _ijb.switches_of("arcface"), "arcface"),
-        (lambda: _ijb.Switches(flip="both"), "both"),  # type: ignore[arg-type]
-        (lambda: _ijb.switches_of("opensphere_simple", ["similarity=simple:3"]), "simple:3"),
-        (lambda: pool(faces, _ijb.Switches(), detector_scores=detector), "flip"),
-        (lambda: _ijb.templates(both(views), faces, _ijb.Switches()), "detector_score"),
-        (lambda: _ijb.templates(both(views), gone, _ijb.PRESETS["adaface"]), "gone"),
+        (lambda: protocol.switches_of("arcface"), "arcface"),
+        (lambda: protocol.Switches(flip="both"), "both"),  # type: ignore[arg-type]
+        (lambda: protocol.switches_of("opensphere_simple", ["similarity=simple:3"]), "simple:3"),
+        (lambda: pool(faces, protocol.Switches(), detector_scores=detector), "flip"),
+        (lambda: protocol.templates(both(views), faces, protocol.Switches()), "detector_score"),
+        (lambda: protocol.templates(both(views), gone, protocol.PRESETS["adaface"]), "gone"),
     ):
         with pytest.raises(ValueError, match=word):
             refused()

@@ -18,9 +18,9 @@ import torch
 from insightface.utils import face_align
 
 from likeness.eval.formats import embeddings as files
-from likeness.eval.protocols import _ijb, ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb_packs import evaluate_files
+from likeness.eval.protocols.ijb import meta_files, protocol
+from likeness.eval.protocols.ijb.evaluate import evaluate_files
 from likeness.modalities import folders, synthetic_faces
 from likeness.modalities.face import images
 from likeness.models.run import load_model
@@ -150,15 +150,18 @@ def test_three_presets_from_features_to_the_tables(
         for path in (one_to_one, one_to_many)
         for result in json.loads(path.read_text())["results"]
     }
-    meta, rows = ijb_files.meta_files(small.root), files.read_embeddings(features)
-    pairs, faces = ijb_files.read_template_pairs(meta.pairs), ijb_files.read_faces(meta.faces)
-    sides = [ijb_files.read_side(path) for path in meta.galleries], ijb_files.read_side(meta.probes)
+    meta, rows = meta_files.find_meta_files(small.root), files.read_embeddings(features)
+    pairs, faces = meta_files.read_template_pairs(meta.pairs), meta_files.read_faces(meta.faces)
+    sides = (
+        [meta_files.read_side(path) for path in meta.galleries],
+        meta_files.read_side(meta.probes),
+    )
     settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
-        switches = _ijb.PRESETS[tool]
-        pooled = _ijb.templates(rows, faces, switches, detector_scores=small.scores)
-        expected = _ijb.verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
-        expected += _ijb.identification_1_n(tool, pooled, *sides, switches, settings).results
+        switches = protocol.PRESETS[tool]
+        pooled = protocol.templates(rows, faces, switches, detector_scores=small.scores)
+        expected = protocol.verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
+        expected += protocol.identification_1_n(tool, pooled, *sides, switches, settings).results
         assert len(expected) == 6
         for result in expected:
             written = loaded[tool, result.metric]
@@ -184,13 +187,13 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
         for line in section.splitlines()
         if line.startswith("| ")
     ]
-    documented: dict[str, _ijb.Switches] = {}
+    documented: dict[str, protocol.Switches] = {}
     for names, *values in rows[1:]:
         changes = [f"{switch}={value}" for switch, value in zip(rows[0][1:], values, strict=True)]
         documented |= {
-            name: _ijb.switches_of("likeness", changes) for name in names.split("`")[1::2]
+            name: protocol.switches_of("likeness", changes) for name in names.split("`")[1::2]
         }
-    assert documented == _ijb.PRESETS
+    assert documented == protocol.PRESETS
 
 
 def test_intervals_switches_and_wrong_options(small: Pack, features: Path, tmp_path: Path) -> None:
@@ -219,7 +222,7 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(
     shutil.copytree(small.root / "meta", tmp_path / "meta")
     (tmp_path / "meta" / "ijbc_name_5pts_score.txt").unlink()
     measure = partial(evaluate_files, [features], tmp_path, json_file=tmp_path / "j")
-    measure({"adaface": _ijb.PRESETS["adaface"]})
+    measure({"adaface": protocol.PRESETS["adaface"]})
     assert "5pts" not in (tmp_path / "j").read_text()
     with pytest.raises(FileNotFoundError):
-        measure({"insightface": _ijb.PRESETS["insightface"]})
+        measure({"insightface": protocol.PRESETS["insightface"]})

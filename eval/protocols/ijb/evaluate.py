@@ -16,9 +16,8 @@ from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digests_of, names_of_files
 from likeness.eval.option import Option
-from likeness.eval.protocols import _ijb as protocol
-from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.ijb import meta_files, protocol
 from likeness.eval.results import Result
 from likeness.eval.types import Trials, name_first
 
@@ -36,7 +35,7 @@ def read_presets(
         switch: With --ijb: change one convention, as in keep_norm=false.
 
     Raises:
-        LikenessError: As `likeness.eval.protocols._ijb.switches_of`.
+        LikenessError: As `likeness.eval.protocols.ijb.protocol.switches_of`.
     """
     return {name: protocol.switches_of(name, switch) for name in preset or ["likeness"]}
 
@@ -66,11 +65,11 @@ def evaluate_files(
         The table as text.
 
     Raises:
-        ValueError, KeyError: As in `likeness.eval.protocols._ijb` and
-            `likeness.eval.protocols.ijb_files`.
+        ValueError, KeyError: As in `likeness.eval.protocols.ijb.protocol` and
+            `likeness.eval.protocols.ijb.meta_files`.
     """
-    files = ijb_files.meta_files(ijb)
-    pairs = ijb_files.read_template_pairs(files.pairs)
+    files = meta_files.find_meta_files(ijb)
+    pairs = meta_files.read_template_pairs(files.pairs)
     subjects = _subjects(files, pairs) if num_resamples else None
     results: list[Result] = []
     for system, switches, pooled in _pooled(scores, files, presets):
@@ -112,14 +111,14 @@ def identify_files(
     Raises:
         LikenessError: The pack has no gallery lists; and as `evaluate_files`.
     """
-    files = ijb_files.meta_files(ijb)
+    files = meta_files.find_meta_files(ijb)
     if not files.galleries:
         raise LikenessError(
             f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
             "lists too"
         )
-    galleries = [ijb_files.read_side(path) for path in files.galleries]
-    searched = ijb_files.read_side(files.probes)
+    galleries = [meta_files.read_side(path) for path in files.galleries]
+    searched = meta_files.read_side(files.probes)
     results: list[Result] = []
     tables = []
     for system, switches, pooled in _pooled([probes], files, presets):
@@ -135,15 +134,15 @@ def identify_files(
 
 
 def _pooled(
-    features: Sequence[Path], files: ijb_files.MetaFiles, presets: Mapping[str, protocol.Switches]
+    features: Sequence[Path], files: meta_files.MetaFiles, presets: Mapping[str, protocol.Switches]
 ) -> Iterator[tuple[str, protocol.Switches, Embeddings]]:
     """System name, switches and templates of each feature file and preset; one file of features is
     in memory at a time.
     """
     names = names_of_files(features, "feature")
-    faces, scores = ijb_files.read_faces(files.faces), None
+    faces, scores = meta_files.read_faces(files.faces), None
     if files.landmarks in _lists(files, presets):
-        scores = ijb_files.read_detector_scores(files.landmarks, faces)
+        scores = meta_files.read_detector_scores(files.landmarks, faces)
     for name, path in zip(names, features, strict=True):
         rows = embeddings.read_embeddings(path)
         made = {
@@ -157,7 +156,7 @@ def _pooled(
             yield ", ".join(parts), presets[preset], pooled
 
 
-def _lists(files: ijb_files.MetaFiles, presets: Mapping[str, protocol.Switches]) -> list[Path]:
+def _lists(files: meta_files.MetaFiles, presets: Mapping[str, protocol.Switches]) -> list[Path]:
     """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for
     presets that use these.
     """
@@ -165,12 +164,12 @@ def _lists(files: ijb_files.MetaFiles, presets: Mapping[str, protocol.Switches])
     return [files.faces, files.landmarks] if uses_scores else [files.faces]
 
 
-def _subjects(files: ijb_files.MetaFiles, pairs: Trials) -> NDArray[np.int64]:
+def _subjects(files: meta_files.MetaFiles, pairs: Trials) -> NDArray[np.int64]:
     """(P, 2): the subjects of both templates of each pair.
 
     ValueError counts templates that no 1:N list has.
     """
-    sides = [ijb_files.read_side(path) for path in (*files.galleries, files.probes)]
+    sides = [meta_files.read_side(path) for path in (*files.galleries, files.probes)]
     subject_of = {
         template: subject
         for side in sides

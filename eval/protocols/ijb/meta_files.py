@@ -70,7 +70,7 @@ class Side(NamedTuple):
     subject: NDArray[np.int64]
 
 
-def meta_files(root: str | Path, name: str = "") -> MetaFiles:
+def find_meta_files(root: str | Path, name: str = "") -> MetaFiles:
     """Finds the meta files of the pack in ROOT/meta.
 
     Args:

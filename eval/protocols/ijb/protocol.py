@@ -7,7 +7,7 @@ templates are pooled, whether templates are scaled to length 1, and in the rules
 TPIR from the scores; their names clash too (N1 of insightface's ijb_evals.py is N0 of its
 ijb_11.py). `Switches` says all of it, stands in every result, and `PRESETS` holds the tools' own
 (their code, tabulated in docs/reference/protocols.md). The meta files are read by
-likeness.eval.protocols.ijb_files.
+likeness.eval.protocols.ijb.meta_files.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,8 @@ from likeness.eval.metrics.similarity import pairs as score_pairs
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import TarRule
 from likeness.eval.progress import step
-from likeness.eval.protocols.identification import (
-    IdentificationSettings,
-    identify_labelled,
-)
-from likeness.eval.protocols.ijb_files import Faces, Side
+from likeness.eval.protocols.identification import IdentificationSettings, identify_labelled
+from likeness.eval.protocols.ijb.meta_files import Faces, Side
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result
 from likeness.eval.scoring.templates import Method, pool
@@ -159,7 +156,7 @@ def templates(
     if switches.detector_score and detector_scores is None:
         raise LikenessError(
             "switch detector_score = True needs detector scores; read them with "
-            "likeness.eval.protocols.ijb_files.read_detector_scores, or switch it off"
+            "likeness.eval.protocols.ijb.meta_files.read_detector_scores, or switch it off"
         )
     all_there = features.ids == faces.names
     rows = np.arange(len(faces.names)) if all_there else features.rows(faces.names)
@@ -209,7 +206,7 @@ def verification_1_1(
 ) -> list[Result]:
     """EER and TAR at each FAR of the template pairs, by the switches' rule.
 
-    pooled: from `templates`. pairs: from likeness.eval.protocols.ijb_files.read_template_pairs.
+    pooled: from `templates`. pairs: from `meta_files.read_template_pairs`.
     subjects: (P, 2) integers for intervals over subjects (num_resamples draws; the pairs file names
     no subjects, the 1:N lists do); None with num_resamples > 0: over trials, marked as optimistic.
     Errors: those of likeness.eval.metrics.verification.
@@ -262,7 +259,7 @@ def identification_1_n(
     Args:
         system: Its name, as shown in tables.
         pooled: From `templates`.
-        galleries: From `likeness.eval.protocols.ijb_files.read_side`; so are the probes.
+        galleries: From `likeness.eval.protocols.ijb.meta_files.read_side`; so are the probes.
         switches: Similarity and protocol, which take the place of those of the settings.
         settings: What is measured. Intervals are over the subjects of the probes.
 
