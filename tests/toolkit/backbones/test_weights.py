@@ -13,18 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from likeness import backbones
 from likeness.models import load
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.backbones.weights import load_published, load_wespeaker, read_weights
 
 
-def make() -> ResNet:
+def make() -> backbones.ResNet:
     torch.manual_seed(0)
-    return ResNet(16, dim=4, width=2, depth=18)
+    return backbones.ResNet(16, dim=4, width=2, depth=18)
 
 
 def test_classifiers_are_dropped_and_said() -> None:
@@ -83,9 +79,9 @@ def test_a_network_larger_than_its_weights_is_not_made(
         load.load_named(f"wespeaker:{tmp_path / 'a.pt'}")
 
 
-RESNET: Any = partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)
-VIT: Any = partial(ViT, width=8, depth=2, heads=2, patch=4, image_size=8)
-IRESNET: Any = partial(IResNet, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32)
+RESNET: Any = partial(backbones.ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)
+VIT: Any = partial(backbones.ViT, width=8, depth=2, heads=2, patch=4, image_size=8)
+IRESNET: Any = partial(backbones.IResNet, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32)
 
 
 def trained(network: Any) -> dict[str, Tensor]:
@@ -113,8 +109,8 @@ def test_what_the_releases_have_beside_the_network_is_left_out_and_said() -> Non
     """The mask token of arcface_torch, classifiers of torchvision, and BN-Inception of torch 0.2,
     whose batch norms have shape (1, C) and no counters of batches.
     """
-    face: Any = partial(FaceViT, 3, dim=8, width=8, depth=1, image_size=18)
-    inception: Any = partial(BNInception, 3, dim=8)
+    face: Any = partial(backbones.FaceViT, 3, dim=8, width=8, depth=1, image_size=18)
+    inception: Any = partial(backbones.BNInception, 3, dim=8)
     whole = without(trained(inception()), "last_linear")
     old = {name: value[None] if "_bn." in name else value for name, value in whole.items()}
     old = {name: value for name, value in old.items() if "num_batches" not in name}
@@ -228,5 +224,5 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> No
         with pytest.raises(ValueError, match=f"{name}': it holds no mapping of names to tensors"):
             read_weights(tmp_path / name)
     with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):
-        BNInception(3, weights=str(tmp_path / "absent.pth"))
+        backbones.BNInception(3, weights=str(tmp_path / "absent.pth"))
     assert not (tmp_path / "proof").exists()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness import losses
 from likeness.eval.formats.runs import LAST
 from likeness.eval.items.items import Item
 from likeness.modalities import folders
@@ -30,10 +31,6 @@ from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import lock, run
@@ -68,7 +65,7 @@ IMAGES = Recipe(
     modality="image",
     frontend=partial(PixelScale),
     backbone=partial(SmallCNN, dim=3, image_size=8),
-    loss=partial(Softmax),
+    loss=partial(losses.Softmax),
     items=partial(DIGITS, split="train"),
     read=images.read,
     sampling=Sampling(batch_size=8),
@@ -148,7 +145,7 @@ def listed_too_early(data: Path, **_: object) -> list[Item]:
         ("tuning.rates=backbone:-1", "tuning.rates"),
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
-        ({"loss": partial(ArcFace, margn=0.2)}, "margn"),
+        ({"loss": partial(losses.ArcFace, margn=0.2)}, "margn"),
         ({"memory": Memory(size=4)}, "memory"),
         ({"similarity": "cosin"}, "similarity"),
         ({"measure": Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
@@ -180,9 +177,9 @@ EIGHT_KHZ = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
         ({"tuning": Tuning(lora=LoRA(rank=2))}, "seg_1"),
         ({"tuning": Tuning(lora=LoRA(rank=2, targets=("conv7",)))}, "conv7"),
         ({"tuning": Tuning(average_last=9)}, "checkpoints"),
-        ({"tuning": FROZEN, "loss": Triplet}, "nothing is trained"),
-        ({"tuning": replace(FROZEN, freeze_until=2), "loss": Triplet}, "nothing is trained"),
-        ({"loss": SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
+        ({"tuning": FROZEN, "loss": losses.Triplet}, "nothing is trained"),
+        ({"tuning": replace(FROZEN, freeze_until=2), "loss": losses.Triplet}, "nothing is trained"),
+        ({"loss": losses.SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
         ({"memory": Memory(20)}, "takes no keys"),
         ({"frontend": EIGHT_KHZ}, "rates differ: .*frontend.rate_hz=8000, read.rate_hz=16000"),
         ({"augment": partial(train_view, rate_hz=8_000)}, "rates differ: .*augment.rate_hz=8000"),
