@@ -191,18 +191,8 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
     assert read_weights(tmp_path / "old.pth").keys() == state.keys()
 
 
-class Opener:
-    """Unpickled, it would write a file."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.write_text, (self.path, "executed")
-
-
-def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> None:
-    torch.save({"a": Opener(tmp_path / "proof")}, tmp_path / "code.pth")
+def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    """What would run code: tests/test_fuzz.py."""
     torch.save([torch.zeros(2)], tmp_path / "list.pth")
     torch.save({"a": 1.0}, tmp_path / "number.pth")
     torch.save({}, tmp_path / "empty.pth")
@@ -214,15 +204,11 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> No
     (tmp_path / "cut.safetensors").write_bytes((100).to_bytes(8, "little") + b'{"a":')
     with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
         archive.writestr("a.txt", "x")
-    for name in ("code", "cut", "noise", "nothing", "other"):
-        with pytest.raises(ValueError, match=f"{name}.pth' cannot be read without running code"):
-            read_weights(tmp_path / f"{name}.pth")
-    for name in ("long", "cut"):
-        with pytest.raises(ValueError, match="cannot be read without running code"):
-            read_weights(tmp_path / f"{name}.safetensors")
-    for name in ("list.pth", "number.pth", "empty.pth"):
-        with pytest.raises(ValueError, match=f"{name}': it holds no mapping of names to tensors"):
-            read_weights(tmp_path / name)
+    damaged = {"cut.pth", "noise.pth", "nothing.pth", "other.pth"}
+    damaged |= {"long.safetensors", "cut.safetensors"}
+    for path in tmp_path.iterdir():
+        says = "cannot be read without" if path.name in damaged else "it holds no mapping of names"
+        with pytest.raises(ValueError, match=f"{path.name}':? {says}"):
+            read_weights(path)
     with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):
         backbones.BNInception(3, weights=str(tmp_path / "absent.pth"))
-    assert not (tmp_path / "proof").exists()
