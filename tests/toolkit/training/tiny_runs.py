@@ -26,6 +26,7 @@ from likeness.toolkit.training.train import Step, fit, step
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"
 CPU = torch.device("cpu")
+Train = Callable[..., Path]  # the fixture in conftest.py
 
 
 load = cache(recipes.load)
