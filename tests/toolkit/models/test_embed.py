@@ -14,15 +14,12 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
+from likeness.backbones import ECAPA, ResNet, XVector
+from likeness.data import Item, audio, folders
 from likeness.embedding import extraction
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio, decoding, long
+from likeness.modalities.speaker import decoding, long
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.losses.simple import polarlike
 from likeness.toolkit.models.embed import (
     NO_NUMBERS,

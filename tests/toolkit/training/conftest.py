@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.train import fit
+from likeness.recipe import Recipe, fit
 from tests.toolkit.training.tiny_runs import Train, cut_and_resumed
 
 

@@ -19,18 +19,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from likeness.losses import ArcFace, NTXent
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.recipe import Memory, Optim, Recipe, Sampling, Schedule, Step, Tuning, constant, fit
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.contrast import NTXent
-from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.training.fine_tuning import LoRA, Tuning
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.schedules import constant
-from likeness.toolkit.training.train import Step, fit
 from tests import tiny
 from tests.toolkit.training.tiny_runs import before
 

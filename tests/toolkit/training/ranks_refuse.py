@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from likeness.modalities import folders
+from likeness.recipe import Recipe, Schedule, fit
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.lock import only_writer
-from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import Initial, read_initial
-from likeness.toolkit.training.train import fit
 from tests import tiny
 from tests.toolkit.training.tiny_runs import before
 

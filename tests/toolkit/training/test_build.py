@@ -17,17 +17,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from likeness.eval.formats.runs import BEST
+from likeness.losses import VMF, Cosine
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.recipe import Optim, Schedule, fit
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.losses.softmax import Cosine
-from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.build import Network, build
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.memory import momentum_encoder, update_encoder
-from likeness.toolkit.training.recipe import Optim, Schedule
-from likeness.toolkit.training.train import fit
 from tests.toolkit.training.tiny_runs import CPU, cut_and_resumed, recipe, same, state_of
 
 ONE_STEP = Schedule(steps=1)

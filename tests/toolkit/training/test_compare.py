@@ -21,6 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.data import Item, folders
 from likeness.eval.intervals.bootstrap import Drawn, effective_number, t_interval
 from likeness.eval.intervals.comparison import (
     Cell,
@@ -32,18 +33,15 @@ from likeness.eval.intervals.comparison import (
     subjects_behind,
     summarise,
 )
-from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.verification import eer, min_dcf
 from likeness.eval.reports.comparison import html, latex, markdown, table, to_json
 from likeness.eval.types import Scores
-from likeness.modalities import folders
+from likeness.recipe import Choice, Recipe
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.search import Choice
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[3]
@@ -57,8 +55,8 @@ from dataclasses import replace
 from functools import partial
 from likeness.eval.types import Scores
 from likeness.eval.metrics.verification import eer, min_dcf
-from likeness.toolkit.training.recipe import Optim
-from likeness.toolkit.training.search import Choice, Range
+from likeness.recipe import Optim
+from likeness.recipe import Choice, Range
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
 measure = replace(made["arcface"].measure, metrics=metrics)

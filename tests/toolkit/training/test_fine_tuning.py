@@ -14,16 +14,15 @@ from torch import Tensor, nn
 
 from likeness.eval.formats.runs import BEST, LAST
 from likeness.models.run import load_model
+from likeness.recipe import Optim, Recipe, Schedule, Tuning, fit
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.models import adapter
 from likeness.toolkit.training.build import build
-from likeness.toolkit.training.fine_tuning import LoRA, Tuning
+from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit
 from tests.toolkit.training.tiny_runs import (
     CPU,
     cut_and_resumed,

@@ -17,17 +17,13 @@ import scipy.special
 import torch
 from torch import nn
 
-from likeness.eval.intervals import per_item
-from likeness.eval.items.items import Item
-from likeness.eval.metrics.retrieval import query_metrics
-from likeness.modalities.image import small_sets
+from likeness.data import Item, small_sets
+from likeness.losses import VMF, Softmax, Triplet
+from likeness.metrics import per_item, query_metrics
 from likeness.models.run import load_model as load_embedder
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.losses.triplet import Triplet
-from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.training import compare, measure
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test

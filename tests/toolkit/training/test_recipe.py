@@ -15,26 +15,14 @@ import numpy as np
 import pytest
 
 import likeness.modalities
+from likeness.data import audio, cub_items, folders
 from likeness.eval.metrics.verification import eer, min_dcf
-from likeness.modalities import folders
-from likeness.modalities.image.retrieval_sets import cub_items
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
+from likeness.frontends import KaldiFbank, train_view
+from likeness.losses import ArcFace, SimPLE, SphereFaceR
+from likeness.recipe import Memory, Recipe, Verification, override, plan
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.sphereface import SphereFaceR
 from likeness.toolkit.models.parts import describe, restore
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.plan import plan
-from likeness.toolkit.training.recipe import (
-    Recipe,
-    Verification,
-    check,
-    load,
-    override,
-)
+from likeness.toolkit.training.recipe import check, load
 from tests.toolkit.training import tiny_runs
 
 BASE = Recipe(

@@ -17,12 +17,11 @@ import pytest
 
 from likeness.models.run import load_model
 from likeness.prepare import prepare
+from likeness.recipe import Schedule, fit
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training import compare
 from likeness.toolkit.training.lock import NAME, Busy, empty, only_writer
-from likeness.toolkit.training.recipe import Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit
 from tests.toolkit.training.tiny_runs import before, recipe, short
 
 

@@ -16,18 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from likeness.data import Item, folders
 from likeness.eval.intervals import per_item
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
+from likeness.recipe import Choice, Classification, Range, Recipe, Retrieval, Search, Verification
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import search as tuning
-from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
 from likeness.toolkit.training.search import (
-    Choice,
-    Range,
-    Search,
     check_ranges,
     divide,
     divide_for_validation,

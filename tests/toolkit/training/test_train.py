@@ -16,18 +16,14 @@ import numpy as np
 import pytest
 
 from likeness.cli import main
+from likeness.data import audio, folders
 from likeness.eval.formats.runs import BEST, find_model
 from likeness.eval.progress import Report, reported_to
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
+from likeness.recipe import Compute, Recipe, Sampling, Schedule, constant, fit, multistep
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
 from likeness.toolkit.training.run import Plateau, Run
-from likeness.toolkit.training.schedules import constant, multistep
-from likeness.toolkit.training.train import fit
 from tests.scripts import program
 from tests.toolkit.training.tiny_runs import TINY, Train, recipe, same, step_of, watching
 

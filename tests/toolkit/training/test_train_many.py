@@ -15,17 +15,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from likeness.eval.formats.runs import LAST
+from likeness.losses import ArcFace, Joint, MarginLoss
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit, step
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.probabilistic import Joint
-from likeness.toolkit.losses.triplet import MarginLoss
 from likeness.toolkit.parallel import spread
 from likeness.toolkit.training import run
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
 from tests.toolkit.training import ranks
 from tests.toolkit.training.tiny_runs import state_of, step_of, torchrun
 

@@ -18,18 +18,13 @@ import pytest
 from torch import Tensor
 
 from likeness import losses
+from likeness.data import Item, audio, folders, images, small_sets
 from likeness.eval.formats.runs import LAST
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.image import images, small_sets
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import MFCC, KaldiFbank
+from likeness.frontends import MFCC, KaldiFbank, PixelScale, train_view
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe

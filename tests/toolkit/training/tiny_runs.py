@@ -17,11 +17,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from likeness.recipe import Recipe, Schedule, Step, fit, step
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run, latest
-from likeness.toolkit.training.train import Step, fit, step
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"
