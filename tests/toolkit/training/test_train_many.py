@@ -223,8 +223,7 @@ def test_no_library_prints_a_warning(two: Path) -> None:
 @pytest.mark.slow  # two more processes
 def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Path) -> None:
     shutil.copytree(voices, tmp_path / "data")
-    script = Path(__file__).with_name("ranks_refuse.py")
-    done = torchrun(script, tmp_path / "data", tmp_path)
+    done = torchrun(Path(ranks.__file__), tmp_path / "data", tmp_path, "refuse")
     assert done.returncode == 0, done.stderr[-3000:]
     ends = [(tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(2)]
     for statistics, unread, locked, unreadable in ends:
