@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from likeness import losses
 from likeness.toolkit.parallel import distributed, spread
 from tests.toolkit.parallel import processes
-from tests.toolkit.training.tiny_runs import torchrun
+from tests.toolkit.training.tiny_runs import asked, torchrun
 
 pytestmark = [
     # by dcp, on purpose
@@ -38,20 +38,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """What two processes left, of the losses that are asked for: see
     tests/toolkit/parallel/processes.py.
     """
-    here = [
-        item
-        for item in request.session.items
-        if item.path == request.path and isinstance(item, pytest.Function)
-    ]
-    asked = {
-        item.callspec.params["name"]
-        for item in here
-        if "report" in item.fixturenames and hasattr(item, "callspec")
-    }
     folder = tmp_path_factory.mktemp("processes")
     state = {"proxies": TABLE, "momentum": -TABLE, "tau": torch.tensor(0.25, dtype=torch.float64)}
     save(state, checkpoint_id=folder / "one", no_dist=True)
-    done = torchrun(Path(processes.__file__), folder, *sorted(asked))
+    done = torchrun(Path(processes.__file__), folder, *sorted(asked(request, "name")))
     assert done.returncode == 0, done.stderr[-5000:]
     return folder
 

@@ -24,7 +24,7 @@ from likeness.toolkit.training import run
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Run
 from tests.toolkit.training import ranks
-from tests.toolkit.training.tiny_runs import state_of, step_of, torchrun
+from tests.toolkit.training.tiny_runs import asked, state_of, step_of, torchrun
 
 # How far two runs may differ that compute the same in another order, as N processes and other
 # processors do. A sum of n products in floating point is the exact sum of factors that are changed
@@ -85,14 +85,7 @@ def variants(request: pytest.FixtureRequest) -> list[str]:
     """Those that are trained in one process and in two: the first, and whatever others are asked
     for.
     """
-    here = [
-        item
-        for item in request.session.items
-        if item.path == request.path and isinstance(item, pytest.Function)
-    ]
-    return sorted(
-        {"whole", *(item.callspec.params["variant"] for item in here if hasattr(item, "callspec"))}
-    )
+    return sorted({"whole", *asked(request, "variant")})
 
 
 @pytest.fixture(scope="module")

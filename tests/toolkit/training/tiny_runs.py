@@ -105,6 +105,13 @@ def cut_and_resumed(recipe: Recipe, *, at: int, data: Path, out: Path) -> None:
     fit(recipe, data=data, out=out, resume=True)
 
 
+def asked(request: pytest.FixtureRequest, parameter: str) -> set[str]:
+    """The values of a parameter in the tests of the requesting file that are run."""
+    items = [item for item in request.session.items if item.path == request.path]
+    params = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    return {each[parameter] for each in params if parameter in each}
+
+
 def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a script in two processes that know each other."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
