@@ -89,3 +89,8 @@ def test_enrol_warns_and_check_writes_a_table(
     assert run_command("gallery", "check", "--gallery", "people", "--out", "doubts.csv") == 0
     assert "9 enrolments of 3 subjects" in capsys.readouterr().out
     assert (tmp_path / "doubts.csv").read_text().startswith("finding,subject,item,looks_like")
+    probe = next(first.iterdir())
+    assert run_command("gallery", "search", probe, *use, "--by", "item", "-k", 1) == 0
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert head.split(",")[5:7] == ["margin", "item"]
+    assert row.split(",")[6].startswith((first.name, second.name))
