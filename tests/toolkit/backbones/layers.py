@@ -1,39 +1,23 @@
-"""The networks there are, and what second writings of them are made of: layers as functions over a
-state dict.
-"""
+"""The networks there are, and what their tests ask of them."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-import likeness.toolkit.backbones
+from likeness import backbones
 from likeness.toolkit.backbones import redimnet
 
 
 def networks(takes: str) -> list[Any]:
     """Every network that takes features, or images, by name."""
+    every = [value for value in vars(backbones).values() if isinstance(value, type)]
     return sorted(
-        {
-            cls
-            for module in pkgutil.walk_packages(
-                likeness.toolkit.backbones.__path__, "likeness.toolkit.backbones."
-            )
-            for name, cls in inspect.getmembers(
-                importlib.import_module(module.name), inspect.isclass
-            )
-            if issubclass(cls, nn.Module) and cls.__module__ == module.name
-            # BasicBlock is a part of two of them
-            if not name.startswith("_") and name != "BasicBlock"
-            if getattr(cls, "takes", "features") == takes
-        },
-        key=lambda found: found.__name__,
+        (network for network in every if getattr(network, "takes", "features") == takes),
+        key=lambda network: network.__name__,
     )
 
 

@@ -13,15 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.backbones.edgeface import EdgeFace
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.redimnet import ReDimNet, ReDimNet2
-from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.backbones.xvector import XVector
+from likeness import backbones
 from tests.toolkit.backbones.layers import networks, small_redimnet, without_gradient
 
 
@@ -44,8 +36,8 @@ _STAGES_2 = ((1, 1, 2, 5, 1), (2, 1, 1, 5, 2), (2, 1, 0.5, 5, 4))
 SMALL: dict[str, dict[str, Any]] = {
     "Beside": {
         "networks": (
-            partial(OrderStatistics, dim=6),
-            partial(XVector, channels=16, pooled=24, dim=10),
+            partial(backbones.OrderStatistics, dim=6),
+            partial(backbones.XVector, channels=16, pooled=24, dim=10),
         )
     },
     "ResNet": {"width": 4, "dim": 16, "depth": 50, "blocks": (1, 2, 1, 1)},
@@ -134,20 +126,20 @@ class TestContract:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(ResNet, 80, depth=35), r"depth is 35; .* 18, 34"),
-        (partial(SimAMResNet, 80, depth=50), "depth is 50"),
-        (partial(ReDimNet, 72, size="b7"), "size is 'b7'"),
-        (partial(ReDimNet, 80, size="b6"), "in_dim is 80; .* multiple of 12"),
-        (partial(ReDimNet, 80), "in_dim is 80; .* multiple of 8, .* 72 bands"),
-        (partial(ReDimNet2, 72, size="b7"), "size is 'b7'"),
-        (partial(ReDimNet2, 80, size="b2"), "in_dim is 80; .* multiple of 12"),
-        (partial(OrderStatistics, 8, num_correlated=3), "num_correlated=3 "),
-        (partial(EdgeFace, 3, size="m"), "size is 'm'"),
-        (partial(SFNet, 3, depth=21), "depth is 21"),
-        (partial(IResNet, 3, depth=51), "depth is 51"),
-        (partial(ImageResNet, 3, depth=20), "depth is 20; .* 18, 34"),
-        (partial(ImageResNet, 3, stem="5x5"), "stem is '5x5'"),
-        (partial(BNInception, 3, batch_norm="still"), "batch_norm is 'still'"),
+        (partial(backbones.ResNet, 80, depth=35), r"depth is 35; .* 18, 34"),
+        (partial(backbones.SimAMResNet, 80, depth=50), "depth is 50"),
+        (partial(backbones.ReDimNet, 72, size="b7"), "size is 'b7'"),
+        (partial(backbones.ReDimNet, 80, size="b6"), "in_dim is 80; .* multiple of 12"),
+        (partial(backbones.ReDimNet, 80), "in_dim is 80; .* multiple of 8, .* 72 bands"),
+        (partial(backbones.ReDimNet2, 72, size="b7"), "size is 'b7'"),
+        (partial(backbones.ReDimNet2, 80, size="b2"), "in_dim is 80; .* multiple of 12"),
+        (partial(backbones.OrderStatistics, 8, num_correlated=3), "num_correlated=3 "),
+        (partial(backbones.EdgeFace, 3, size="m"), "size is 'm'"),
+        (partial(backbones.SFNet, 3, depth=21), "depth is 21"),
+        (partial(backbones.IResNet, 3, depth=51), "depth is 51"),
+        (partial(backbones.ImageResNet, 3, depth=20), "depth is 20; .* 18, 34"),
+        (partial(backbones.ImageResNet, 3, stem="5x5"), "stem is '5x5'"),
+        (partial(backbones.BNInception, 3, batch_norm="still"), "batch_norm is 'still'"),
     ],
 )
 def test_words_and_sizes_outside_the_field_are_refused(make: Any, message: str) -> None:

@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from likeness.backbones import Beside, External, Head, OrderStatistics
 from likeness.modalities.speaker.features import RawWave
-from likeness.toolkit.backbones.external import External
-from likeness.toolkit.backbones.head import Beside, Head
-from likeness.toolkit.backbones.statistics import OrderStatistics
 
 
 class Waves(nn.Module):

@@ -14,45 +14,40 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.backbones.edgeface import EdgeFace
-from likeness.toolkit.backbones.gradients import GradientHistograms
-from likeness.toolkit.backbones.hub_networks import HubImage
-from likeness.toolkit.backbones.image_resnet import ImageResNet, SmallCNN
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.kprpe import KPRPEViT
-from likeness.toolkit.backbones.mobileface import MobileFaceNet
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.backbones.vit import FaceViT, ViT
+from likeness import backbones
 from tests.toolkit.backbones.layers import networks, without_gradient
 
-VIT = partial(ViT, width=24, depth=2, heads=3, patch=8, image_size=32)
-RESNET18 = partial(ImageResNet, width=8, depth=18, blocks=(1, 1, 1, 1))
-SFNET = partial(SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32)
-IRESNET = partial(IResNet, dim=16, width=8, blocks=(1, 2, 1, 1), image_size=32)
+VIT = partial(backbones.ViT, width=24, depth=2, heads=3, patch=8, image_size=32)
+RESNET18 = partial(backbones.ImageResNet, width=8, depth=18, blocks=(1, 1, 1, 1))
+SFNET = partial(backbones.SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32)
+IRESNET = partial(backbones.IResNet, dim=16, width=8, blocks=(1, 2, 1, 1), image_size=32)
 TINY: dict[str, Any] = {
     "SFNet": SFNET,
     "SFNet-BN": partial(SFNET, batch_norm=True),
     "SFNet-deprecated": partial(SFNET, deprecated=True),
     "IResNet": IRESNET,
     "IResNet-OpenSphere": partial(IRESNET, opensphere=True),
-    "MobileFaceNet": partial(MobileFaceNet, dim=16, scale=1, blocks=(1, 1, 1, 1), image_size=48),
-    "FaceViT": partial(FaceViT, dim=16, width=32, depth=2, heads=4, image_size=36, drop_path=0.0),
-    "KPRPEViT": partial(KPRPEViT, dim=16, width=32, depth=2, heads=4, image_size=32),
-    "EdgeFace": partial(EdgeFace, dim=16, size="xxs"),
+    "MobileFaceNet": partial(
+        backbones.MobileFaceNet, dim=16, scale=1, blocks=(1, 1, 1, 1), image_size=48
+    ),
+    "FaceViT": partial(
+        backbones.FaceViT, dim=16, width=32, depth=2, heads=4, image_size=36, drop_path=0.0
+    ),
+    "KPRPEViT": partial(backbones.KPRPEViT, dim=16, width=32, depth=2, heads=4, image_size=32),
+    "EdgeFace": partial(backbones.EdgeFace, dim=16, size="xxs"),
     "ViT": partial(VIT, dim=16, layer_scale=True, registers=1),
-    "ImageResNet": partial(ImageResNet, dim=16, width=8, blocks=(1, 1, 1, 1)),
+    "ImageResNet": partial(backbones.ImageResNet, dim=16, width=8, blocks=(1, 1, 1, 1)),
     "ImageResNet-frozen": partial(RESNET18, dim=16, batch_norm="frozen"),
-    "BNInception": partial(BNInception, dim=16),
+    "BNInception": partial(backbones.BNInception, dim=16),
     "HubImage": partial(
-        HubImage,
+        backbones.HubImage,
         config='{"model_type": "dinov2", "hidden_size": 24, "num_hidden_layers": 2, '
         '"num_attention_heads": 3, "image_size": 32, "patch_size": 8}',
         pooling="GeM",
         dim=16,
     ),
-    "SmallCNN": partial(SmallCNN, dim=16),
-    "GradientHistograms": partial(GradientHistograms, dim=16, image_size=32),
+    "SmallCNN": partial(backbones.SmallCNN, dim=16),
+    "GradientHistograms": partial(backbones.GradientHistograms, dim=16, image_size=32),
 }
 SIDES = {"MobileFaceNet": 48, "FaceViT": 36, "EdgeFace": 48, "ImageResNet": 64}
 SIDES |= {"ImageResNet-frozen": 64, "BNInception": 64, "SmallCNN": 28}  # 32 of all others
@@ -126,7 +121,7 @@ class TestContract:
         ("frozen", set()),
     ],
 )
-@pytest.mark.parametrize("make", [partial(RESNET18, dim=8), partial(BNInception, dim=8)])
+@pytest.mark.parametrize("make", [partial(RESNET18, dim=8), partial(backbones.BNInception, dim=8)])
 def test_batch_norm_is_held_still(make: Any, batch_norm: str, changing: set[str]) -> None:
     """Through train() of whatever holds the network, and through a copy."""
     torch.manual_seed(6)
@@ -150,10 +145,10 @@ def test_batch_norm_is_held_still(make: Any, batch_norm: str, changing: set[str]
 
 def test_without_a_head_the_size_is_the_network_s() -> None:
     for make, dim, sides in (
-        (partial(ImageResNet, width=4), 128, (64,)),
-        (partial(ImageResNet, width=4, depth=18), 32, (64,)),
-        (BNInception, 1024, (32, 224, 227, 256)),
-        (partial(ViT, depth=0), 384, (64,)),
+        (partial(backbones.ImageResNet, width=4), 128, (64,)),
+        (partial(backbones.ImageResNet, width=4, depth=18), 32, (64,)),
+        (backbones.BNInception, 1024, (32, 224, 227, 256)),
+        (partial(backbones.ViT, depth=0), 384, (64,)),
     ):
         with torch.device("meta"):
             network = make(3, dim=0)
@@ -163,7 +158,7 @@ def test_without_a_head_the_size_is_the_network_s() -> None:
 
 def test_zero_init_makes_every_block_its_shortcut() -> None:
     torch.manual_seed(7)
-    network: Any = ImageResNet(
+    network: Any = backbones.ImageResNet(
         3, dim=8, width=4, blocks=(2, 1, 1, 1), stem="3x3", zero_init=True
     ).eval()
     x = torch.randn(1, 4, 8, 8).relu()
@@ -185,7 +180,7 @@ def test_positions_of_other_image_sizes_are_dino_s() -> None:
     grid gives, edges repeated.
     """
     torch.manual_seed(2)
-    network = ViT(3, width=4, depth=0, heads=2, patch=4, image_size=20).double()
+    network = backbones.ViT(3, width=4, depth=0, heads=2, patch=4, image_size=20).double()
     inputs = network.pos_embed[0, 1:].detach().numpy().reshape(5, 5, 4)
 
     def weights(num: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -207,7 +202,7 @@ def test_registers_change_how_positions_are_sampled() -> None:
     """dinov2_*_reg: no offset, but antialiasing: a constant stays constant, and columns that
     alternate are evened out where the grid is halved.
     """
-    network = ViT(3, width=2, depth=0, heads=1, patch=4, image_size=32, registers=1)
+    network = backbones.ViT(3, width=2, depth=0, heads=1, patch=4, image_size=32, registers=1)
     with torch.no_grad():
         network.pos_embed[0, 1:] = 3.0
         torch.testing.assert_close(network._positions(4, 4)[0, 1:], torch.full((16, 2), 3.0))
@@ -222,7 +217,7 @@ def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
     """
     torch.manual_seed(3)
     network = (
-        FaceViT(
+        backbones.FaceViT(
             3, dim=4, width=6, depth=0, heads=2, patch=4, image_size=16, masked=0.25, drop_path=0.0
         )
         .double()
@@ -243,7 +238,7 @@ def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
 
 
 def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean() -> None:
-    network = FaceViT(3, width=4, depth=3, heads=2, patch=4, image_size=8, drop_path=0.5)
+    network = backbones.FaceViT(3, width=4, depth=3, heads=2, patch=4, image_size=8, drop_path=0.5)
     assert [block.drop_path for block in network.blocks] == [0.0, 0.25, 0.5]
     torch.manual_seed(4)
     block: Any = network.blocks[2].train()
@@ -262,7 +257,7 @@ def test_the_deprecated_form_and_its_random_start() -> None:
         assert of_simple.features.weight.tolist() == pytest.approx([0.1] * 16)
     torch.manual_seed(5)
     old, new = (
-        SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict()
+        backbones.SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict()
         for deprecated in (True, False)
     )
     for state, name, deviation in (

@@ -7,14 +7,10 @@ import pytest
 import torch
 from scipy.linalg import eigh
 
+from likeness import backbones
 from likeness.eval.metrics.similarity import matrix
 from likeness.eval.scoring.normalization import cohort_statistics
-from likeness.toolkit.backbones.head import ScoreNorm
-from likeness.toolkit.backbones.statistics import (
-    OrderStatistics,
-    movement_statistics,
-    order_statistics,
-)
+from likeness.toolkit.backbones.statistics import movement_statistics, order_statistics
 
 
 @pytest.mark.parametrize("gradient", [False, True])
@@ -55,7 +51,7 @@ def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim: int) -> No
     generator = torch.Generator().manual_seed(2)
     labels = torch.arange(10).repeat_interleave(6)
     features = torch.randn(60, 12, 4, generator=generator)
-    net = OrderStatistics(4, dim=dim, num_directions=9, start="rotation").eval()
+    net = backbones.OrderStatistics(4, dim=dim, num_directions=9, start="rotation").eval()
     net.estimate([(features, None, labels)])
     whitened = (net.statistics(features) - net.mean) @ net.directions
     with torch.no_grad():
@@ -84,7 +80,7 @@ def test_estimated_directions_are_fisher_s() -> None:
     labels = torch.arange(6).repeat_interleave(40)
     level = torch.randn(6, 4, generator=generator)[labels]
     features = torch.randn(240, 12, 4, generator=generator) + level[:, None]
-    net = OrderStatistics(4, dim=8, num_directions=9).eval()
+    net = backbones.OrderStatistics(4, dim=8, num_directions=9).eval()
     net.estimate((features[i : i + 60], None, labels[i : i + 60]) for i in range(0, 240, 60))
     x, y = net.statistics(features).double().numpy(), labels.numpy()
     within = sum(np.cov(x[y == k].T, bias=True) for k in range(6)) / 6
@@ -104,13 +100,13 @@ def test_estimated_directions_are_fisher_s() -> None:
 
 
 def test_output_norm_is_as_asked() -> None:
-    net = OrderStatistics(4, dim=16, norm=5.0, dropout=0.0).train()
+    net = backbones.OrderStatistics(4, dim=16, norm=5.0, dropout=0.0).train()
     z = net(torch.randn(64, 20, 4))
     assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(5.0, rel=0.02)
 
 
-def estimated(rows: np.ndarray, labels: np.ndarray, *, batches: int = 1) -> ScoreNorm:
-    head = ScoreNorm(rows.shape[1])
+def estimated(rows: np.ndarray, labels: np.ndarray, *, batches: int = 1) -> backbones.ScoreNorm:
+    head = backbones.ScoreNorm(rows.shape[1])
     parts = zip(np.array_split(rows, batches), np.array_split(labels, batches), strict=True)
     head.estimate((torch.from_numpy(x), None, torch.from_numpy(y)) for x, y in parts)
     return head
@@ -166,4 +162,4 @@ def test_what_cannot_be_normalised_is_refused() -> None:
         with pytest.raises(ValueError, match="all 3 subjects are alike"):
             estimated(np.full((6, 4), value), np.array([0, 0, 1, 1, 2, 2]))
     with pytest.raises(ValueError, match="takes embeddings \\(B, 4\\)"):
-        ScoreNorm(4)(torch.zeros(2, 3))
+        backbones.ScoreNorm(4)(torch.zeros(2, 3))

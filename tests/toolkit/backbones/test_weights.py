@@ -13,18 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from likeness import backbones
 from likeness.models import load
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.backbones.weights import load_published, load_wespeaker, read_weights
 
 
-def make() -> ResNet:
+def make() -> backbones.ResNet:
     torch.manual_seed(0)
-    return ResNet(16, dim=4, width=2, depth=18)
+    return backbones.ResNet(16, dim=4, width=2, depth=18)
 
 
 def test_classifiers_are_dropped_and_said() -> None:
@@ -83,9 +79,9 @@ def test_a_network_larger_than_its_weights_is_not_made(
         load.load_named(f"wespeaker:{tmp_path / 'a.pt'}")
 
 
-RESNET: Any = partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)
-VIT: Any = partial(ViT, width=8, depth=2, heads=2, patch=4, image_size=8)
-IRESNET: Any = partial(IResNet, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32)
+RESNET: Any = partial(backbones.ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)
+VIT: Any = partial(backbones.ViT, width=8, depth=2, heads=2, patch=4, image_size=8)
+IRESNET: Any = partial(backbones.IResNet, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32)
 
 
 def trained(network: Any) -> dict[str, Tensor]:
@@ -113,8 +109,8 @@ def test_what_the_releases_have_beside_the_network_is_left_out_and_said() -> Non
     """The mask token of arcface_torch, classifiers of torchvision, and BN-Inception of torch 0.2,
     whose batch norms have shape (1, C) and no counters of batches.
     """
-    face: Any = partial(FaceViT, 3, dim=8, width=8, depth=1, image_size=18)
-    inception: Any = partial(BNInception, 3, dim=8)
+    face: Any = partial(backbones.FaceViT, 3, dim=8, width=8, depth=1, image_size=18)
+    inception: Any = partial(backbones.BNInception, 3, dim=8)
     whole = without(trained(inception()), "last_linear")
     old = {name: value[None] if "_bn." in name else value for name, value in whole.items()}
     old = {name: value for name, value in old.items() if "num_batches" not in name}
@@ -195,18 +191,8 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
     assert read_weights(tmp_path / "old.pth").keys() == state.keys()
 
 
-class Opener:
-    """Unpickled, it would write a file."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.write_text, (self.path, "executed")
-
-
-def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> None:
-    torch.save({"a": Opener(tmp_path / "proof")}, tmp_path / "code.pth")
+def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    """What would run code: tests/test_fuzz.py."""
     torch.save([torch.zeros(2)], tmp_path / "list.pth")
     torch.save({"a": 1.0}, tmp_path / "number.pth")
     torch.save({}, tmp_path / "empty.pth")
@@ -218,15 +204,11 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> No
     (tmp_path / "cut.safetensors").write_bytes((100).to_bytes(8, "little") + b'{"a":')
     with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
         archive.writestr("a.txt", "x")
-    for name in ("code", "cut", "noise", "nothing", "other"):
-        with pytest.raises(ValueError, match=f"{name}.pth' cannot be read without running code"):
-            read_weights(tmp_path / f"{name}.pth")
-    for name in ("long", "cut"):
-        with pytest.raises(ValueError, match="cannot be read without running code"):
-            read_weights(tmp_path / f"{name}.safetensors")
-    for name in ("list.pth", "number.pth", "empty.pth"):
-        with pytest.raises(ValueError, match=f"{name}': it holds no mapping of names to tensors"):
-            read_weights(tmp_path / name)
+    damaged = {"cut.pth", "noise.pth", "nothing.pth", "other.pth"}
+    damaged |= {"long.safetensors", "cut.safetensors"}
+    for path in tmp_path.iterdir():
+        says = "cannot be read without" if path.name in damaged else "it holds no mapping of names"
+        with pytest.raises(ValueError, match=f"{path.name}':? {says}"):
+            read_weights(path)
     with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):
-        BNInception(3, weights=str(tmp_path / "absent.pth"))
-    assert not (tmp_path / "proof").exists()
+        backbones.BNInception(3, weights=str(tmp_path / "absent.pth"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.scripts import program
+
 MAKES = """
 import multiprocessing.util
 from likeness.toolkit.data.batch import make_room_for_sockets
@@ -26,14 +25,7 @@ print(folder)
 def test_sockets_have_a_short_path_and_go_with_the_process(name: str, tmp_path: Path) -> None:
     temporary = tmp_path / name
     temporary.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", MAKES],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    folder = Path(done.stdout.strip())
+    folder = Path(program("-c", MAKES, TMPDIR=str(temporary)).stdout.strip())
     assert len(os.fsencode(folder)) < 90
     assert not folder.exists()
     assert not list(temporary.iterdir())

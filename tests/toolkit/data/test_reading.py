@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.eval.items.items import Item
+from likeness.data import Item, audio, images
 from likeness.modalities.face import augment as face_augment
 from likeness.modalities.face import images as face_images
-from likeness.modalities.image import images, transforms
-from likeness.modalities.speaker import audio
+from likeness.modalities.image import transforms
 from likeness.modalities.speaker import augment as speaker_augment
 from likeness.toolkit.data.batch import Draw, View, Views, collate_views
 from likeness.toolkit.data.images import encode

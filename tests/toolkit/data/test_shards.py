@@ -14,10 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
-from likeness.toolkit.data import shards
+from likeness.data import Item, audio, folders, shards
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.train import fit
 from tests import tiny

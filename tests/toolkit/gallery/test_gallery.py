@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -25,13 +24,12 @@ from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, 
 from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.sqlite import FILE
 from likeness.toolkit.gallery.store import Enrolments, templates_of
+from tests.scripts import program
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
-ROOT = Path(__file__).parents[3]
-KINDS = ("folder", "faiss", "postgresql")
 _numbers = count()
 Place = Callable[[str], str]
-every = pytest.mark.parametrize("kind", KINDS)
+every = pytest.mark.parametrize("kind", ["folder", "faiss", "postgresql"])
 
 
 @pytest.fixture
@@ -203,16 +201,8 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
     open_gallery(where, META).close()  # and what was refused holds no lock
 
 
-HOSTILE = (
-    "o'neil",
-    '"; DROP TABLE enrolment; --',
-    "x' OR '1'='1",
-    "%s %(a)s {} $1 \\",
-    "日本 x",
-    "\\.",
-    "../../etc",
-    "x" * 256,
-)
+SQL = ("o'neil", '"; DROP TABLE enrolment; --', "x' OR '1'='1", "%s %(a)s {} $1 \\")
+HOSTILE = (*SQL, "日本 x", "\\.", "../../etc", "x" * 256)
 
 
 @every
@@ -269,15 +259,8 @@ for turn in range(8):
 @pytest.mark.slow  # three processes
 def test_processes_share_postgresql(database: str) -> None:
     where = f"{database}#shared{next(_numbers)}"
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARING, where, str(mine)], cwd=ROOT, stderr=subprocess.PIPE
-        )
-        for mine in range(3)
-    ]
-    for worker in workers:
-        errors = worker.communicate()[1].decode()
-        assert worker.returncode == 0, errors
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda mine: program("-c", SHARING, where, mine), range(3)))
     gallery = open_gallery(where)
     assert gallery.shared
     left = {entry.subject: entry.enrolments for entry in gallery.entries()}
@@ -378,9 +361,7 @@ def test_a_file_that_is_no_gallery_is_one_sentence(content: str, tmp_path: Path)
     assert file.read_bytes() == before
 
 
-def test_what_is_enrolled_is_on_the_disk_and_of_one_process(
-    tmp_path: Path,
-) -> None:
+def test_what_is_enrolled_is_on_the_disk_and_of_one_process(tmp_path: Path) -> None:
     """SQLite synchronises inside of its library, so that its settings are all that a test sees."""
     gallery = open_gallery(tmp_path, META)
     store: Any = gallery._store
@@ -394,15 +375,15 @@ def test_what_is_enrolled_is_on_the_disk_and_of_one_process(
     open_gallery(tmp_path, META).close()
 
 
-@pytest.mark.parametrize("word", ["s3c@ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3:c@/"])
-@pytest.mark.parametrize(
-    "place",
-    [
-        "postgresql://ann:{}@127.0.0.1:1/db?sslmode=disable&password={}",
-        "mysql://ann:{}@127.0.0.1:1/db",
-        "postgresql://ann:{}@127.0.0.1:one/db",
-    ],
+ADDRESSES = (
+    "postgresql://ann:{}@127.0.0.1:1/db?sslmode=disable&password={}",
+    "mysql://ann:{}@127.0.0.1:1/db",
+    "postgresql://ann:{}@127.0.0.1:one/db",
 )
+
+
+@pytest.mark.parametrize("word", ["s3c@ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3:c@/"])
+@pytest.mark.parametrize("place", ADDRESSES)
 def test_no_message_tells_a_password(place: str, word: str) -> None:
     pytest.importorskip("psycopg")
     where = place.replace("{}", word)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,42 +14,21 @@ import torch
 from safetensors.torch import save_file
 
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.formats.runs import BEST, find_model
-from likeness.modalities.speaker import audio
+from likeness.eval.formats.runs import BEST, LAST, find_model
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.training.recipe import Recipe
+from tests.tiny import BASE, untrained
 
-RECIPE = Recipe(
-    modality="speaker",
-    frontend=partial(KaldiFbank, num_mels=16, window="povey", cmn=False),
-    backbone=partial(ResNet, dim=8, width=4),
-    loss=ArcFace,
-    items=audio.speed_copies,
-    read=audio.read,
-)
-
-
-def embedder() -> TorchEmbedder:
-    torch.manual_seed(0)
-    return TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)).eval()
-
-
-def saved(path: Path, **settings: Any) -> TorchEmbedder:
-    model = embedder()
-    checkpoint.save_model(
-        path, model, RECIPE, **{"similarity": "cosine", "step": 1, "metrics": {}, **settings}
-    )
-    return model
+RECIPE = replace(BASE, frontend=partial(KaldiFbank, num_mels=16, window="povey", cmn=False))
 
 
 def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
-    file = tmp_path / "last.safetensors"
-    model = saved(file, similarity="simple:0.3", step=7, metrics={"eer": 0.1})
+    file = tmp_path / LAST
+    model = TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)).eval()
+    settings: dict[str, Any] = {"similarity": "simple:0.3", "step": 7, "metrics": {"eer": 0.1}}
+    checkpoint.save_model(file, model, RECIPE, **settings)
     loaded = load_model(tmp_path)
     wave = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 16000)).astype(np.float32))
     with torch.no_grad():
@@ -55,14 +36,14 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     assert loaded.embedder.frontend.window == "povey"
     assert (loaded.similarity, loaded.modality, loaded.step) == ("simple:0.3", "speaker", 7)
     assert loaded.digest == sha256(file)
-    saved(tmp_path / BEST)
+    shutil.copy(file, tmp_path / BEST)
     assert find_model(tmp_path).name == BEST
 
 
 def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:
-    saved(tmp_path / "whole")
-    tensors, description, _ = checkpoint.read(tmp_path / "whole", checkpoint.FORMAT)
-    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-100])
+    whole = untrained(tmp_path / "run") / LAST
+    tensors, description, _ = checkpoint.read(whole, checkpoint.FORMAT)
+    (tmp_path / "cut").write_bytes(whole.read_bytes()[:-100])
     bent = tensors | {"backbone.seg_1.bias": torch.zeros(9)}
     checkpoint.save(tmp_path / "bent", bent, description, checkpoint.FORMAT)
     code = description | {"backbone": {"call": "os.system", "args": {"command": "true"}}}

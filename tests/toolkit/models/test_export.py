@@ -14,18 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.modalities import folders
+from likeness.backbones import ImageResNet, OrderStatistics, SmallCNN, XVector
+from likeness.data import audio, folders, images
 from likeness.modalities.face import images as faces
-from likeness.modalities.image import images
-from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import MFCC, KaldiFbank
 from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models.load import load_exported
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.image_resnet import ImageResNet, SmallCNN
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
 from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed

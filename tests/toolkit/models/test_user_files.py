@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import pickle
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -91,14 +89,6 @@ def test_a_file_that_fails_leaves_no_module(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         user_files.run(folder / "uf_main.py")
     assert "uf_main" not in sys.modules
-
-
-def test_a_spawned_process_finds_a_function_of_the_file(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", uf_main="def double(x):\n    return 2 * x\n")
-    module = user_files.run(folder / "uf_main.py")
-    assert pickle.loads(pickle.dumps(module.double)) is module.double
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(module.double, [1, 2]) == [2, 4]
 
 
 def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:

@@ -21,11 +21,8 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from likeness import losses
 from likeness.toolkit.losses.contract import Spreadable
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.proxy import CenterLoss
-from likeness.toolkit.losses.softmax import Cosine, Softmax
-from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from likeness.toolkit.parallel import distributed, spread
 from tests.toolkit.losses.drawn import LOSSES
 
@@ -35,14 +32,14 @@ Part = Callable[[int, int], nn.Module]
 
 FOUND: dict[str, Any] = {made.__name__: made for made in LOSSES}
 VARIANTS: dict[str, Part] = {
-    "Softmax, bias": partial(Softmax, bias=True),
-    "Softmax, generalised": partial(Softmax, product="generalised"),
-    "CosFace, generalised": partial(CosFace, product="generalised"),
-    "ArcFace, learned scale": partial(ArcFace, learn_scale=True, scale=4.0),
-    "SphereFaceR, version 2": partial(SphereFaceR, version=2, grad="exact"),
-    "SphereFace2, A": partial(SphereFace2, kind="A"),
-    "CenterLoss, loss": partial(CenterLoss, centre_grad="loss"),
-    "CenterLoss, centres only": partial(CenterLoss, classify=False),
+    "Softmax, bias": partial(losses.Softmax, bias=True),
+    "Softmax, generalised": partial(losses.Softmax, product="generalised"),
+    "CosFace, generalised": partial(losses.CosFace, product="generalised"),
+    "ArcFace, learned scale": partial(losses.ArcFace, learn_scale=True, scale=4.0),
+    "SphereFaceR, version 2": partial(losses.SphereFaceR, version=2, grad="exact"),
+    "SphereFace2, A": partial(losses.SphereFace2, kind="A"),
+    "CenterLoss, loss": partial(losses.CenterLoss, centre_grad="loss"),
+    "CenterLoss, centres only": partial(losses.CenterLoss, classify=False),
 }
 
 
@@ -244,8 +241,8 @@ def checkpointed(folder: Path) -> float:
     """Proxies and momentum that one process has saved are loaded by several, each its own part;
     what several save, one process loads (in the test).
     """
-    loss = build(Cosine)
-    layout = spread.cut(loss, spread.class_axes(Cosine, DIM))
+    loss = build(losses.Cosine)
+    layout = spread.cut(loss, spread.class_axes(losses.Cosine, DIM))
     momentum = torch.zeros_like(loss.proxies)  # type: ignore[arg-type]
     state = {
         name: spread.as_dtensor(tensor, layout.axes[name], CLASSES)

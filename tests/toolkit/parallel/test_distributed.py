@@ -17,14 +17,10 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from likeness.toolkit.losses.margin import ArcFace, SubCenterArcFace
-from likeness.toolkit.losses.pair import Contrastive
-from likeness.toolkit.losses.probabilistic import Joint
-from likeness.toolkit.losses.proxy import ProxyAnchor, SoftTriple
-from likeness.toolkit.losses.softmax import Softmax
+from likeness import losses
 from likeness.toolkit.parallel import distributed, spread
 from tests.toolkit.parallel import processes
-from tests.toolkit.training.tiny_runs import torchrun
+from tests.toolkit.training.tiny_runs import asked, torchrun
 
 pytestmark = [
     # by dcp, on purpose
@@ -42,20 +38,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """What two processes left, of the losses that are asked for: see
     tests/toolkit/parallel/processes.py.
     """
-    here = [
-        item
-        for item in request.session.items
-        if item.path == request.path and isinstance(item, pytest.Function)
-    ]
-    asked = {
-        item.callspec.params["name"]
-        for item in here
-        if "report" in item.fixturenames and hasattr(item, "callspec")
-    }
     folder = tmp_path_factory.mktemp("processes")
     state = {"proxies": TABLE, "momentum": -TABLE, "tau": torch.tensor(0.25, dtype=torch.float64)}
     save(state, checkpoint_id=folder / "one", no_dist=True)
-    done = torchrun(Path(processes.__file__), folder, *sorted(asked))
+    done = torchrun(Path(processes.__file__), folder, *sorted(asked(request, "name")))
     assert done.returncode == 0, done.stderr[-5000:]
     return folder
 
@@ -101,10 +87,10 @@ def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.Monke
     x = torch.ones(2, requires_grad=True)
     assert distributed.gather(x) is x
     assert distributed.total(x) is x
-    loss = build(ArcFace)
+    loss = build(losses.ArcFace)
     names = [name for name, _ in loss.named_parameters()]
     before = list(loss.parameters())
-    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
+    layout = spread.cut(loss, spread.class_axes(losses.ArcFace, DIM))
     assert (layout.start, layout.stop) == (0, CLASSES)
     assert all(a is b for a, b in zip(before, loss.parameters(), strict=True))
     assert names == [name for name, _ in loss.named_parameters()]
@@ -116,15 +102,15 @@ def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("part", "axes"),
     [
-        (partial(Softmax, bias=True), {"proxies": 0, "bias": 0}),
+        (partial(losses.Softmax, bias=True), {"proxies": 0, "bias": 0}),
         # another axis of the length tried
-        (partial(SubCenterArcFace, num_subcentres=11), {"proxies": 0, "subcentres": 1}),
-        (SoftTriple, {"proxies": 0, "centres": 1}),
+        (partial(losses.SubCenterArcFace, num_subcentres=11), {"proxies": 0, "subcentres": 1}),
+        (losses.SoftTriple, {"proxies": 0, "centres": 1}),
         (
-            partial(Joint, first=ProxyAnchor, second=ArcFace),
+            partial(losses.Joint, first=losses.ProxyAnchor, second=losses.ArcFace),
             {"first.proxies": 0, "second.proxies": 0},
         ),
-        (Contrastive, {}),
+        (losses.Contrastive, {}),
     ],
 )
 def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
@@ -134,7 +120,7 @@ def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
 
 
 def test_what_cannot_be_spread_is_refused() -> None:
-    for loss, axes in ((nn.Linear(DIM, 3), {"weight": 0}), (Contrastive(DIM, 3), {})):
+    for loss, axes in ((nn.Linear(DIM, 3), {"weight": 0}), (losses.Contrastive(DIM, 3), {})):
         with pytest.raises(ValueError, match=type(loss).__name__):
             spread.cut(loss, axes)
 
@@ -171,8 +157,8 @@ def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None
 
 
 def test_clipping_is_torch_s_in_one_process() -> None:
-    loss = build(ArcFace)
-    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
+    loss = build(losses.ArcFace)
+    layout = spread.cut(loss, spread.class_axes(losses.ArcFace, DIM))
     backbone = nn.Linear(DIM, DIM).double()
     z, y = processes.batch(0)
     loss(backbone(z), y).backward()

@@ -1,36 +1,36 @@
 """What tests/toolkit/training/test_train_many.py runs under torchrun: ranks.py DATA OUT WHAT...
 
-Trains the variants below in float64, one after the other. WHAT is VARIANT or VARIANT:EVENT. The
+Trains the variants below in float64, one after the other. WHAT is VARIANT, VARIANT:EVENT, or
+"refuse" alone, for what all must refuse. The
 process that is killed by the event "die" leaves no others, so it comes last; out/before-the-death
 shows that all before it went well.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from likeness.losses import ArcFace, NTXent
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.recipe import Memory, Optim, Recipe, Sampling, Schedule, Step, Tuning, constant, fit
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.contrast import NTXent
-from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.training.fine_tuning import LoRA, Tuning
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.fine_tuning import LoRA
+from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.schedules import constant
-from likeness.toolkit.training.train import Step, fit
+from likeness.toolkit.training.start import Initial, read_initial
 from tests import tiny
 from tests.toolkit.training.tiny_runs import before
 
@@ -107,8 +107,48 @@ def die(run: Run, batch: Batch) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def spoil(run: Run, batch: Batch) -> None:
+    """The running statistics of the second process alone, which training does not see."""
+    if distributed.rank() == 1:
+        dict(run.embedder.named_buffers())["backbone.bn1.running_mean"][0] = math.nan
+
+
+def unread_by_the_second(init: str) -> Initial:
+    if distributed.rank() == 1:
+        raise ValueError("this machine has no such file")
+    return read_initial(init)
+
+
+def refuse(data: Path, out: Path) -> None:
+    """Fits that every process must refuse; process N writes OUT/N.txt, how each of them ended."""
+    ended = []
+
+    def attempt(recipe: Recipe, name: str, **more: Any) -> None:
+        try:
+            fit(recipe, data=data, out=out / name, **more)
+            ended.append(f"{name}: trained")
+        except ValueError as error:
+            ended.append(f"{name}: {type(error).__name__}: {error}")
+
+    parallel = replace(tiny.BASE.parallel, sync_batch_norm=False)
+    schedule = Schedule(steps=6, save_every=2)
+    recipe = replace(tiny.BASE, schedule=schedule, measure=None, parallel=parallel)
+    attempt(recipe, "statistics", step=before(3, spoil))
+    initial = replace(recipe, init=str(out / "statistics"))
+    attempt(initial, "unread", read_initial=unread_by_the_second)
+    with ExitStack() as stack:
+        distributed.run_on_main(lambda: stack.enter_context(only_writer(out / "locked")))
+        attempt(recipe, "locked")
+        distributed.wait()
+    (out / f"{distributed.rank()}.txt").write_text("\n".join(ended), encoding="utf-8")
+
+
 def main(data: Path, out: Path, what: list[str]) -> None:
     torch.set_num_threads(1)
+    if what == ["refuse"]:
+        distributed.start()
+        refuse(data, out)
+        what = []
     for name in what:
         variant, _, event = name.partition(":")
         recipe = VARIANTS[variant]

@@ -8,7 +8,6 @@ import copy
 import importlib.util
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,20 +16,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from likeness.eval.formats.runs import BEST
+from likeness.losses import VMF, Cosine
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.losses.softmax import Cosine
-from likeness.toolkit.losses.vmf import VMF
+from likeness.recipe import Optim, Schedule
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.build import Network, build
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.memory import momentum_encoder, update_encoder
-from likeness.toolkit.training.recipe import Optim, Schedule
-from likeness.toolkit.training.train import fit
-from tests.toolkit.training.tiny_runs import CPU, cut_and_resumed, recipe, same, state_of
-
-ONE_STEP = Schedule(steps=1)
+from tests.toolkit.training.tiny_runs import CPU, Train, recipe, same, state_of
 
 
 class Plain(nn.Module):
@@ -40,12 +34,9 @@ class Plain(nn.Module):
 
     def __init__(self, norm: bool):
         super().__init__()
-        self.first, self.norm, self.dropout, self.last = (
-            nn.Linear(4, 8),
-            nn.BatchNorm1d(8) if norm else nn.Identity(),
-            nn.Dropout(0.5),
-            nn.Linear(8, 3),
-        )
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.dropout = nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         hidden = self.dropout(self.norm(self.first(x)).relu())
@@ -108,21 +99,15 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm: bool)
         pytest.param("optim.grad_clip=1.0", marks=pytest.mark.slow),
     ],
 )
-def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -> None:
+def test_options_train_and_resume(override: str, train: Train) -> None:
     # PyTorch crashes with four channels in channels_last: docs/explanation/limits.md
-    backbone = partial(ResNet, dim=8, width=16, blocks=(1, 1, 1, 1))
-    chosen = recipe(
-        "arcface", override, schedule=Schedule(steps=4, save_every=2), backbone=backbone
-    )
-    fit(chosen, data=voices, out=tmp_path / "whole")
-    cut_and_resumed(chosen, at=3, data=voices, out=tmp_path / "run")
-    assert same(tmp_path / "whole", tmp_path / "run")
+    settings = ("backbone.width=16", "schedule.steps=4", "schedule.save_every=2", override)
+    chosen = recipe("arcface", *settings)
+    out = train(chosen, cut_at=3)
+    assert same(train(chosen, "whole"), out)
     torch.use_deterministic_algorithms(False)
-    assert all(
-        record["step_seconds"] >= record["data_seconds"] >= 0
-        for record in read_log(tmp_path / "run")
-        if "loss" in record
-    )
+    steps = [record for record in read_log(out) if "loss" in record]
+    assert all(record["step_seconds"] >= record["data_seconds"] >= 0 for record in steps)
 
 
 @pytest.mark.slow  # compiles C++: 50 seconds
@@ -135,37 +120,30 @@ def test_compiled_networks_give_the_same_gradient() -> None:
 
 
 def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
-    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of the last step, with the constants that the loss has learnt from the data; of other
     classes or another loss the best network alone.
     """
-    first = recipe(
-        loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=4, eval_every=1, watch="eer")
-    )
-    fit(first, data=voices, out=tmp_path / "first")
-    given = state_of(tmp_path / "first")
-    model = load_file(tmp_path / "first" / BEST)
+    watched = Schedule(steps=4, eval_every=1, watch="eer")
+    first = recipe(loss=partial(VMF, resultant=0.4), schedule=watched)
+    init = train(first, "first")
+    given, model = state_of(init), load_file(init / BEST)
     best = {f"embedder.{name}": value for name, value in model.items()}
     assert 0 < float(given["loss.alpha"]) < 100
     assert float(given["loss.alpha"]) != 1
     items: Any = first.items
     changes: dict[str, tuple[dict[str, Any], str]] = {
         "again": ({}, "and its class proxies: the 6 classes are the same"),
-        "fewer": (
-            {"items": partial(items.func, split="train", test_share=0.5)},
-            "VMF is made anew for 4 classes",
-        ),
+        "fewer": ({"items": partial(items, test_share=0.5)}, "VMF is made anew for 4 classes"),
         "softmax": ({"loss": Cosine}, "Cosine is made anew for 6 classes"),
     }
-    still = replace(
-        first, init=str(tmp_path / "first"), measure=None, optim=Optim(lr=0.0), schedule=ONE_STEP
-    )
+    once = Schedule(steps=1)
+    still = replace(first, init=str(init), measure=None, optim=Optim(lr=0.0), schedule=once)
     for name, (change, says) in changes.items():
         capsys.readouterr()
-        fit(replace(still, **change), data=voices, out=tmp_path / name)
+        taken = state_of(train(replace(still, **change), name))
         assert says in " ".join(capsys.readouterr().err.split())
-        taken = state_of(tmp_path / name)
         kept = given if name == "again" else best
         keys = [key for key in kept.keys() & taken.keys() if key.endswith((".weight", ".bias"))]
         keys += ["loss.proxies", "loss.alpha"] if name == "again" else []
@@ -173,39 +151,30 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
         assert all(torch.equal(kept[key], taken[key]) for key in keys)
         assert len(taken["loss.proxies"]) == (4 if name == "fewer" else 6)
     with pytest.raises(ValueError, match="weights do not fit"):
-        fit(recipes.override(still, ["backbone.dim=9"]), data=voices, out=tmp_path / "other")
+        train(recipes.override(still, ["backbone.dim=9"]), "other")
 
 
-def test_loggers_get_the_same_numbers(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loggers_get_the_same_numbers(train: Train) -> None:
     with pytest.raises(ValueError, match=r"'mlflow' is unknown; .*wandb"):
-        fit(recipe(), data=voices, out=tmp_path / "run", loggers=["mlflow"])
+        train(recipe(), loggers=["mlflow"])
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    fit(
-        recipe(schedule=Schedule(steps=3)),
-        data=voices,
-        out=tmp_path / "run",
-        loggers=["tensorboard"],
-    )
-    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    out = train(recipe(schedule=Schedule(steps=3)), loggers=["tensorboard"])
+    board = EventAccumulator(str(out / "tensorboard"))
     board.Reload()
-    expected = [line["loss"] for line in read_log(tmp_path / "run") if "loss" in line]
+    expected = [line["loss"] for line in read_log(out) if "loss" in line]
     assert [point.value for point in board.Scalars("loss")] == pytest.approx(expected, rel=1e-6)
     assert [entry.step for entry in board.Scalars("eer")] == [3]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-def test_weights_and_biases_runs_offline(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_biases_runs_offline(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run", loggers=["wandb"])
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
-    assert len((tmp_path / "run" / "wandb.id").read_text()) == 8
+    out = train(recipe(schedule=Schedule(steps=2)), loggers=["wandb"])
+    assert list((out / "wandb").glob("offline-run-*"))
+    assert len((out / "wandb.id").read_text()) == 8
 
 
 def test_parts_of_one_sampling_rate_are_built() -> None:

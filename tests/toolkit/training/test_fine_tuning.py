@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +12,18 @@ from torch import Tensor, nn
 
 from likeness.eval.formats.runs import BEST, LAST
 from likeness.models.run import load_model
+from likeness.recipe import Optim, Recipe, Schedule, Tuning
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.models import adapter
 from likeness.toolkit.training.build import build
-from likeness.toolkit.training.fine_tuning import LoRA, Tuning
+from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit
 from tests.toolkit.training.tiny_runs import (
     CPU,
-    cut_and_resumed,
+    Train,
     differing,
     needs_peft,
     recipe,
@@ -60,41 +57,35 @@ def started(recipe: Recipe) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, voices: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, train: Train) -> None:
     if way == "lora":
         needs_peft()
-    fit(tuned(way), data=voices, out=tmp_path / "whole")
-    cut_and_resumed(tuned(way), at=4, data=voices, out=tmp_path / "stopped")
-    assert same(tmp_path / "whole", tmp_path / "stopped")
-    files = [load_file(tmp_path / name / LAST) for name in ("whole", "stopped")]
-    assert differing(*files) == []
+    whole, stopped = train(tuned(way), "whole"), train(tuned(way), "stopped", cut_at=4)
+    assert same(whole, stopped)
+    assert differing(load_file(whole / LAST), load_file(stopped / LAST)) == []
 
 
 def test_frozen_parts_stand_still_with_their_statistics(
-    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also after an evaluation, which puts the network back into training mode."""
     measure, schedule = recipe().measure, replace(SHORT, eval_every=2)
     frozen = tuned("frozen", measure=measure, schedule=schedule)
     before = started(frozen)
-    fit(frozen, data=voices, out=tmp_path / "run")
-    after = state_of(tmp_path / "run")
+    after = state_of(train(frozen))
     names = [name for name in before if name.startswith("embedder.")]
     unmoved = {name for name in names if torch.equal(before[name], after[name])}
     parts = ("embedder.backbone.layer1.", "embedder.backbone.bn1.")
     assert unmoved == {name for name in names if name.startswith(parts)}
     assert any(name.endswith("running_mean") for name in unmoved)
     run = build(frozen, 6, CPU)
-    every = sum(value.numel() for value in run.embedder.parameters())
-    still = sum(
-        value.numel()
-        for name, value in run.embedder.named_parameters()
-        if f"embedder.{name}".startswith(parts)
-    )
-    assert f"{every:,} parameters ({every - still:,} of them trained" in capsys.readouterr().err
+    sizes = {f"embedder.{name}": p.numel() for name, p in run.embedder.named_parameters()}
+    every = sum(sizes.values())
+    trained = sum(size for name, size in sizes.items() if not name.startswith(parts))
+    assert f"{every:,} parameters ({trained:,} of them trained" in capsys.readouterr().err
 
 
-def test_parts_are_trained_from_their_step_on(voices: Path, tmp_path: Path) -> None:
+def test_parts_are_trained_from_their_step_on(train: Train) -> None:
     seen: list[bool] = []
 
     def watch(run: Run, batch: Batch) -> None:
@@ -105,12 +96,10 @@ def test_parts_are_trained_from_their_step_on(voices: Path, tmp_path: Path) -> N
 
     later = tuned("thawed")
     before = started(later)
-    fit(later, data=voices, out=tmp_path / "run", step=watching(watch))
+    after = state_of(train(later, step=watching(watch)))
     assert seen == [False] * 2 + [True] * 4
-    after = state_of(tmp_path / "run")
-    assert not torch.equal(
-        before["embedder.backbone.conv1.weight"], after["embedder.backbone.conv1.weight"]
-    )
+    thawed = "embedder.backbone.conv1.weight"
+    assert not torch.equal(before[thawed], after[thawed])
     steps = {float(value) for name, value in after.items() if name.endswith(".step")}
     assert steps == {4.0, 6.0}  # Adam counts the steps of each parameter
 
@@ -144,37 +133,32 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> None:
+def test_merged_and_unmerged_embeddings_agree(train: Train) -> None:
     needs_peft()
     adapted = tuned("lora", optim=Optim(lr=0.5))
     before = started(adapted)
-    fit(adapted, data=voices, out=tmp_path / "run")
-    stored = state_of(tmp_path / "run")
-    moved = [
-        name
-        for name in before
-        if name.startswith("embedder.") and not torch.equal(before[name], stored[name])
-    ]
+    out = train(adapted)
+    stored, run = state_of(out), build(adapted, 6, CPU)
+    own = {name: value for name, value in run.tensors().items() if name.startswith("embedder.")}
+    moved = [name for name in own if not torch.equal(before[name], stored[name])]
     assert moved
     assert all(".lora_" in name for name in moved)
-    run = build(adapted, 6, CPU)
-    own = {name: value for name, value in run.tensors().items() if name.startswith("embedder.")}
     for name, value in own.items():
         value.copy_(stored[name])
     waves = torch.randn(3, 8000, generator=torch.Generator().manual_seed(0))
-    loaded = load_model(tmp_path / "run")
+    loaded = load_model(out)
     assert not list(adapter.layers_of(loaded.embedder))
     with torch.no_grad():
         unmerged = run.embedder.eval()(waves)
         bound = 1e-5 * max(1.0, float(unmerged.abs().max()))  # of rounding, relative to the largest
         assert torch.allclose(loaded.embedder(waves), unmerged, rtol=0, atol=bound)
-    file = load_file(tmp_path / "run" / LAST)
+    file = load_file(out / LAST)
     base = {name: value for name, value in file.items() if not name.startswith("adapter.")}
     assert base.keys() == loaded.embedder.state_dict().keys()
     untouched = {
         name.removeprefix("embedder.").replace(".base_layer.", "."): value
         for name, value in before.items()
-        if name.startswith("embedder.") and ".lora_" not in name
+        if name in own and ".lora_" not in name
     }
     assert differing(base, untouched) == []  # the weights below the adapters, as they were
     assert len(file) - len(base) == 2 * 9  # the stem, and two in each of four blocks
@@ -226,9 +210,7 @@ def test_adapters_of_another_shape_are_refused() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
-    voices: Path, tmp_path: Path
-) -> None:
+def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train: Train) -> None:
     states: dict[int, dict[str, Tensor]] = {}
 
     def watch(run: Run, batch: Batch) -> None:
@@ -236,10 +218,10 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
 
     watched = Schedule(steps=6, save_every=2, eval_every=1, watch="eer")
     mean = tuned("last", measure=recipe().measure, schedule=watched)
-    fit(mean, data=voices, out=tmp_path / "run", step=watching(watch))
-    final = state_of(tmp_path / "run")
+    out = train(mean, step=watching(watch))
+    final = state_of(out)
     states[6] = {name: final[f"embedder.{name}"] for name in states[0]}
-    model = load_file(tmp_path / "run" / LAST)
+    model = load_file(out / LAST)
     for name, value in model.items():
         if value.is_floating_point():
             expected = torch.stack([states[at][name].double() for at in (4, 6)]).mean(0)
@@ -247,24 +229,20 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
         else:
             assert torch.equal(value, states[6][name]), name
     # the evaluations before the first checkpoint are of the weights as they are
-    assert sum("eer" in entry for entry in read_log(tmp_path / "run")) == 6
-    best = load_file(tmp_path / "run" / BEST)
-    assert best.keys() == model.keys()
+    assert sum("eer" in entry for entry in read_log(out)) == 6
+    assert load_file(out / BEST).keys() == model.keys()
 
 
+@pytest.mark.parametrize("second", [{}, WAYS["lora"]], ids=["plain", "lora"])
+@pytest.mark.parametrize("first", ["last", "lora"])
 def test_fine_tuning_starts_from_an_average_and_from_adapters(
-    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first: str, second: dict[str, Any], train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_peft()
-    for name in ("last", "lora"):
-        fit(tuned(name), data=voices, out=tmp_path / name)
-        expected = load_model(tmp_path / name).embedder.state_dict()
-        for second in ({}, WAYS["lora"]):
-            optim = Optim(lr=0.0, weight_decay=0.0)
-            still = short(steps=1, init=str(tmp_path / name), optim=optim, **second)
-            fit(still, data=voices, out=tmp_path / "next")
-            assert "its class proxies" in capsys.readouterr().err
-            got = load_model(tmp_path / "next").embedder.state_dict()
-            wrong = [key for key in differing(expected, got) if "running" not in key]
-            assert [key for key in wrong if "num_batches" not in key] == []
-            shutil.rmtree(tmp_path / "next")
+    init = train(tuned(first), "first")
+    optim = Optim(lr=0.0, weight_decay=0.0)
+    out = train(short(steps=1, init=str(init), optim=optim, **second))
+    assert "its class proxies" in capsys.readouterr().err
+    states = (load_model(folder).embedder.state_dict() for folder in (init, out))
+    counters = ("running_mean", "running_var", "num_batches_tracked")
+    assert [name for name in differing(*states) if not name.endswith(counters)] == []

@@ -15,19 +15,14 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from torch import nn
 
-from likeness.eval.intervals import per_item
-from likeness.eval.items.items import Item
-from likeness.eval.metrics.retrieval import query_metrics
-from likeness.modalities.image import small_sets
+from likeness.data import Item, small_sets
+from likeness.losses import VMF, Softmax, Triplet
+from likeness.metrics import per_item, query_metrics
 from likeness.models.run import load_model as load_embedder
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.losses.triplet import Triplet
-from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.training import compare, measure
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
@@ -40,11 +35,12 @@ from likeness.toolkit.training.recipe import (
     Schedule,
 )
 from likeness.toolkit.training.schedules import constant
-from likeness.toolkit.training.search import Range, divide_for_validation
+from likeness.toolkit.training.search import Range
 from likeness.toolkit.training.train import fit
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
+Trained = Callable[[str], tuple[Recipe, Path]]
 NOWHERE = Path("digits-are-in-scikit-learn")
 HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)
 CLOSED = Recipe(
@@ -101,7 +97,7 @@ def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Recipe, Path]]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """name -> a finished run of that recipe, trained once."""
     made = {
         "softmax": CLOSED,
@@ -130,7 +126,7 @@ def numbers(items: list[Item]) -> np.ndarray:
     return np.array([int(str(item.label)) for item in items])
 
 
-def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_classification_item_by_item(trained: Trained) -> None:
     recipe, out = trained("softmax")
     model = measure.load_model(out, recipe)
     measured = run_test(recipe, out, NOWHERE)
@@ -164,7 +160,7 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
     assert measured.num_groups == len(tested)
 
 
-def test_what_vmf_predicts_is_its_posterior(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_what_vmf_predicts_is_its_posterior(trained: Trained) -> None:
     """The posterior is verified in tests/toolkit/losses; here, its draws are others."""
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
@@ -181,12 +177,11 @@ def test_what_vmf_predicts_is_its_posterior(trained: Callable[[str], tuple[Recip
     np.testing.assert_allclose(result["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
 
 
-def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_temperature_is_1_where_none_helps(trained: Trained) -> None:
     recipe, out = trained("softmax")
     hits = run_test(recipe, out, NOWHERE).columns["correct"]
-    right = [
-        item for item, hit in zip(small_sets.digits_items(split="test"), hits, strict=True) if hit
-    ]
+    tested = zip(small_sets.digits_items(split="test"), hits, strict=True)
+    right = [item for item, hit in tested if hit]
     settings = Classification(partial(some, labels={"1": 5}), calibrate_on=lambda _: right)
     columns = classification(measure.load_model(out, recipe), NOWHERE, settings).columns
     assert set(columns["temperature"]) == {1.0}
@@ -194,9 +189,7 @@ def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
-def test_retrieval_query_by_query(
-    similarity: str, trained: Callable[[str], tuple[Recipe, Path]]
-) -> None:
+def test_retrieval_query_by_query(similarity: str, trained: Trained) -> None:
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     assert model.similarity == "euclidean"
@@ -204,15 +197,12 @@ def test_retrieval_query_by_query(
     settings = Retrieval(items=few, ks=(1, 3), clusters=True)
     compared = model._replace(similarity=similarity)
     measured = retrieval(compared, NOWHERE, settings)
-    others = (
-        retrieval(
-            model._replace(similarity="dot"), NOWHERE, replace(settings, similarity=similarity)
-        ),
-        # embeddings that are points are their own expectation
-        retrieval(compared, NOWHERE, replace(settings, num_samples=7)),
-    )
-    for other in others:
-        np.testing.assert_equal(dict(other.columns), dict(measured.columns))
+    # embeddings that are points are their own expectation
+    other = retrieval(compared, NOWHERE, replace(settings, num_samples=7))
+    np.testing.assert_equal(dict(other.columns), dict(measured.columns))
+    own, of_dots = replace(settings, similarity=similarity), model._replace(similarity="dot")
+    other = retrieval(of_dots, NOWHERE, own)
+    np.testing.assert_equal(dict(other.columns), dict(measured.columns))
     z, labels = embedded(model, few(NOWHERE)), numbers(few(NOWHERE))
     expected = query_metrics(z, labels, ks=(1, 3), similarity=similarity)
     for name, values in expected.items():
@@ -227,9 +217,7 @@ def test_retrieval_query_by_query(
     np.testing.assert_allclose(measured.columns["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
 
 
-def test_expected_metrics_are_the_mean_over_draws(
-    trained: Callable[[str], tuple[Recipe, Path]],
-) -> None:
+def test_expected_metrics_are_the_mean_over_draws(trained: Trained) -> None:
     """E[mAP@R] (vMF paper, Sec. 3.2) within 5 standard errors of 400 draws there and as many
     here.
     """
@@ -266,30 +254,22 @@ def unlisted(data: Path) -> list[Item]:
     raise AssertionError("items were listed before the settings were checked")
 
 
-def test_what_cannot_be_measured_is_refused(
-    trained: Callable[[str], tuple[Recipe, Path]], tmp_path: Path
-) -> None:
+def test_what_cannot_be_measured_is_refused(trained: Trained, tmp_path: Path) -> None:
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     trained_on = Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
     with pytest.raises(ValueError, match="'4' is both trained and tested"):
         measure.items_of(trained_on, NOWHERE, model.classes)
     measure.items_of(replace(trained_on, disjoint=False), NOWHERE, model.classes)
+    drawn = Retrieval(items=unlisted, num_samples=2, similarity="euclidean")
     with pytest.raises(ValueError, match="'euclidean'"):
-        retrieval(
-            model._replace(loss=VMF(8, 6)),
-            NOWHERE,
-            Retrieval(items=unlisted, num_samples=2, similarity="euclidean"),
-        )
+        retrieval(model._replace(loss=VMF(8, 6)), NOWHERE, drawn)
     unknown = Classification(items=partial(some, labels={"4": 2, "7": 3}))
     with pytest.raises(ValueError, match="'7'"):
         measure.items_of(unknown, NOWHERE, model.classes)
+    known = Classification(items=partial(some, labels={"4": 2}))
     with pytest.raises(ValueError, match="Triplet has no class vectors"):
-        classification(
-            model._replace(loss=Triplet(8, 6)),
-            NOWHERE,
-            Classification(items=partial(some, labels={"4": 2})),
-        )
+        classification(model._replace(loss=Triplet(8, 6)), NOWHERE, known)
     broken = [Item("a", tmp_path / "a.png", "6"), *some(NOWHERE, labels={"6": 2})]
     with pytest.raises(ValueError, match="1 of 3 test items"):
         retrieval(model, NOWHERE, Retrieval(items=lambda _: broken))
@@ -304,7 +284,7 @@ def test_what_cannot_be_measured_is_refused(
         measure.load_model(out, replace(recipe, loss=partial(VMF)))
 
 
-def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
+def test_the_loss_is_left_as_it_was(trained: Trained) -> None:
     """A validation in the middle of training must not change what follows: neither mode nor weights
     nor the noise of the loss.
     """
@@ -319,9 +299,7 @@ def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]
     torch.testing.assert_close(model.loss.state_dict(), before, rtol=0, atol=0)
 
 
-def test_the_best_epoch_on_validation_is_kept(
-    trained: Callable[[str], tuple[Recipe, Path]],
-) -> None:
+def test_the_best_epoch_on_validation_is_kept(trained: Trained) -> None:
     for name in ("softmax", "vmf"):
         recipe, out = trained(name)
         looks = [line for line in read_log(out) if "accuracy" in line]
@@ -340,13 +318,9 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=4, eval_every=4))
     ranges = {"standard": {"optim.lr": Range(1e-4, 1e-1, log=True)}}
-    result = compare.compare(
-        {"standard": short},
-        num_seeds=1,
-        data=NOWHERE,
-        out=tmp_path,
-        terms=compare.Terms(ranges=ranges, num_trials=2),
-    )
+    terms = compare.Terms(ranges=ranges, num_trials=2)
+    chosen = {"standard": short}
+    result = compare.compare(chosen, num_seeds=1, data=NOWHERE, out=tmp_path, terms=terms)
     tuned = result.tuned["standard"]
     scores = []
     for number in range(2):
@@ -360,7 +334,3 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     assert dict(result.counts) == {"items": 450}
     by_metric = {cell.metric: cell.mean for cell in result.cells}
     assert by_metric == pytest.approx(metrics_of(short.metrics, final), abs=1e-12)
-    without = replace(short, measure=replace(short.measure, validation=None))
-    with pytest.raises(ValueError, match="no validation"):
-        divide_for_validation(without)
-    assert isinstance(measure.load_model(tmp_path / "standard" / "seed-0", short).loss, nn.Module)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,12 +18,11 @@ import pytest
 
 from likeness.models.run import load_model
 from likeness.prepare import prepare
+from likeness.recipe import Schedule, fit
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training import compare
 from likeness.toolkit.training.lock import NAME, Busy, empty, only_writer
-from likeness.toolkit.training.recipe import Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit
 from tests.toolkit.training.tiny_runs import before, recipe, short
 
 
@@ -112,24 +112,23 @@ def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
     counter = tmp_path / "folder" / "count"
     counter.parent.mkdir()
     counter.write_text("0")
-    children = []
-    for _ in range(3):
-        child = os.fork()
-        if not child:
+
+    def count() -> None:
+        done = 0
+        while done < 200:
             try:
-                done = 0
-                while done < 200:
-                    try:
-                        with only_writer(counter.parent):
-                            counter.write_text(str(int(counter.read_text()) + 1))
-                        done += 1
-                    except Busy:
-                        os.sched_yield()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+                with only_writer(counter.parent):
+                    counter.write_text(str(int(counter.read_text()) + 1))
+                done += 1
+            except Busy:
+                os.sched_yield()
+
+    children = [multiprocessing.get_context("fork").Process(target=count) for _ in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0, 0]
     assert counter.read_text() == "600"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -16,25 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from likeness.data import Item, folders
 from likeness.eval.intervals import per_item
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
+from likeness.recipe import Choice, Classification, Range, Recipe, Retrieval, Search, Verification
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training import search as tuning
-from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
-from likeness.toolkit.training.search import (
-    Choice,
-    Range,
-    Search,
-    check_ranges,
-    divide,
-    divide_for_validation,
-    part_items,
-    tune,
-    validation_trials,
-)
+from likeness.toolkit.training import search
 from tests.toolkit.training.tiny_runs import recipe
 
 RANGES: dict[str, Range | Choice] = {
@@ -64,7 +53,7 @@ def test_the_split_is_disjoint_whole_and_of_classes(
     num_classes: int, speeds: tuple[float, ...], random: Any
 ) -> None:
     items = made(num_classes, 2, speeds)
-    kept, held_out = divide(items)
+    kept, held_out = search.divide(items)
     ours, theirs = ({str(item.label).split("#")[0] for item in some} for some in (kept, held_out))
     assert not ours & theirs
     assert len(ours | theirs) == num_classes
@@ -74,45 +63,43 @@ def test_the_split_is_disjoint_whole_and_of_classes(
     # and are no test of verification
     assert sorted(held_out) == sorted(item for item in items if item.label in theirs)
     shuffled = random.sample(items, len(items))
-    assert [sorted(some) for some in divide(shuffled)] == [sorted(kept), sorted(held_out)]
+    assert [sorted(some) for some in search.divide(shuffled)] == [sorted(kept), sorted(held_out)]
 
 
 def test_the_split_needs_six_classes() -> None:
     with pytest.raises(ValueError, match=r"5 classes .* 4 .* at least 6"):
-        divide(made(5))
+        search.divide(made(5))
     # labels that are no copies although they begin with '#'
-    kept, held_out = divide([Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)])
+    kept, held_out = search.divide([Item(f"{k}", Path(), f"#{k % 8}") for k in range(16)])
     assert {item.label for item in kept}.isdisjoint(item.label for item in held_out)
     assert len({item.label for item in held_out}) == 4
 
 
 def test_validation_trials_are_all_pairs() -> None:
-    items, trials = validation_trials(Path(), items=partial(listed, num_classes=12, num_each=3))
-    held_out = divide(made(12, 3))[1]
-    label = {item.id: item.label for item in held_out}
-    assert trials.target is not None
-    pairs = {
-        frozenset((trials.enrol_ids[e], trials.probe_ids[p])): bool(t)
-        for e, p, t in zip(trials.enrol, trials.probe, trials.target, strict=True)
-    }
-    assert {item.id for item in items} == set(label)
-    assert len(trials) == len(pairs) == 12 * 11 // 2
-    assert all(same == (label[min(pair)] == label[max(pair)]) for pair, same in pairs.items())
+    part = partial(listed, num_classes=12, num_each=3)
+    items, trials = search.validation_trials(Path(), items=part)
+    assert sorted(items) == sorted(search.divide(made(12, 3))[1])
+    label = {item.id: item.label for item in items}
+    sides = zip(trials.enrol, trials.probe, strict=True)
+    pairs = [(trials.enrol_ids[enrol], trials.probe_ids[probe]) for enrol, probe in sides]
+    assert len(pairs) == 12 * 11 // 2
+    assert set(map(frozenset, pairs)) == set(map(frozenset, combinations(label, 2)))
+    assert trials.target.tolist() == [label[enrol] == label[probe] for enrol, probe in pairs]
 
 
 def test_of_many_pairs_some_are_drawn() -> None:
     """tests/eval/items/test_items.py says how."""
     part = partial(listed, num_classes=12, num_each=3)
-    with patch.object(tuning, "MOST_PAIRS", 20):
-        (_, trials), (_, again) = (validation_trials(Path(), items=part) for _ in range(2))
+    with patch.object(search, "MOST_PAIRS", 20):
+        (_, trials), (_, again) = (search.validation_trials(Path(), items=part) for _ in range(2))
     assert (len(trials), trials.target.sum()) == (20, 10)
     assert np.array_equal(again.enrol, trials.enrol)
     with pytest.raises(ValueError, match="target trial"):
-        validation_trials(Path(), items=partial(listed, num_classes=12, num_each=1))
+        search.validation_trials(Path(), items=partial(listed, num_classes=12, num_each=1))
 
 
 def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) -> None:
-    inner = divide_for_validation(recipe())
+    inner = search.divide_for_validation(recipe())
     stated = json.dumps(describe(inner))
     assert "toolkit.training.search.part_items" in stated
     assert "likeness.modalities.folders.trials" not in stated
@@ -123,7 +110,7 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
     assert not used & tested
     assert {item.label for item in items}.isdisjoint(
-        item.label for item in part_items(voices, items=recipe().items, held_out=False)
+        item.label for item in search.part_items(voices, items=recipe().items, held_out=False)
     )
 
 
@@ -135,23 +122,23 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     test = partial(listed, num_classes=20, num_each=3)
     metrics = {"nmi": per_item.mutual_information}
     outer = recipe(items=train, measure=Retrieval(test, ks=(1, 3), clusters=True, metrics=metrics))
-    inner = divide_for_validation(outer)
+    inner = search.divide_for_validation(outer)
     assert isinstance(inner.measure, Retrieval)
     assert replace(inner.measure, items=test) == outer.measure
     fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
     assert {item.label for item in fitted}.isdisjoint(item.label for item in retrieved)
-    assert retrieved == part_items(Path(), items=train, held_out=True)
+    assert retrieved == search.part_items(Path(), items=train, held_out=True)
     assert replace(inner, items=outer.items, measure=outer.measure) == outer
     validation = Retrieval(items=train)
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
     # its own validation, where there is one
-    assert divide_for_validation(watched) == replace(
+    assert search.divide_for_validation(watched) == replace(
         watched, measure=replace(validation, metrics=outer.metrics, validation=validation)
     )
     for other in (Classification(items=test), None):
         with pytest.raises(ValueError, match="no validation"):
-            divide_for_validation(replace(outer, measure=other))
+            search.divide_for_validation(replace(outer, measure=other))
 
 
 def bowl(made: Recipe, folder: Path) -> float:
@@ -177,25 +164,23 @@ def stopping(*calls: int) -> Mock:
 def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     # past the ten random trials with which TPE begins
-    search = partial(tune, recipe(), RANGES, variant="arcface", num_trials=14)
-    chosen, whole = search(out=tmp_path / "whole", score=bowl)
+    tune = partial(search.tune, recipe(), RANGES, variant="arcface", num_trials=14)
+    chosen, whole = tune(out=tmp_path / "whole", score=bowl)
     stops = stopping(4, 13)
     for _ in range(2):
         with pytest.raises(Interrupted):
-            search(out=tmp_path / "cut", score=stops)
-    resumed, cut = search(out=tmp_path / "cut", score=stops)
+            tune(out=tmp_path / "cut", score=stops)
+    resumed, cut = tune(out=tmp_path / "cut", score=stops)
     assert stops.call_count == 16
     assert cut == whole
     assert describe(resumed) == describe(chosen)
     assert whole.score == min(record["score"] for record in whole.trials)  # type: ignore[type-var]
     assert bowl(chosen, tmp_path) == pytest.approx(whole.score)
     assert len(whole.trials) == 14
-    assert all(
-        0 <= record["settings"]["loss.margin"] <= 0.5
-        and 1e-3 <= record["settings"]["optim.lr"] <= 1e-1
-        for record in whole.trials
-    )  # type: ignore[index]
-    longer, more = search(num_trials=16, out=tmp_path / "cut", score=bowl)
+    settings = [record["settings"] for record in whole.trials]
+    assert all(0 <= each["loss.margin"] <= 0.5 for each in settings)
+    assert all(1e-3 <= each["optim.lr"] <= 1e-1 for each in settings)
+    longer, more = tune(num_trials=16, out=tmp_path / "cut", score=bowl)
     assert list(more.trials[:14]) == list(whole.trials)
     assert bowl(longer, tmp_path) <= bowl(chosen, tmp_path)
 
@@ -212,10 +197,10 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
 ) -> None:
     pytest.importorskip("optuna")
     stops = stopping(4)
-    search = partial(tune, recipe(), GRID, variant="arcface", out=tmp_path, score=stops)
+    tune = partial(search.tune, recipe(), GRID, variant="arcface", out=tmp_path, score=stops)
     with pytest.raises(Interrupted):
-        search(num_trials=num_trials)
-    chosen, tuned = search(num_trials=num_trials)
+        tune(num_trials=num_trials)
+    chosen, tuned = tune(num_trials=num_trials)
     assert stops.call_count == 10
     points = {tuple(record["settings"].values()) for record in tuned.trials}
     assert points == {(margin, lr) for margin in (0.1, 0.2, 0.3) for lr in (0.001, 0.01, 0.1)}
@@ -235,8 +220,8 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
         return bowl(made, folder) + (0.0, 100.0, 1.0)[made.seed]
 
     outer = recipe(schedule=replace(recipe().schedule, steps=60, eval_every=0))
-    search = partial(tune, outer, variant="arcface", num_trials=9, out=tmp_path, score=of_seed)
-    chosen, tuned = search(Search(GRID, seeds=3, looks=5))
+    tune = partial(search.tune, outer, variant="arcface", num_trials=9, out=tmp_path, score=of_seed)
+    chosen, tuned = tune(Search(GRID, seeds=3, looks=5))
     assert len(tried) == 27
     assert {entry.schedule.eval_every for entry in tried} == {12}
     assert {entry.schedule.watch for entry in tried} == {next(iter(outer.metrics))}
@@ -245,7 +230,7 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
     assert best["seeds"] == pytest.approx([0.0, 100.0, 1.0])
     assert chosen.schedule == outer.schedule  # what is then trained is the recipe's own
     with pytest.raises(ValueError, match="of another recipe"):
-        search(Search(GRID, seeds=1, looks=5))
+        tune(Search(GRID, seeds=1, looks=5))
 
 
 def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
@@ -257,16 +242,16 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
             raise ValueError("the loss is nan")
         return bowl(made, folder)
 
-    search = partial(tune, upward, RANGES, variant="arcface", num_trials=4, score=sometimes)
-    _, tuned = search(out=tmp_path / "up")
+    tune = partial(search.tune, upward, RANGES, variant="arcface", num_trials=4, score=sometimes)
+    _, tuned = tune(out=tmp_path / "up")
     scores = [trial["score"] for trial in tuned.trials]
     assert tuned.score == max(score for score in scores if score is not None)
     assert scores[1] is None
     assert tuned.trials[1]["failed"] == "the loss is nan"
     with pytest.raises(ValueError, match="on other data"):
-        search(out=tmp_path / "up", data="another digest")
+        tune(out=tmp_path / "up", data="another digest")
     with pytest.raises(ValueError, match=r"all 1 trials failed, .* lost"):
-        search(num_trials=1, out=tmp_path / "none", score=Mock(side_effect=ValueError("lost")))
+        tune(num_trials=1, out=tmp_path / "none", score=Mock(side_effect=ValueError("lost")))
 
 
 @pytest.mark.parametrize(
@@ -279,6 +264,6 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
     ],
 )
 def test_ranges_are_checked_before_training(field: str, values: Any, says: str) -> None:
-    check_ranges(recipe(), RANGES)
+    search.check_ranges(recipe(), RANGES)
     with pytest.raises(ValueError, match=says):
-        check_ranges(recipe(), {field: values})
+        search.check_ranges(recipe(), {field: values})

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,27 +16,16 @@ import numpy as np
 import pytest
 
 from likeness.cli import main
-from likeness.eval.formats.runs import BEST
+from likeness.data import audio, folders
+from likeness.eval.formats.runs import BEST, find_model
 from likeness.eval.progress import Report, reported_to
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
+from likeness.recipe import Compute, Recipe, Sampling, Schedule, constant, fit, multistep
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
 from likeness.toolkit.training.run import Plateau, Run
-from likeness.toolkit.training.schedules import constant, multistep
-from likeness.toolkit.training.train import fit
-from tests.toolkit.training.tiny_runs import (
-    ROOT,
-    TINY,
-    cut_and_resumed,
-    recipe,
-    same,
-    step_of,
-    watching,
-)
+from tests.scripts import program
+from tests.toolkit.training.tiny_runs import TINY, Train, recipe, same, step_of, watching
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +42,9 @@ def uninterrupted(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_says_which_items_it_holds(workers: int, voices: Path, tmp_path: Path) -> None:
+def test_a_batch_says_which_items_it_holds(
+    workers: int, voices: Path, tmp_path: Path, train: Train
+) -> None:
     items = list(folders.items(voices, split="train", test_share=0.25))
     damaged = tmp_path / "damaged.wav"
     damaged.write_bytes(b"no sound")
@@ -80,7 +69,7 @@ def test_a_batch_says_which_items_it_holds(workers: int, voices: Path, tmp_path:
         compute=Compute(threads=1, workers=workers),
         schedule=Schedule(steps=6, save_every=2),
     )
-    fit(made, data=voices, items=items, out=tmp_path / "run", step=watching(check))
+    train(made, items=items, step=watching(check))
     # three batches are an epoch of the 24 items, of which one cannot be read
     epoch = [place for place in range(24) if place != 5]
     assert sorted(seen[:23]) == sorted(seen[23:]) == epoch
@@ -88,10 +77,9 @@ def test_a_batch_says_which_items_it_holds(workers: int, voices: Path, tmp_path:
 
 @pytest.mark.parametrize("variant", ["arcface", "simple"])
 def test_training_is_deterministic_and_lowers_the_loss(
-    variant: str, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
+    variant: str, uninterrupted: Callable[[str], Path], train: Train
 ) -> None:
-    fit(recipe(variant), data=voices, out=tmp_path / "again")
-    assert same(uninterrupted(variant), tmp_path / "again")
+    assert same(uninterrupted(variant), train(recipe(variant)))
     log = read_log(uninterrupted(variant))
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert len(losses) == 12
@@ -109,46 +97,40 @@ def test_training_is_deterministic_and_lowers_the_loss(
     ],
 )
 def test_a_run_that_raised_resumes_bit_for_bit(
-    variant: str, workers: int, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
+    variant: str, workers: int, uninterrupted: Callable[[str], Path], train: Train
 ) -> None:
-    changed = recipe(variant, compute=Compute(threads=1, workers=workers))
-    cut_and_resumed(changed, at=7, data=voices, out=tmp_path / "run")
-    assert same(uninterrupted(variant), tmp_path / "run")
-    steps = [entry["step"] for entry in read_log(tmp_path / "run")]
+    out = train(recipe(variant, compute=Compute(threads=1, workers=workers)), cut_at=7)
+    assert same(uninterrupted(variant), out)
+    steps = [entry["step"] for entry in read_log(out)]
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
 
 
 @pytest.mark.parametrize(("each", "batch_size"), [(0, 24), (2, 12)])
 def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
-    each: int, batch_size: int, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    each: int, batch_size: int, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of the 8 speakers x 4 recordings, 6 x 4 are trained on."""
 
     def sized(size: int) -> Recipe:
         return recipe(sampling=Sampling(size, items_per_class=each), schedule=Schedule(steps=6))
 
-    fit(sized(batch_size), data=voices, out=tmp_path / "stated")
+    stated = train(sized(batch_size), "stated")
     assert f"6 steps of {batch_size} items" in capsys.readouterr().err
     few = replace(sized(64), schedule=Schedule(steps=6, save_every=2))
-    cut_and_resumed(few, at=4, data=voices, out=tmp_path / "run")
-    assert same(tmp_path / "stated", tmp_path / "run")
+    out = train(few, cut_at=4)
+    assert same(stated, out)
     assert f"6 steps of {batch_size} items" in capsys.readouterr().err
-    described = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    described = json.loads((out / "recipe.json").read_text())
     assert described["sampling"]["batch_size"] == batch_size
     with pytest.raises(ValueError, match="needs"):
-        fit(
-            replace(few, compute=Compute(accumulate=20, threads=1)),
-            data=voices,
-            out=tmp_path / "pieces",
-        )
+        train(replace(few, compute=Compute(accumulate=20, threads=1)), "pieces")
     assert not (tmp_path / "pieces").exists()
 
 
-def test_every_step_and_every_evaluation_is_reported(voices: Path, tmp_path: Path) -> None:
+def test_every_step_and_every_evaluation_is_reported(train: Train) -> None:
     reports: list[Report] = []
     with reported_to(reports.append):
-        made = recipe(schedule=Schedule(steps=4, eval_every=2))
-        fit(made, data=voices, out=tmp_path / "run")
+        train(recipe(schedule=Schedule(steps=4, eval_every=2)))
     training = [report for report in reports if report.what == "training" and not report.is_end]
     assert [report.done for report in training] == [0, 1, 2, 3]
     assert all(report.note.startswith("loss ") for report in training[1:])
@@ -168,16 +150,7 @@ def test_sigkill_at_any_moment_resumes_bit_for_bit(
     out = tmp_path / "run"
     script = Path(__file__).with_name("killed_training.py")
     events = ["replace:1", "step:8", "rmdir:2", "step:2"]
-    command = [sys.executable, str(script), f"{TINY}:simple", str(voices), str(out), *events]
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    ended = program(script, f"{TINY}:simple", voices, out, *events)
     assert json.loads(ended.stdout.splitlines()[-1]) == [True] * len(events)
     assert step_of(out) == 10
     fit(recipe("simple"), data=voices, out=out, resume=True)
@@ -206,31 +179,33 @@ def test_ctrl_c_saves_the_step_and_exits_130(
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_data_that_changed_are_refused(renamed: bool, voices: Path, tmp_path: Path) -> None:
+def test_data_that_changed_are_refused(
+    renamed: bool, voices: Path, tmp_path: Path, train: Train
+) -> None:
     """Another class, and another name of an item."""
     data = tmp_path / "data"
     shutil.copytree(voices, data)
     short = recipe(schedule=Schedule(steps=1), measure=None)
-    fit(short, data=data, out=tmp_path / "run")
+    train(short, data=data)
     if renamed:
         first = folders.items(data, split="train", test_share=0.25)[0].path
         first.rename(first.with_stem("renamed"))
     else:
         shutil.copytree(data / "spk000", data / "zzz")
     with pytest.raises(ValueError, match="trained on other items"):
-        fit(short, data=data, out=tmp_path / "run", resume=True)
+        train(short, data=data, resume=True)
 
 
 def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
-    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    voices: Path, tmp_path: Path, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"
     shutil.copytree(voices, data)
     broken = folders.items(data, split="train", test_share=0.25)[0].path
     broken.write_bytes(b"no audio")
     with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
-        fit(recipe(max_bad_share=0.0), data=data, out=tmp_path / "strict")
-    fit(recipe(max_bad_share=0.2), data=data, out=tmp_path / "run")
+        train(recipe(max_bad_share=0.0), "strict", data=data)
+    train(recipe(max_bad_share=0.2), data=data)
     output = "".join(capsys.readouterr().err.split())
     assert f"skipped{broken.parent.name}/{broken.name}" in output
     assert "1unreadableitems" in output
@@ -247,33 +222,28 @@ def test_plateau_halves_and_counts() -> None:
     assert [upward.update(value, True, 0) for value in values] == [False, True, False, True]
 
 
-def test_watching_a_metric_keeps_the_best_and_stops_early(voices: Path, tmp_path: Path) -> None:
+def test_watching_a_metric_keeps_the_best_and_stops_early(train: Train) -> None:
     frozen = Schedule(
         steps=50, eval_every=1, save_every=50, watch="eer", stop_after=3, decay=constant
     )
     watched = recipe("arcface", "optim.lr=0", "augment.noise_prob=0", schedule=frozen)
-    model = fit(watched, data=voices, out=tmp_path / "run")
-    assert model.name == BEST
-    last = read_log(tmp_path / "run")[-1]
+    out = train(watched)
+    assert find_model(out).name == BEST
+    last = read_log(out)[-1]
     assert last["step"] < 50
-    fit(watched, data=voices, out=tmp_path / "run", resume=True)
-    assert read_log(tmp_path / "run")[-1] == last
+    assert read_log(train(watched, resume=True))[-1] == last
 
 
-def test_the_rate_follows_warm_up_and_decay(voices: Path, tmp_path: Path) -> None:
+def test_the_rate_follows_warm_up_and_decay(train: Train) -> None:
     schedule = Schedule(steps=10, warmup_steps=4, decay=partial(multistep, at=(0.5, 0.8)))
-    fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
-    rates = [entry["lr"] for entry in read_log(tmp_path / "run") if "lr" in entry]
-    assert rates == pytest.approx(
-        [0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)]
-    )
+    log = read_log(train(recipe(schedule=schedule)))
+    expected = [0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)]
+    assert [entry["lr"] for entry in log if "lr" in entry] == pytest.approx(expected)
 
 
-def test_a_moving_margin_is_told_the_step(voices: Path, tmp_path: Path) -> None:
-    settings = {"warm": ("loss.margin=0.4", "loss.warmup_steps=6"), "plain": ("loss.margin=0",)}
-    losses = []
-    for name, texts in settings.items():
-        fit(recipe("arcface", *texts), data=voices, out=tmp_path / name)
-        losses.append([line["loss"] for line in read_log(tmp_path / name) if "loss" in line])
-    assert losses[0][:6] == losses[1][:6]  # no margin yet
-    assert losses[0][6] > losses[1][6]
+def test_a_moving_margin_is_told_the_step(train: Train) -> None:
+    moving = recipe("arcface", "loss.margin=0.4", "loss.warmup_steps=6")
+    runs = train(moving, "moving"), train(recipe("arcface", "loss.margin=0"), "none")
+    warm, plain = ([line["loss"] for line in read_log(out) if "loss" in line] for out in runs)
+    assert warm[:6] == plain[:6]  # no margin yet
+    assert warm[6] > plain[6]

@@ -20,19 +20,15 @@ from torch import Tensor, nn
 
 from likeness.eval.formats.runs import BEST, LAST
 from likeness.eval.items.items import Item
+from likeness.losses import VMF, ArcFace, MultiSimilarity, RankedList
 from likeness.models.run import load_model
+from likeness.recipe import Compute, Optim, Recipe, Schedule, fit, step
 from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.rank import RankedList
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.losses.weighted import MultiSimilarity
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.training import run
 from likeness.toolkit.training._finite import all_finite, not_finite
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
 from tests.toolkit.training.tiny_runs import before, recipe, short, state_of, step_of, watching
 
 

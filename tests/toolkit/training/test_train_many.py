@@ -15,19 +15,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from likeness.eval.formats.runs import LAST
+from likeness.losses import ArcFace, Joint, MarginLoss
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit, step
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.probabilistic import Joint
-from likeness.toolkit.losses.triplet import MarginLoss
 from likeness.toolkit.parallel import spread
 from likeness.toolkit.training import run
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
 from tests.toolkit.training import ranks
-from tests.toolkit.training.tiny_runs import state_of, step_of, torchrun
+from tests.toolkit.training.tiny_runs import asked, state_of, step_of, torchrun
 
 # How far two runs may differ that compute the same in another order, as N processes and other
 # processors do. A sum of n products in floating point is the exact sum of factors that are changed
@@ -88,14 +85,7 @@ def variants(request: pytest.FixtureRequest) -> list[str]:
     """Those that are trained in one process and in two: the first, and whatever others are asked
     for.
     """
-    here = [
-        item
-        for item in request.session.items
-        if item.path == request.path and isinstance(item, pytest.Function)
-    ]
-    return sorted(
-        {"whole", *(item.callspec.params["variant"] for item in here if hasattr(item, "callspec"))}
-    )
+    return sorted({"whole", *asked(request, "variant")})
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +216,7 @@ def test_no_library_prints_a_warning(two: Path) -> None:
 @pytest.mark.slow  # two more processes
 def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Path) -> None:
     shutil.copytree(voices, tmp_path / "data")
-    script = Path(__file__).with_name("ranks_refuse.py")
-    done = torchrun(script, tmp_path / "data", tmp_path)
+    done = torchrun(Path(ranks.__file__), tmp_path / "data", tmp_path, "refuse")
     assert done.returncode == 0, done.stderr[-3000:]
     ends = [(tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(2)]
     for statistics, unread, locked in ends:

@@ -17,23 +17,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness import losses
+from likeness.data import Item, audio, folders, images, small_sets
 from likeness.eval.formats.runs import LAST
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.image import images, small_sets
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import MFCC, KaldiFbank
+from likeness.frontends import MFCC, KaldiFbank, train_view
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import lock, run
@@ -53,7 +44,8 @@ from likeness.toolkit.training.recipe import (
 from likeness.toolkit.training.run import Run, check_folder
 from likeness.toolkit.training.train import Step, fit, step
 from tests.disk_calls import come_in_order, recorded
-from tests.toolkit.training.tiny_runs import before, needs_peft, raising_at, recipe, short
+from tests.toolkit.training.test_measure import CLOSED
+from tests.toolkit.training.tiny_runs import Train, before, needs_peft, raising_at, recipe, short
 from tests.writers import State
 
 
@@ -64,11 +56,8 @@ def data(voices: Path, tmp_path: Path) -> Path:
 
 
 DIGITS = partial(small_sets.digits_items, files=True, validation_share=0.01)
-IMAGES = Recipe(
-    modality="image",
-    frontend=partial(PixelScale),
-    backbone=partial(SmallCNN, dim=3, image_size=8),
-    loss=partial(Softmax),
+IMAGES = replace(
+    CLOSED,
     items=partial(DIGITS, split="train"),
     read=images.read,
     sampling=Sampling(batch_size=8),
@@ -132,7 +121,7 @@ def listed_too_early(data: Path, **_: object) -> list[Item]:
         ("tuning.rates=backbone:-1", "tuning.rates"),
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
-        ({"loss": partial(ArcFace, margn=0.2)}, "margn"),
+        ({"loss": partial(losses.ArcFace, margn=0.2)}, "margn"),
         ({"memory": Memory(size=4)}, "memory"),
         ({"similarity": "cosin"}, "similarity"),
         ({"measure": Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
@@ -164,9 +153,9 @@ EIGHT_KHZ = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
         ({"tuning": Tuning(lora=LoRA(rank=2))}, "seg_1"),
         ({"tuning": Tuning(lora=LoRA(rank=2, targets=("conv7",)))}, "conv7"),
         ({"tuning": Tuning(average_last=9)}, "checkpoints"),
-        ({"tuning": FROZEN, "loss": Triplet}, "nothing is trained"),
-        ({"tuning": replace(FROZEN, freeze_until=2), "loss": Triplet}, "nothing is trained"),
-        ({"loss": SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
+        ({"tuning": FROZEN, "loss": losses.Triplet}, "nothing is trained"),
+        ({"tuning": replace(FROZEN, freeze_until=2), "loss": losses.Triplet}, "nothing is trained"),
+        ({"loss": losses.SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
         ({"memory": Memory(20)}, "takes no keys"),
         ({"frontend": EIGHT_KHZ}, "rates differ: .*frontend.rate_hz=8000, read.rate_hz=16000"),
         ({"augment": partial(train_view, rate_hz=8_000)}, "rates differ: .*augment.rate_hz=8000"),
@@ -185,24 +174,23 @@ def test_parts_that_do_not_fit_are_refused_before_the_first_step(
     refused_before_a_step(short(**{"measure": measure, **changes}), data, says)
 
 
-def test_an_evaluation_that_fails_costs_no_step(data: Path, tmp_path: Path) -> None:
-    item, out = trial_item(data), tmp_path / "run"
-    whole = item.path.read_bytes()
+def test_an_evaluation_that_fails_costs_no_step(data: Path, train: Train, tmp_path: Path) -> None:
+    item, whole = trial_item(data), trial_item(data).path.read_bytes()
     changed = recipe(schedule=Schedule(steps=4, save_every=100, eval_every=2))
     damages = before(3, lambda *_: item.path.write_bytes(b"no audio"))
     with pytest.raises(ValueError, match=rf"1 of 8 test items cannot be read \('{item.id}'\)"):
-        fit(changed, data=data, out=out, step=damages)
-    assert load_model(out).step == 4
+        train(changed, data=data, step=damages)
+    assert load_model(tmp_path / "run").step == 4
     item.path.write_bytes(whole)
-    fit(changed, data=data, out=out, resume=True, step=never)
+    out = train(changed, data=data, resume=True, step=never)
     assert [line["step"] for line in read_log(out) if "eer" in line] == [2, 4]
     item.path.write_bytes(b"no audio")
     # nothing is left to do, and nothing is read
-    fit(changed, data=data, out=out, resume=True, step=never)
+    train(changed, data=data, resume=True, step=never)
 
 
 def test_ctrl_c_during_the_last_evaluation_is_heard(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: Any) -> dict[str, float]:
         os.kill(os.getpid(), signal.SIGINT)
@@ -210,7 +198,7 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(
 
     monkeypatch.setattr("likeness.toolkit.training.measure.metrics_of", interrupted)
     with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
-        fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
+        train(recipe(schedule=Schedule(steps=2)))
     assert load_model(tmp_path / "run").step == 2
 
 
@@ -219,58 +207,45 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(
-    data: Path, tmp_path: Path
+    data: Path, train: Train
 ) -> None:
-    out, made = tmp_path / "run", recipe(schedule=Schedule(steps=1))
-    fit(made, data=data, out=out)
+    once = recipe(schedule=Schedule(steps=1))
+    train(once, data=data)
     trial_item(data).path.write_bytes(b"no audio")
     with pytest.raises(ValueError, match="already holds a run"):
-        fit(made, data=data, out=out)
+        train(once, data=data)
     with pytest.raises(ValueError, match=r"another recipe .*seed"):
-        fit(replace(made, seed=5), data=data, out=out, resume=True)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, but for its lock."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != lock.NAME
-    }
-
-
-def diverging(run: Run, batch: Any, recipe: Recipe) -> Tensor:
-    return step(run, batch, recipe) * float("nan")
+        train(replace(once, seed=5), data=data, resume=True)
 
 
 FAILURES: dict[str, tuple[type[BaseException], Step]] = {
     "a late mistake": (TypeError, raising_at(2, TypeError("a mistake"))),
     "Ctrl-C twice": (KeyboardInterrupt, raising_at(1, KeyboardInterrupt())),
-    "NaN": (Diverged, diverging),
+    "NaN": (Diverged, lambda *arguments: step(*arguments) * math.nan),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("resume", [False, True])
 def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkpoint(
-    failure: str, resume: bool, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    failure: str, resume: bool, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, (kind, steps) = tmp_path / "run", FAILURES[failure]
     with pytest.raises(kind):
-        fit(short(schedule=Schedule(steps=4), seed=3), data=voices, out=out, step=steps)
-    assert sorted(contents(out)) == ["log.jsonl", "recipe.json"]
+        train(short(schedule=Schedule(steps=4), seed=3), step=steps)
+    left = {path.name for path in out.rglob("*")} - {lock.NAME}
+    assert left == {"log.jsonl", "recipe.json"}
     with (out / "log.jsonl").open("a") as log:  # of step 0 too: nothing of it may stay
         log.write('{"step": 0, "of": "the run that failed"}\nand what is no JSON')
     capsys.readouterr()
     corrected = short(schedule=Schedule(steps=4), optim=Optim(lr=0.01))
-    fit(corrected, data=voices, out=out, resume=resume)
+    train(corrected, resume=resume)
     assert capsys.readouterr().err.count("ended before its first checkpoint") == 1
     entries = read_log(out)
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
     assert not any("of" in entry or "error" in entry for entry in entries)
     assert json.loads((out / "recipe.json").read_text())["optim"]["lr"] == 0.01
-    fit(corrected, data=voices, out=tmp_path / "alone")
-    assert contents(out)["last.safetensors"] == contents(tmp_path / "alone")["last.safetensors"]
+    assert (out / LAST).read_bytes() == (train(corrected, "alone") / LAST).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["best.safetensors", "resume", None])
@@ -290,18 +265,14 @@ def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path
     check_folder(tmp_path, description, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("resume/2025/cv.tex", "mine"), ("recipe.json", '{"flour": 500}')]
-)
-def test_what_no_run_made_is_left_alone(
-    name: str, content: str, voices: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["run/resume/2025/cv.tex", "run/recipe.json"])
+def test_what_no_run_made_is_left_alone(name: str, train: Train, tmp_path: Path) -> None:
     own = tmp_path / name
-    own.parent.mkdir(parents=True, exist_ok=True)
-    own.write_text(content)
+    own.parent.mkdir(parents=True)
+    own.write_text('{"flour": 500}')
     with pytest.raises(ValueError, match="made by no run"):
-        fit(short(), data=voices, out=tmp_path)
-    assert own.read_text() == content
+        train(short())
+    assert own.read_text() == '{"flour": 500}'
 
 
 def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(

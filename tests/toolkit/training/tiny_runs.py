@@ -17,15 +17,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from likeness.recipe import Recipe, Schedule, Step, fit, step
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run, latest
-from likeness.toolkit.training.train import Step, fit, step
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"
 CPU = torch.device("cpu")
+Train = Callable[..., Path]  # the fixture in conftest.py
 
 
 load = cache(recipes.load)
@@ -103,6 +103,13 @@ def cut_and_resumed(recipe: Recipe, *, at: int, data: Path, out: Path) -> None:
     with pytest.raises(RuntimeError, match="power cut"):
         fit(recipe, data=data, out=out, step=raising_at(at, RuntimeError("power cut")))
     fit(recipe, data=data, out=out, resume=True)
+
+
+def asked(request: pytest.FixtureRequest, parameter: str) -> set[str]:
+    """The values of a parameter in the tests of the requesting file that are run."""
+    items = [item for item in request.session.items if item.path == request.path]
+    params = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    return {each[parameter] for each in params if parameter in each}
 
 
 def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -93,18 +93,9 @@ def test_bounds_equal_the_vmf_papers_release() -> None:
     with np.load(GOLDEN / "bessel_bounds__vmf_embeddings.npz") as file:
         kappa = torch.tensor(file["kappa"])
         for dim in (3, 8, 64, 128, 512, 2048):
-            torch.testing.assert_close(
-                mean_resultant(kappa, dim, method="bounds"),
-                torch.tensor(file[f"ratio_{dim}"]),
-                rtol=1e-12,
-                atol=1e-12,
-            )
-            torch.testing.assert_close(
-                log_normalizer(kappa, dim, method="bounds"),
-                torch.tensor(file[f"logC_{dim}"]),
-                rtol=1e-12,
-                atol=1e-12,
-            )
+            for name, function in (("ratio", mean_resultant), ("logC", log_normalizer)):
+                ours, theirs = function(kappa, dim, method="bounds"), file[f"{name}_{dim}"]
+                np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_quadratic_is_eq_12_and_13_and_why_it_is_not_the_default() -> None:
@@ -258,6 +249,7 @@ def test_expected_likelihoods_are_monte_carlo_means() -> None:
     )
 
 
+# at dim 512 and kappa 11 the release's sampler has a mean cosine of -0.84, and ours 0.0215
 @pytest.mark.parametrize("dim", [2, 3, 64, 128, 512])
 @pytest.mark.parametrize("kappa", [1.0, 11.0, 50.0, 243.0, 701.0, 2000.0])
 def test_sampler_has_the_exact_mean_and_an_unbiased_gradient(dim: int, kappa: float) -> None:
@@ -272,15 +264,13 @@ def test_sampler_has_the_exact_mean_and_an_unbiased_gradient(dim: int, kappa: fl
     k = torch.tensor(kappa, dtype=torch.float64, requires_grad=True)
     a = mean_resultant(k, dim)
     variance = torch.autograd.grad(a, k)[0]
-    assert (
-        abs(float(cosine.detach().mean()) - float(a.detach()))
-        < 4 * float(cosine.detach().std()) / num**0.5
-    )
-    spread = (cosine.detach() - a.detach()).square()
-    assert abs(float(spread.mean()) - float(variance)) < 4 * float(spread.std()) / num**0.5
-    assert abs(float(gradient.mean()) - float(variance)) < 4 * float(
-        gradient.std()
-    ) / num**0.5 + 1e-9 * float(variance)
+    cosine, a = cosine.detach(), a.detach()
+    spread = (cosine - a).square()
+    # the mean's standard error, four times
+    within = {values: 4 * float(values.std()) / num**0.5 for values in (cosine, spread, gradient)}
+    assert abs(float(cosine.mean() - a)) < within[cosine]
+    assert abs(float(spread.mean() - variance)) < within[spread]
+    assert abs(float(gradient.mean() - variance)) < within[gradient] + 1e-9 * float(variance)
     residue = drawn.detach().mean(0) - (drawn.detach().mean(0) @ mu) * mu
     assert float(residue.norm()) < 2 / num**0.5  # E = A mu: nothing across
 
@@ -298,11 +288,7 @@ def test_implicit_gradient_is_that_of_the_quantile(dim: int, kappa: float) -> No
         return 1 - (mass - 0.5 * density) / mass[-1], density / (mass[-1] * (angle[1] - angle[0]))
 
     step = 1e-4 * kappa
-    (low, _), (high, _), (middle, density) = (
-        distribution(kappa - step),
-        distribution(kappa + step),
-        distribution(kappa),
-    )
+    (low, _), (middle, density), (high, _) = map(distribution, (kappa - step, kappa, kappa + step))
     for quantile in (0.03, 0.3, 0.7, 0.97):
         at = int((middle - quantile).abs().argmin())
         expected = (
@@ -310,14 +296,6 @@ def test_implicit_gradient_is_that_of_the_quantile(dim: int, kappa: float) -> No
         )
         ours = slope(torch.tensor([kappa], dtype=torch.float64), torch.cos(angle[at : at + 1]), dim)
         assert float(ours) == pytest.approx(expected, rel=2e-4)
-
-
-def test_the_released_samplers_slip_is_not_reproduced() -> None:
-    drawn = sample(
-        torch.eye(512)[:1], torch.tensor([11.0]), 2000, generator=torch.Generator().manual_seed(0)
-    )
-    # the release: -.84
-    assert float(drawn[..., 0].mean()) == pytest.approx(0.0215, abs=4 * 0.044 / 2000**0.5)
 
 
 def test_sampler_edges() -> None:

@@ -1,0 +1,28 @@
+"""Trainings of the voices into folders of the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from likeness.recipe import Recipe, fit
+from tests.toolkit.training.tiny_runs import Train, cut_and_resumed
+
+
+@pytest.fixture
+def train(voices: Path, tmp_path: Path) -> Train:
+    """Trains a recipe into the folder `name` of the test, which it returns; with `cut_at` the
+    training is stopped before that step, and goes on.
+    """
+
+    def into(recipe: Recipe, name: str = "run", *, cut_at: int | None = None, **how: Any) -> Path:
+        out, settings = tmp_path / name, {"data": voices, **how}
+        if cut_at is None:
+            fit(recipe, out=out, **settings)
+        else:
+            cut_and_resumed(recipe, at=cut_at, out=out, **settings)
+        return out
+
+    return into
