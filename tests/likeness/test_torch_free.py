@@ -84,11 +84,11 @@ def without_torch(world: Path) -> Iterator[Callable[[str], Any]]:
 
 
 @pytest.fixture(scope="module")
-def world(_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(example: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """voice.onnx and face.onnx, what they are tried on, and embeddings of torch's in torch.npz."""
     folder = tmp_path_factory.mktemp("world")
     for name in ("voices", "trials.txt"):
-        (folder / name).symlink_to(_world / name)
+        (folder / name).symlink_to(example / name)
     network = partial(XVector, dim=8, channels=8, pooled=12)  # whose export takes little time
     of_voices = replace(tiny.BASE, backbone=network)
     voice = likeness.load(tiny.untrained(folder / "voice", of_voices))
@@ -174,31 +174,20 @@ given.append([name for name in WITHOUT if name in sys.modules])
     assert score == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_needs_torch_names_the_extra_in_one_sentence(world: Path, without_torch: Any) -> None:
-    first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
-    code = f"""
-given.append(run("verify", {first!r}, {second!r}, "--model", "speechbrain:somewhere"))
-given.append(run("train", "speaker/folders", "--data", "voices", "--out", "run"))
-given.append(run("export", "likeness:voice", "--out", "again.onnx"))
-"""
-    for ended, _, err in without_torch(code):
+def test_what_needs_an_extra_names_it_in_one_sentence(world: Path, without_torch: Any) -> None:
+    tiny_yunet(world / "yunet.onnx")
+    recordings = sorted(map(str, (world / "voices").rglob("*.flac")))[:2]
+    photographs = sorted(map(str, (world / "faces").rglob("*.png")))[:2]
+    for extra, *words in (
+        ("train", "verify", *recordings, "--model", "speechbrain:somewhere"),
+        ("train", "train", "speaker/folders", "--data", "voices", "--out", "run"),
+        ("train", "export", "likeness:voice", "--out", "again.onnx"),
+        ("face", "verify", *photographs, "--model", "face.onnx", "--detector", "yunet.onnx"),
+    ):
+        ((ended, _, err),) = without_torch(f"given.append(run(*{words!r}))")
         assert ended == 2
         (line,) = [line for line in err.splitlines() if line.startswith("likeness: ")]
-        assert install_line("train") in line
-
-
-def test_what_needs_opencv_names_the_extra_in_one_sentence(
-    world: Path, without_torch: Any, tmp_path: Path
-) -> None:
-    tiny_yunet(tmp_path / "yunet.onnx")
-    first, second = (str(path) for path in sorted((world / "faces").rglob("*.png"))[:2])
-    code = f"""
-detector = ["--model", "face.onnx", "--detector", {str(tmp_path / "yunet.onnx")!r}]
-given.append(run("verify", {first!r}, {second!r}, *detector))
-"""
-    ((ended, _, err),) = without_torch(code)
-    assert (ended, err.count("\n")) == (2, 1), err
-    assert install_line("face") in err
+        assert install_line(extra) in line
 
 
 def test_the_model_that_comes_along_needs_no_torch(world: Path, without_torch: Any) -> None:

@@ -30,7 +30,6 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
 from tests import tiny
-from tests.scripts import run_command
 
 OWN = '''"""A face network of somebody else."""
 
@@ -302,19 +301,15 @@ def test_a_mistake_in_a_model_file_is_named(
 
 
 def test_a_reading_that_gives_no_input_is_named(
-    crops: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    crops: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(crops.parent)
     content = "def own(item):\n    return np.zeros((112, 112, 3), np.float32)\n\n\n"
     Path("bad_file.py").write_text(HEAD + content + model("network=Net, read=own"))
-    Path("list.txt").write_text("a/0.png\nb/1.png\n")
-    command = ["embed", "--model", "bad_file.py", "--items", "list.txt", "--root", "crops"]
-    assert run_command(*command, "--out", "a.npz") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "read images as (3, H, W)" in line
-    assert "bad_file." in line
-    assert "defect" not in line
+    with pytest.raises(LikenessError, match=r"read images as \(3, H, W\)") as caught:
+        likeness.load("bad_file.py").embed(crops)
+    assert "bad_file." in str(caught.value)
 
 
 def test_a_network_that_says_nothing_of_its_pixels_is_asked_all_at_once() -> None:
