@@ -144,16 +144,7 @@ RECIPES = {
 
 
 @pytest.fixture
-def modules() -> Iterator[None]:
-    """What a test imports, and where it looks for modules, is forgotten afterwards."""
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    forget()
-
-
-@pytest.fixture
-def pets(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a recipe, whose package is installed as pip leaves it."""
     for name, text in {
         "site/petnets/__init__.py": "",
@@ -167,7 +158,8 @@ def pets(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> Path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    return tmp_path / "mine"
+    yield tmp_path / "mine"
+    forget()
 
 
 def trained(pets: Path, voices: Path, variant: str = "beside") -> Path:

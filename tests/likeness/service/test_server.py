@@ -145,20 +145,6 @@ def test_what_cannot_be_served_is_refused_at_the_start(
     assert name in ended.stderr
 
 
-@pytest.mark.slow  # a server of three processes, and a PostgreSQL
-def test_two_processes_share_a_gallery(
-    run: Path, files: list[bytes], tmp_path: Path, database: str
-) -> None:
-    options = ("--workers", 2, "--gallery", f"{database}#served")
-    with likeness_serve(run, tmp_path, *options) as (url, _):
-        with client(url) as asked:
-            sent = {"files": files[0]}
-            assert asked.post("enrol", data={"subject": "Ann"}, files=sent).is_success
-        for _ in range(20):  # as each connection sees them, which the system gives to both
-            with client(url) as asked:
-                assert asked.get("gallery").json()["subjects"] == 1
-
-
 def test_tls(run: Path, files: list[bytes], tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl, to make a certificate")
