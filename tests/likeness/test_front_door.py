@@ -7,8 +7,6 @@ import inspect
 import io
 import pkgutil
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +31,7 @@ from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace
 from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
-from tests.scripts import printed, run_command
+from tests.scripts import printed, program, run_command
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +67,7 @@ def test_importing_is_quick_and_brings_no_torch() -> None:
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
         "print(sorted(new & {'torch', 'numpy', 'scipy', 'typer', 'toolkit', 'eval'}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert program("-c", code).stdout.strip() == "[]"
 
 
 def test_help_imports_no_command_and_no_numpy() -> None:
@@ -79,8 +76,7 @@ def test_help_imports_no_command_and_no_numpy() -> None:
         "slow = {'numpy', 'rich', 'likeness.commands.verify'} & set(sys.modules)\n"
         "print(slow, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "set()"
+    assert program("-c", code).stderr.strip() == "set()"
 
 
 def test_every_public_name_exists_and_is_documented() -> None:
@@ -264,14 +260,10 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
         likeness.evaluate(likeness.score(blind, embeddings))
 
 
-def test_help_and_version(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """-h works everywhere, and the list of commands holds whole sentences at any width."""
     monkeypatch.setenv("COLUMNS", "50")
-    for arguments in (["-h"], ["--version"], ["verify", "-h"]):
-        assert run_command(*arguments) == 0
-    shown = capsys.readouterr().out
+    shown = printed("-h") + printed("--version") + printed("verify", "-h")
     assert f"likeness {likeness.__version__}" in shown
     groups = re.findall(r"^(\w+):$", shown.partition("likeness 0")[0], re.MULTILINE)
     assert groups == ["Options", "Start", "Data", "Train", "Measure", "Use"]

@@ -74,7 +74,7 @@ def test_an_input_beside_or_within_the_output_is_kept(
 
 
 @pytest.mark.parametrize(
-    "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 0, -5]', '[1, {}, ".wav", 0, 1]']
+    "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 9, -5]', '[1, {}, ".wav", 0, 1]']
 )
 def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> None:
     tar(tmp_path / "a.tar", [("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")])

@@ -26,7 +26,7 @@ from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
-from tests.scripts import ROOT, program, run_command
+from tests.scripts import ROOT, printed, program, run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
@@ -402,12 +402,11 @@ def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
 
 
 def test_a_network_in_several_files_needs_one_trust(
-    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pets: Path, voices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trains, and each command that `train` names next begins without the files imported."""
     monkeypatch.chdir(pets.parent)
-    assert run_command("train", "mine/pet_recipe.py", "--data", voices, "--out", "run") == 0
-    said = capsys.readouterr().out
+    said = printed("train", "mine/pet_recipe.py", "--data", voices, "--out", "run")
     lines = [line.strip() for line in said.partition("next:")[2].splitlines() if line.strip()]
     named = [shlex.split(line) for line in lines if "--model" in line or " export " in line]
     assert named
