@@ -16,6 +16,11 @@ from likeness.eval.items import listing
 FEW = ["schedule.steps=1", "schedule.warmup_steps=0", "sampling.batch_size=4", "compute.threads=1"]
 
 
+@pytest.fixture(scope="module")
+def voices(example: Path) -> Path:
+    return example / "voices"
+
+
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders that were walked, in order."""

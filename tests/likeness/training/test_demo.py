@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -92,6 +93,20 @@ def test_a_signal_ends_all_of_them(
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"{stopped}.pid").read_text()), 0)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
+    systems = (("face-likeness", 0.0878, [0.06, 0.1159]), ("face-pixels", 0.4033, None))
+    results = [
+        {"system": system, "metric": metric, "value": value, "interval": ends}
+        for system, value, ends in systems
+        for metric in ("eer", "min_dcf(0.01)")
+    ]
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"results": results}), encoding="utf-8")
+    assert demo.summary({"face": tmp_path}).splitlines()[2:] == [
+        "  face      Likeness 8.8 % [6.0, 11.6]     pixels alone 40.3 %"
+    ]
 
 
 TINY = Path(__file__).parents[2] / "tiny.py"
