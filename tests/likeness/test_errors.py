@@ -11,15 +11,15 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
 from likeness.eval.errors import LikenessError, Unreachable, install_line
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.metrics.calibration import load_fusion
+from likeness.eval.scoring.plda import load_plda
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[2]
@@ -143,41 +143,20 @@ def test_usage_errors_end_with_2(arguments: list[str]) -> None:
     assert "Traceback" not in refused(*arguments)
 
 
-DAMAGED = {
-    "e.npz": (b"PK\x03\x04", b"\x93NUMPY\x01\x00\xff\xff{", b"", b"\x00" * 100),
-    "e.ark": (b"a \x00BFM \x04\xff\xff\xff\x7f\x04\xff\xff\xff\x7f", b"a \x00B", b"\xff" * 50),
-    "e.parquet": (b"PAR1" + b"\xff" * 60 + b"\x10\x00\x00\x00PAR1", b"PAR1"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_embeddings_end_in_one_sentence(
-    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for content in DAMAGED[name]:
-        (tmp_path / name).write_bytes(content)
-        assert run_command("retrieve", "--embeddings", tmp_path / name) == 2
-        one_line(capfd)
-
-
 def test_damaged_models_and_descriptions_end_in_one_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "deep.json").write_text("[" * 100_000)
-    vectors = embeddings.Embeddings(("a", "b"), np.ones((2, 2), dtype=np.float32))
-    embeddings.write_embeddings(tmp_path / "e.npz", vectors)
-    (tmp_path / "t.txt").write_text("a b 1\n")
+    (tmp_path / "items.txt").write_text("a.wav\n")
     for name in ("m.safetensors", "m.onnx", "m.pt"):
         (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{" + b"\xff" * 40)
-    embed = ["embed", "--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz", "--model"]
-    files = ["--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz"]
-    score = ["score", *files, "--out", tmp_path / "o.txt"]
-    models = (tmp_path / "m.safetensors", tmp_path / "m.onnx", f"wespeaker:{tmp_path / 'm.pt'}")
-    asked = [[*embed, model] for model in models]
-    asked += [[*score, option, tmp_path / "deep.json"] for option in ("--calibration", "--plda")]
-    for arguments in asked:
-        assert run_command(*arguments) == 2
+    embed = ["embed", "--items", tmp_path / "items.txt", "--out", tmp_path / "o.npz", "--model"]
+    for model in (tmp_path / "m.safetensors", tmp_path / "m.onnx", f"wespeaker:{tmp_path}/m.pt"):
+        assert run_command(*embed, model) == 2
         one_line(capfd)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for read in (load_fusion, load_plda):
+        with pytest.raises(LikenessError):
+            read(tmp_path / "deep.json")
 
 
 class _Refusing(torch.utils.data.Dataset[int]):

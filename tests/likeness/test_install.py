@@ -45,7 +45,7 @@ def test_a_wheel_without_links_has_every_file(linkless: Mapping[str, Path], tmp_
         for path in (ROOT / folder).rglob("*.py")
     }
     assert len(sources) > 300
-    assert sources <= names[1]
+    assert {name for name in names[1] if name.endswith(".py")} == sources
 
 
 @pytest.mark.slow

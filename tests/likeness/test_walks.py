@@ -12,16 +12,13 @@ import pytest
 import likeness
 from likeness.cli import main
 from likeness.eval.items import listing
-from likeness.modalities.synthetic import write_voices
 
 FEW = ["schedule.steps=1", "schedule.warmup_steps=0", "sampling.batch_size=4", "compute.threads=1"]
 
 
 @pytest.fixture(scope="module")
-def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("walks") / "voices"
-    write_voices(folder, num_speakers=4, num_utterances=2, seed=0)
-    return folder
+def voices(example: Path) -> Path:
+    return example / "voices"
 
 
 @pytest.fixture

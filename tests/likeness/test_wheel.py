@@ -43,14 +43,9 @@ def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "likeness"
 
 
-def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: Path) -> None:
+def test_the_wheel_holds_data_and_types_and_nothing_else_of_the_clone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    packed = {
-        name.removeprefix("likeness/") for name in names if name.startswith("likeness/recipes/")
-    }
-    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.py")}
-    assert packed == sources
     # Anything else at the top would hide a user's own eval.py, or be hidden by it.
     assert {name.partition("/")[0] for name in names} == {"likeness"}
     assert "likeness/py.typed" in names
@@ -60,35 +55,6 @@ def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: 
     assert len(data) >= 7
     # The folders at the top lie in the package.
     assert {f"likeness/{name.removeprefix('likeness/')}" for name in data} <= names
-
-
-def test_recipes_are_found_copied_and_trained_by_name(likeness: Path, tmp_path: Path) -> None:
-    listed = shell(likeness, "recipes", cwd=tmp_path)
-    assert listed.count("\n") >= 17
-    assert "speaker/folders" in listed
-    synthetic.write_voices(
-        tmp_path / "voices", num_speakers=10, num_utterances=2, seconds=(0.5, 0.6)
-    )
-    quick = ("schedule.steps=1", "schedule.eval_every=0", "sampling.batch_size=4")
-    more = (
-        *quick,
-        "backbone.channels=16",
-        "compute.workers=0",
-        "--data",
-        "voices",
-        "--out",
-        "named",
-    )
-    shell(likeness, "train", "speaker/folders:ecapa", *more, cwd=tmp_path)
-    shell(likeness, "recipes", "--copy", "image/digits", "mine.py", cwd=tmp_path)
-    assert (tmp_path / "_shared.py").is_file()
-    copied = ("sampling.items_per_class=2", "--out", "copied")
-    shell(likeness, "train", "mine.py:vmf", *quick, *copied, cwd=tmp_path)
-    for out in ("named", "copied"):
-        assert (tmp_path / out / "last.safetensors").is_file()
-    error = shell(likeness, "train", "speaker/folder", "--out", "none", cwd=tmp_path, code=2)
-    assert "'speaker/folders'" in error
-    assert not (tmp_path / "none").exists()
 
 
 def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
@@ -127,12 +93,11 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
 
 
 def test_without_extras_it_brings_no_torch_and_measures(
-    wheel: Path, request: pytest.FixtureRequest, tmp_path: Path
+    wheel: Path, example: Path, run: Path, tmp_path: Path
 ) -> None:
     import likeness
 
-    world: Path = request.getfixturevalue("_world")
-    likeness.load(world / "runs" / "voices").export(tmp_path / "voices.onnx")
+    likeness.load(run).export(tmp_path / "voices.onnx")
     environment = tmp_path / "venv"
     shell(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
@@ -150,9 +115,9 @@ def test_without_extras_it_brings_no_torch_and_measures(
         (tmp_path / name).write_text("raise SystemExit('imported')")
     synthetic.write_voices(tmp_path / "long", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
     assert "probability" in command("verify", *sorted((tmp_path / "long").rglob("*.flac")))
-    model, voices = ("--model", "voices.onnx"), world / "voices"
+    model, voices = ("--model", "voices.onnx"), example / "voices"
     command("embed", *model, "--items", voices, "--out", "e.npz", "--workers", "2")
-    trials = ("--trials", world / "trials.txt", "--embeddings", "e.npz", "--out", "s.txt")
+    trials = ("--trials", example / "trials.txt", "--embeddings", "e.npz", "--out", "s.txt")
     command("score", *trials)
     command("evaluate", "s.txt", "--far", "0.5", "--save-to", "voices.onnx", "--report", "report")
     assert "Bokeh" in (tmp_path / "report" / "index.html").read_text()

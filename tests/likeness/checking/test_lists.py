@@ -11,13 +11,12 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval.formats.embeddings import read_embeddings
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.listing import list_items
 from likeness.modalities import folders, synthetic
-from tests.scripts import run_command, touch
+from tests.scripts import printed, run_command, touch
 from tests.tiny import QUICK
 
 
@@ -40,13 +39,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "voices.csv"
 
 
-def test_from_a_table_to_scores(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     lists = tmp_path / "lists"
-    assert run_command("lists", table, "--out", lists) == 0
-    printed = capsys.readouterr().out
-    whose = re.search(r"8 items of (\d+) of (\d+) subjects \(held out; --split all", printed)
+    shown = printed("lists", table, "--out", lists)
+    whose = re.search(r"8 items of (\d+) of (\d+) subjects \(held out; --split all", shown)
     assert whose is not None
     assert int(whose[1]) < int(whose[2])
     items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
@@ -69,9 +65,7 @@ def test_from_a_table_to_scores(
     np.testing.assert_allclose(
         found.matrix[0], model.embed(cut, rate_hz=rate).matrix[0], rtol=1e-4, atol=1e-5
     )
-    embeddings = tmp_path / "e.npz"
-    assert run_command("embed", "--model", out, "--items", table, "--out", embeddings) == 0
-    both = read_embeddings(embeddings)
+    both = model.embed(table)
     np.testing.assert_array_equal(both.matrix[both.rows(found.ids)], found.matrix)
     frame = pandas.read_csv(table).head(3)
     assert model.embed(frame, root=table.parent).ids == both.ids[:3]

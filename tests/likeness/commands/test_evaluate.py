@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from likeness.eval.formats.trials import write_scores
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.types import Trials
-from tests.scripts import printed, refused, run_command
+from tests.scripts import printed, refused
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -85,32 +86,20 @@ def test_what_cannot_be_written_leaves_nothing(
 
 
 def test_a_quality_is_measured_by_norm_or_from_a_list(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-
-    def run(*arguments: str) -> int:
-        return run_command("evaluate", *arguments, "--json", "r.json", "--resamples", 20, "--force")
-
-    def values() -> dict[tuple[str, str], float]:
-        results = json.loads(Path("r.json").read_text())["results"]
-        return {(result["system"], result["metric"]): result["value"] for result in results}
-
-    assert run("x.txt", "y.txt", "--quality", "norm", "--embeddings", "x.npz") == 0
-    assert "AUROC of the quality" in capsys.readouterr().out
-    by_norm = values()
-    # The list of the same norms gives the same numbers; they are those of Python, too.
     norms = files.read_embeddings(Path("x.npz"))
     lines = [f"{id} {norm!r}\n" for id, norm in zip(norms.ids, norms.norms.tolist(), strict=True)]
     Path("q.txt").write_text("".join(lines))
-    assert run("x.txt", "y.txt", "--quality", "q.txt") == 0
-    assert values() == by_norm
+    evaluate = partial(likeness.evaluate, ["x.txt", "y.txt"], FAST)
+    by_norm, by_list = evaluate(quality="norm", embeddings=norms), evaluate(quality="q.txt")
+    assert "AUROC of the quality" in str(by_norm)
+    values = [[result.value for result in found.results] for found in (by_norm, by_list)]
+    assert values[0] == values[1]
+    by_list.save("r.json")
     assert "q.txt" in json.loads(Path("r.json").read_text())["inputs"]
-    in_python = likeness.evaluate(["x.txt", "y.txt"], FAST, quality="norm", embeddings=norms)
-    of = {(result.system, result.metric): result.value for result in in_python.results}
-    assert of == by_norm
     Path("q.txt").write_text("id quality\ns0/0 1.5\ns0/1 nan\n")
-    assert run("x.txt", "--quality", "q.txt") == 2
-    assert "in place of a finite number" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="embeddings that were scored"):
-        likeness.evaluate("x.txt", FAST, quality="norm")
+    for quality, word in (("q.txt", "finite number"), ("norm", "embeddings that were scored")):
+        with pytest.raises(ValueError, match=word):
+            evaluate(quality=quality)

@@ -4,7 +4,6 @@ likeness.eval.metrics.identification.
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 import likeness
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.provenance import sha256
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.metrics.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
 from likeness.eval.metrics.similarity import matrix
@@ -35,13 +35,8 @@ def files(tmp_path):
         embeddings.write_embeddings(tmp_path / f"{name}.npz", Embeddings(ids, rows, similarity))
         return embeddings.read_embeddings(tmp_path / f"{name}.npz")
 
-    return (
-        tmp_path,
-        write("g1", range(20), 2),
-        write("g2", range(20, 40), 2),
-        write("p", range(50), 3),
-        write("m", range(40), 3),
-    )
+    listed = {"g1": (range(20), 2), "g2": (range(20, 40), 2), "p": (range(50), 3)}
+    return [write(name, *each) for name, each in {**listed, "m": (range(40), 3)}.items()]
 
 
 def subjects(one):
@@ -53,9 +48,9 @@ def identified(*arguments, **options):
     return {result.metric: result for result in likeness.identify(*arguments, **options).results}
 
 
-def test_one_gallery_open_set(files):
-    folder, g1, _, p, _ = files
-    evaluation = likeness.identify(folder / "g1.npz", folder / "p.npz")
+def test_one_gallery_open_set(files, tmp_path):
+    g1, _, p, _ = files
+    evaluation = likeness.identify(tmp_path / "g1.npz", tmp_path / "p.npz")
     record = {result.metric: result for result in evaluation.results}
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     mated = np.isin(who, names)
@@ -71,26 +66,20 @@ def test_one_gallery_open_set(files):
         low, high = result.interval
         assert 0 <= low <= result.value <= high <= 1
     result = record["rank_k(1)"]
-    assert result.counts == {
-        "probes": 150,
-        "mated_probes": 60,
-        "gallery_templates": 40,
-        "gallery_subjects": 20,
-        "subjects": 50,
-    }
+    probes = {"probes": 150, "mated_probes": 60, "subjects": 50}
+    assert result.counts == {**probes, "gallery_templates": 40, "gallery_subjects": 20}
     assert result.protocol == "identification 1:N, open set"
     assert result.conventions["similarity"] == "simple:0.3"
     assert f"{100 * result.value:.2f}" in evaluation.table()
-    evaluation.save(folder / "out.json")
-    probes = folder / "p.npz"
-    digest = json.loads((folder / "out.json").read_text())["inputs"][str(probes)]
-    assert digest == hashlib.sha256(probes.read_bytes()).hexdigest()
+    evaluation.save(tmp_path / "out.json")
+    digests = json.loads((tmp_path / "out.json").read_text())["inputs"]
+    assert digests[str(tmp_path / "p.npz")] == sha256(tmp_path / "p.npz")
 
 
 def test_intervals_are_draws_of_probe_subjects(files):
-    folder, g1, _, p, _ = files
+    g1, _, p, _ = files
     settings = IdentificationSettings(num_resamples=60, ranks=(1,), fpirs=(0.1,))
-    record = identified(folder / "g1.npz", folder / "p.npz", settings)
+    record = identified(g1, p, settings)
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     known, number = np.unique(who, return_inverse=True)
     rng, draws = np.random.default_rng(0), []
@@ -110,7 +99,7 @@ def test_intervals_are_draws_of_probe_subjects(files):
 
 
 def test_galleries_apart_and_merged(files):
-    _, g1, g2, _, m = files
+    g1, g2, _, m = files
     names, who = [subjects(g1), subjects(g2)], subjects(m)
     scores = [matrix(m.matrix, gallery.matrix, "cosine") for gallery in (g1, g2)]
 
@@ -133,21 +122,30 @@ def test_galleries_apart_and_merged(files):
     assert both("closed")["tpir_at_fpir(0.1)"].value == pytest.approx(expected, abs=1e-12)
 
 
-def test_subject_lists_and_row_order(files):
-    folder, g1, _, p, _ = files
-    order = np.random.default_rng(1).permutation(len(p.ids))
+def test_subject_lists_and_row_order(files, tmp_path):
+    g1, _, p, _ = files
+    order, moved = np.random.default_rng(1).permutation(len(p.ids)), []
     for name, item, rows in (("g", g1, np.arange(len(g1.ids))[::-1]), ("q", p, order)):
         ids = tuple(f"{name}-{i}" for i in range(len(item.ids)))
-        embeddings.write_embeddings(
-            folder / f"{name}.npz", Embeddings(ids, item.matrix[rows], item.meta)
-        )
-        (folder / f"{name}.txt").write_text(
-            "".join(f"{a} {b}\n" for a, b in zip(ids, subjects(item)[rows], strict=True))
-        )
+        moved.append(Embeddings(ids, item.matrix[rows], item.meta))
+        lines = [f"{a} {b}\n" for a, b in zip(ids, subjects(item)[rows], strict=True)]
+        (tmp_path / f"{name}.txt").write_text("".join(lines))
     settings = IdentificationSettings(num_resamples=50)
-    lists = {"gallery_subjects": folder / "g.txt", "probe_subjects": folder / "q.txt"}
-    by_ids = identified(folder / "g1.npz", folder / "p.npz", settings)
-    by_lists = identified(folder / "g.npz", folder / "q.npz", settings, **lists)
+    lists = {"gallery_subjects": tmp_path / "g.txt", "probe_subjects": tmp_path / "q.txt"}
+    by_ids = identified(g1, p, settings)
+    by_lists = identified(*moved, settings, **lists)
     for name, result in by_ids.items():
         again = by_lists[name]
         assert (result.value, result.interval) == (again.value, again.interval)
+
+
+def test_probes_without_strangers_have_no_open_set(files):
+    g1, *_ = files
+    evaluation = likeness.identify(g1, g1, IdentificationSettings(num_resamples=0))
+    assert {result.metric for result in evaluation.results} == {
+        "rank_k(1)",
+        "rank_k(5)",
+        "rank_k(10)",
+    }
+    assert any("TPIR left out" in note for note in evaluation.notes)
+    assert any("40 probes are in the gallery themselves" in note for note in evaluation.notes)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from likeness.toolkit.data import shards
 from tests.scripts import refused, run_command, touch
+from tests.toolkit.data.test_shards import tar
 
 SCORES = "ann/1 ann/2 0.9 1\nann/1 bob/1 0.2 0\nbob/1 bob/2 0.8 1\nbob/2 ann/2 0.1 0\n"
 
@@ -89,14 +88,10 @@ def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 0, -5]', '[1, {}, ".wav", 0, 1]']
+    "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 9, -5]', '[1, {}, ".wav", 0, 1]']
 )
 def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for name, content in (("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    tar(tmp_path / "a.tar", [("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")])
     whole = shards.items(tmp_path)
     size = (tmp_path / "a.tar").stat().st_size
     (tmp_path / "a.tar.index").write_text(f'{{"bytes": {size}, "items": [{row}]}}')

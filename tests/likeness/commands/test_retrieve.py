@@ -23,15 +23,11 @@ def files(tmp_path):
         classes = np.arange(number) % 12
         rows = (centres[classes] + 0.8 * rng.standard_normal((number, 8))).astype(np.float32)
         ids = tuple(f"class{class_:02}/{name}{i}" for i, class_ in enumerate(classes))
-        paths[name] = tmp_path / f"{name}.npz"
-        embeddings.write_embeddings(
-            paths[name], Embeddings(ids, rows, {"similarity": "dot", "model": "a" * 64})
-        )
-        paths[f"{name}_labels"] = tmp_path / f"{name}.txt"
-        paths[f"{name}_labels"].write_text(
-            "".join(f"{item_id} {item_id.split('/')[0]}\n" for item_id in reversed(ids)),
-            encoding="utf-8",
-        )
+        paths[name], paths[f"{name}_labels"] = tmp_path / f"{name}.npz", tmp_path / f"{name}.txt"
+        meta = {"similarity": "dot", "model": "a" * 64}
+        embeddings.write_embeddings(paths[name], Embeddings(ids, rows, meta))
+        lines = [f"{item_id} {item_id.split('/')[0]}\n" for item_id in reversed(ids)]
+        paths[f"{name}_labels"].write_text("".join(lines), encoding="utf-8")
     return paths
 
 
@@ -51,13 +47,8 @@ def test_self_retrieval(files, tmp_path):
     for result in evaluation.results:
         assert result.value == pytest.approx(expected[result.metric], abs=1e-12)
         assert result.interval[0] <= result.value <= result.interval[1]
-        assert result.counts == {
-            "queries": 60,
-            "lone": 0,
-            "gallery": 60,
-            "classes": 12,
-            "subjects": 12,
-        }
+        counts = {"queries": 60, "lone": 0, "gallery": 60, "classes": 12, "subjects": 12}
+        assert result.counts == counts
         assert result.conventions["similarity"] == "dot"
     text = evaluation.table()
     assert f"{100 * expected['map@r']:6.2f}" in text
@@ -70,19 +61,13 @@ def test_query_and_gallery(files):
     settings = RetrievalSettings(similarity="cosine", ks=(1, 3), num_resamples=0)
     sides = {"gallery": files["gallery"], "gallery_labels": files["gallery_labels"]}
     results = retrieved(files["items"], files["items_labels"], settings, **sides)
-    query, gallery = (
-        embeddings.read_embeddings(files["items"]),
-        embeddings.read_embeddings(files["gallery"]),
-    )
-    classes, gallery_classes = (
-        [item_id.split("/")[0] for item_id in side.ids] for side in (query, gallery)
-    )
-    expected = retrieval_metrics(
-        query.matrix, classes, gallery=gallery.matrix, gallery_labels=gallery_classes, ks=(1, 3)
-    )
-    assert {metric: result.value for metric, result in results.items()} == {
-        k: pytest.approx(v) for k, v in expected.items() if not k.startswith("num")
-    }
+    query, gallery = (embeddings.read_embeddings(files[name]) for name in ("items", "gallery"))
+    classes, names = ([id.split("/")[0] for id in side.ids] for side in (query, gallery))
+    other_side = {"gallery": gallery.matrix, "gallery_labels": names}
+    expected = retrieval_metrics(query.matrix, classes, ks=(1, 3), **other_side)
+    for metric, result in results.items():
+        assert result.value == pytest.approx(expected[metric])
+    assert results.keys() == {metric for metric in expected if not metric.startswith("num")}
     assert {result.interval for result in results.values()} == {None}
 
 

@@ -25,11 +25,6 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def model(_world: Path) -> Path:
-    return _world / "runs" / "voices"
-
-
 @pytest.fixture
 def items(voices: Path, tmp_path: Path) -> list[Item]:
     broken = tmp_path / "broken.flac"
@@ -39,9 +34,9 @@ def items(voices: Path, tmp_path: Path) -> list[Item]:
 
 
 def test_pieces_join_in_order_and_go_on_where_they_stopped(
-    model: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded, out = load_model(model), tmp_path / "out.npz"
+    loaded, out = load_model(run), tmp_path / "out.npz"
     whole = extraction.extract(loaded, items, tmp_path / "whole.npz")
     reads: list[str] = []
 
@@ -71,23 +66,21 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
     assert not list(tmp_path.glob("*.pieces"))
 
 
-def test_a_piece_of_unreadable_items_is_empty(
-    model: Path, items: list[Item], tmp_path: Path
-) -> None:
+def test_a_piece_of_unreadable_items_is_empty(run: Path, items: list[Item], tmp_path: Path) -> None:
     broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
     made = extraction.extract(
-        load_model(model), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
+        load_model(run), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
     )
     assert made[0].ids == tuple(item.id for item in items[:2])
     assert [item.id for item in made[1]] == ["b0", "b1", "b2"]
-    nothing = extraction.extract(load_model(model), broken, tmp_path / "none.npz", piece_items=2)
+    nothing = extraction.extract(load_model(run), broken, tmp_path / "none.npz", piece_items=2)
     assert nothing[0] is None
     assert len(nothing[1]) == 3
 
 
 @pytest.mark.slow  # three processes that import torch
 def test_two_processes_write_the_same_file_as_one(
-    model: Path, items: list[Item], tmp_path: Path
+    run: Path, items: list[Item], tmp_path: Path
 ) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
@@ -97,7 +90,7 @@ def test_two_processes_write_the_same_file_as_one(
     for num in (1, 2):
         out = tmp_path / f"out{num}.npz"
         many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num)
-        command = ("embed", "--model", model, "--items", listed, "--out", out)
+        command = ("embed", "--model", run, "--items", listed, "--out", out)
         ended = program(*(many if num > 1 else ()), script, *command, CUDA_VISIBLE_DEVICES="")
         assert "13 embeddings of 8 dimensions" in ended.stdout + ended.stderr
         assert not list(tmp_path.glob("*.pieces"))
@@ -108,12 +101,12 @@ def test_two_processes_write_the_same_file_as_one(
 
 
 def test_pieces_without_their_plan_are_not_gone_on_from(
-    model: Path, items: list[Item], tmp_path: Path
+    run: Path, items: list[Item], tmp_path: Path
 ) -> None:
     """What a kill leaves while the folder of pieces is removed: nobody knows of which model they
     are.
     """
-    loaded, out = load_model(model), tmp_path / "out.npz"
+    loaded, out = load_model(run), tmp_path / "out.npz"
     left = tmp_path / "out.npz.pieces"
     left.mkdir()
     files.write_embeddings(
@@ -125,7 +118,7 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
 
 
 def test_parts_of_a_job_array_join_to_what_one_run_gives(
-    model: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    run: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
@@ -135,7 +128,7 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
         assert (run_command(*command) == 0) is ok
         return capfd.readouterr().err
 
-    of_model = ("--model", model, "--items", listed)
+    of_model = ("--model", run, "--items", listed)
     embed(*of_model, "--out", tmp_path / "whole.npz")
     whole = files.read_embeddings(tmp_path / "whole.npz")
     # of 14 parts each has one item; that of the eighth is broken
@@ -155,7 +148,7 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
         ((first, third), "parts 1, 3 of 3"),
         ((first, parts[1]), "another model, list or number"),
         ((tmp_path / "whole.npz",), "is no part"),
-        ((first, third, "--model", model), "--model would change nothing"),
+        ((first, third, "--model", run), "--model would change nothing"),
     ):
         assert message in embed("--join", *wrong, "--out", out, ok=False)
     for part in ("0/3", "4/3", "a/b"):

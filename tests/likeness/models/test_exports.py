@@ -89,9 +89,6 @@ def test_a_list_for_calibration_starts_from_the_root(
     assert "voices/absent.wav" in capsys.readouterr().err
 
 
-pytest.importorskip("onnxscript")
-pytest.importorskip("onnxruntime")
-
 SHERPA = {"window": "povey", "high_hz": -400.0, "snip_edges": False}
 
 

@@ -26,7 +26,7 @@ from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
-from tests.scripts import ROOT, program, run_command
+from tests.scripts import ROOT, printed, program, run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
@@ -144,37 +144,22 @@ RECIPES = {
 
 
 @pytest.fixture
-def modules() -> Iterator[None]:
-    """What a test imports, and where it looks for modules, is forgotten afterwards."""
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
+def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a recipe, whose package is installed as pip leaves it."""
+    for name, text in {
+        "site/petnets/__init__.py": "",
+        "site/petnets/nets.py": PACKAGE,
+        "site/petnets-1.2.dist-info/METADATA": "Name: petnets\nVersion: 1.2\n",
+        "site/petnets-1.2.dist-info/top_level.txt": "petnets\n",
+        "mine/nearby_net.py": NETWORK,
+        "mine/nearby_read.py": READING,
+        "mine/pet_recipe.py": RECIPE,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    yield tmp_path / "mine"
     forget()
-
-
-def install(site: Path, name: str = "petnets", version: str = "1.2") -> Path:
-    """A package as pip leaves it."""
-    (site / name).mkdir(parents=True)
-    (site / name / "__init__.py").write_text("")
-    (site / name / "nets.py").write_text(PACKAGE)
-    distribution = site / f"{name}-{version}.dist-info"
-    distribution.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    (distribution / "METADATA").write_text(metadata)
-    (distribution / "top_level.txt").write_text(f"{name}\n")
-    return site
-
-
-@pytest.fixture
-def pets(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a recipe, whose package is installed."""
-    monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "nearby_net.py").write_text(NETWORK)
-    (folder / "nearby_read.py").write_text(READING)
-    (folder / "pet_recipe.py").write_text(RECIPE)
-    return folder
 
 
 def trained(pets: Path, voices: Path, variant: str = "beside") -> Path:
@@ -413,24 +398,15 @@ def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
     assert not (pets / "refused").exists()
 
 
-def test_no_part_inside_a_part_chooses_a_file_of_weights() -> None:
-    inner = {"call": "toolkit.backbones.vit.ViT", "args": {"weights": "secret.pt", "dim": 8}}
-    head = {"call": "toolkit.backbones.head.Head", "args": {}}
-    joined = {"call": "toolkit.models.embedder.Joined", "args": {"network": inner, "head": head}}
-    part = restore(joined, "backbone", kind="module")
-    assert part.keywords["network"].keywords["weights"] == ""
-
-
 # ---------------------------------------------------------------- a network in several files
 
 
 def test_a_network_in_several_files_needs_one_trust(
-    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pets: Path, voices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trains, and each command that `train` names next begins without the files imported."""
     monkeypatch.chdir(pets.parent)
-    assert run_command("train", "mine/pet_recipe.py", "--data", voices, "--out", "run") == 0
-    said = capsys.readouterr().out
+    said = printed("train", "mine/pet_recipe.py", "--data", voices, "--out", "run")
     lines = [line.strip() for line in said.partition("next:")[2].splitlines() if line.strip()]
     named = [shlex.split(line) for line in lines if "--model" in line or " export " in line]
     assert named

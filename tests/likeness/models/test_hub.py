@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from likeness.eval.items.items import Item
+from likeness.modalities import folders
 from likeness.models import _hub
 from likeness.models.load import load_named
 from likeness.models.reading import Reading, read_as
@@ -29,7 +30,6 @@ from tests import tiny_hub
 
 RATE_HZ = 16_000
 SIZES = ((40, 51), (64, 33), (37, 37), (90, 40))
-SECONDS = (0.5, 0.46, 0.43, 0.55, 0.31)
 EXACT = [name for name in tiny_hub.SPEECH if "base" not in name]
 
 
@@ -43,18 +43,6 @@ def pictures(folder: Path) -> list[Item]:
         columns = np.linspace(0, 6, width).astype(int)
         path = folder / f"{number}.png"
         path.write_bytes(encode(np.ascontiguousarray(coarse[rows][:, columns])))
-        items.append(Item(str(number), path, None))
-    return items
-
-
-def recordings(folder: Path) -> list[Item]:
-    """Noise of several lengths as files, whose colour differs from one to the next."""
-    rng = np.random.default_rng(5)
-    items = []
-    for number, seconds in enumerate(SECONDS):
-        wave = np.convolve(rng.standard_normal(round(seconds * RATE_HZ)), rng.uniform(-1, 1, 6))
-        path = folder / f"{number}.wav"
-        soundfile.write(path, 0.05 * wave, RATE_HZ, subtype="FLOAT")
         items.append(Item(str(number), path, None))
     return items
 
@@ -127,10 +115,12 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", tiny_hub.SPEECH)
-def test_speech_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_speech_embeddings_are_those_of_transformers(
+    name: str, voices: Path, tmp_path: Path
+) -> None:
     """From the file to the embedding, one by one by transformers and in mixed batches here."""
     network = tiny_hub.save(name, tmp_path / "net")
-    items = recordings(tmp_path)
+    items = folders.items(voices, split="all")[:5]
     model = load_named(f"hub:{tmp_path / 'net'}")
     assert model.modality == "speaker"
     assert dict(model.settings) == {"pooling": "mean"}

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
-import numpy as np
 import pytest
-from PIL import Image
 
 from likeness.modalities import folders
+from likeness.modalities.synthetic_glyphs import write_glyphs
 from likeness.models import _hub, _speechbrain
 from likeness.models._hub import find_files
 from likeness.models.load import load_named, read_initial
@@ -125,17 +124,6 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
         load_named("hub:ann/net")
 
 
-def images(folder: Path) -> Path:
-    """Two classes of four images each."""
-    rng = np.random.default_rng(0)
-    for name in "ab":
-        (folder / name).mkdir(parents=True)
-        for number in range(4):
-            pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-    return folder
-
-
 def recipe(source: str) -> Recipe:
     """What fine-tunes a network of the hub on images."""
     return Recipe(
@@ -160,8 +148,9 @@ def test_a_run_stores_the_commit_that_it_started_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In its log and its models. A later commit of the same network changes none of it."""
+    write_glyphs(tmp_path / "glyphs", num_alphabets=1, num_characters=2, num_drawers=4, size=40)
     out, cut = tmp_path / "run", raising_at(1, RuntimeError("power cut"))
-    start = partial(fit, data=images(tmp_path / "images"), read_initial=read_initial)
+    start = partial(fit, data=tmp_path / "glyphs", read_initial=read_initial)
     init = {
         "model": "hub:ann/net@v1",
         "digest": load_named(f"hub:{folder}").digest,

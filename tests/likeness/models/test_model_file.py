@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
 from tests import tiny
-from tests.scripts import run_command
 
 OWN = '''"""A face network of somebody else."""
 
@@ -95,9 +93,8 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
+def own(tmp_path: Path) -> Path:
     """own.py and its weights, of which some lie in other files in other forms."""
-    path = list(sys.path)
     file = tmp_path / "face_net.py"
     file.write_text(OWN)
     torch.manual_seed(0)
@@ -111,9 +108,7 @@ def own(tmp_path: Path) -> Iterator[Path]:
     prefixed = {f"model.{name}": value for name, value in tensors.items()}
     more = {"model.head.weight": torch.zeros(3), "loss.weight": torch.zeros(3)}
     save_file({**prefixed, **more}, tmp_path / "net.safetensors")
-    yield file
-    sys.path[:] = path
-    sys.modules.pop("face_net", None)
+    return file
 
 
 @pytest.fixture
@@ -236,18 +231,6 @@ def test_it_is_fine_tuned(own: Path, crops: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- mistakes in a model file
 
 
-def refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is said of a model file."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(folder)
-    Path("bad_file.py").write_text(HEAD + text)
-    with pytest.raises(LikenessError) as caught:
-        load_file(Path("bad_file.py"))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-# What a file holds, and a part of the sentence.
 HEAD = """import likeness
 import numpy as np
 import torch
@@ -296,25 +279,25 @@ MISTAKES: dict[str, str] = {
 def test_a_mistake_in_a_model_file_is_named(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = refused(content, tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("bad_file.py").write_text(HEAD + content)
+    with pytest.raises(LikenessError) as caught:
+        load_file(Path("bad_file.py"))
+    text = str(caught.value)
+    assert "\n" not in text
     assert MISTAKES[content] in text
     assert "input_shape" not in text  # a setting of External, and not of a Network
 
 
 def test_a_reading_that_gives_no_input_is_named(
-    crops: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    crops: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(crops.parent)
     content = "def own(item):\n    return np.zeros((112, 112, 3), np.float32)\n\n\n"
     Path("bad_file.py").write_text(HEAD + content + model("network=Net, read=own"))
-    Path("list.txt").write_text("a/0.png\nb/1.png\n")
-    command = ["embed", "--model", "bad_file.py", "--items", "list.txt", "--root", "crops"]
-    assert run_command(*command, "--out", "a.npz") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "read images as (3, H, W)" in line
-    assert "bad_file." in line
-    assert "defect" not in line
+    with pytest.raises(LikenessError, match=r"read images as \(3, H, W\)") as caught:
+        likeness.load("bad_file.py").embed(crops)
+    assert "bad_file." in str(caught.value)
 
 
 def test_a_network_that_says_nothing_of_its_pixels_is_asked_all_at_once() -> None:

@@ -20,21 +20,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from likeness import open_gallery
 from likeness.eval.metrics.calibration import Fusion
 from likeness.modalities.face import images
 from likeness.models.load import load_to_embed
-from likeness.models.run import load_model
 from likeness.models.verdicts import Comparer
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.training import recipe
+from tests import tiny
 from tests.tiny_yunet import network
 
 httpx = pytest.importorskip("httpx")
@@ -45,28 +41,13 @@ ROOT = Path(__file__).parents[3]
 TOKEN = "a-token-for-the-tests"
 WRITE = {"Authorization": f"Bearer {TOKEN}"}
 TIMEOUT_SECONDS = 600  # a busy machine takes its time
-SPEAKER = recipe.load(str(ROOT / "tests" / "tiny.py"))[0]
 FACE = replace(
-    SPEAKER,
+    tiny.BASE,
     modality="face",
     frontend=INSIGHTFACE,
     backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
     read=partial(images.read, size=(48, 48), fit="resize"),
 )
-
-
-def write_model(made: recipe.Recipe, path: Path) -> Path:
-    """Write an untrained model: what it thinks of voices does not matter here."""
-    torch.manual_seed(0)
-    frontend = made.frontend()
-    embedder = TorchEmbedder(frontend, made.backbone(frontend.dim))
-    save_model(path, embedder, made, similarity="cosine", step=0, metrics={})
-    return path
-
-
-def untrained(made: recipe.Recipe, path: Path) -> Loaded:
-    """An untrained model."""
-    return load_model(write_model(made, path))
 
 
 def face_network(folder: Path, detector: Path | None = None) -> Loaded:

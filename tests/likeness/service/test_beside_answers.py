@@ -31,22 +31,20 @@ from tests.tiny_yunet import tiny_yunet
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("faces")
-    tiny_yunet(folder / "detector.onnx")
-    return folder
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_yunet(tmp_path_factory.mktemp("faces") / "detector.onnx")
 
 
 @pytest.fixture(scope="module")
-def photographs(place: Path) -> Any:
+def photographs(detector: Path) -> Any:
     """A model that reads photographs."""
-    return face_network(place, place / "detector.onnx")
+    return face_network(detector.parent, detector)
 
 
 @pytest.fixture(scope="module")
-def crops(place: Path) -> Any:
+def crops(detector: Path) -> Any:
     """The same network without a detector."""
-    return face_network(place)
+    return face_network(detector.parent)
 
 
 def pixels_at(address: str) -> np.ndarray[Any, Any]:
@@ -56,20 +54,17 @@ def pixels_at(address: str) -> np.ndarray[Any, Any]:
 
 
 def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
-    photographs: Any, place: Path
+    photographs: Any, detector: Path
 ) -> None:
     ask = asking(service_of(photographs))
     got = ask("POST", "/faces", files={"file": photograph()}).json()
     assert (got["width"], got["height"], got["found"]) == (128, 96, 3)
-    faces = align.detect(
-        align.load_detector(place / "detector.onnx"), decode_bytes(photograph(), "")
-    )
+    pixels = decode_bytes(photograph(), "")
+    faces = align.detect(align.load_detector(detector), pixels)
     for number, face in enumerate(got["faces"]):
         assert face["number"] == number
         assert face["box"] == pytest.approx(faces.boxes[number].tolist(), abs=0.05)
-        expected = align.crop(
-            decode_bytes(photograph(), ""), faces.landmarks[number], 112, width=96
-        )
+        expected = align.crop(pixels, faces.landmarks[number], 112, width=96)
         assert (pixels_at(face["crop"]) == expected).all()
     assert got["chosen"] == align.choose_face(faces, 96, 128, "central")
     none = ask("POST", "/faces", files={"file": photograph(())}).json()

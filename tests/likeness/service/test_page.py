@@ -19,17 +19,18 @@ from likeness.eval.scoring.thresholds import Thresholds, measure
 from likeness.eval.types import Scores
 from likeness.modalities import synthetic_faces
 from likeness.models.model import Model
+from likeness.models.run import load_model
 from likeness.service._pages import read_examples, slider
 from likeness.toolkit.gallery import media
+from likeness.toolkit.models.loaded import Loaded
+from tests import tiny
 from tests.likeness.service.serving import (
     FACE,
-    SPEAKER,
     TOKEN,
     face_network,
     httpx,
     photograph,
     serving,
-    untrained,
 )
 from tests.tiny_yunet import tiny_yunet
 
@@ -38,43 +39,40 @@ TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
 
 
 @contextmanager
-def page_of(browser: Any, url: str) -> Iterator[Any]:
-    """The page, opened with the token as it is printed; its errors and requests elsewhere fail the
-    test.
+def page_of(
+    browser: Any, model: Loaded, gallery: Path | None = None, **rules: Any
+) -> Iterator[tuple[Any, str]]:
+    """The page of a server, opened with the token as it is printed, and its address; its errors and
+    requests elsewhere fail the test.
     """
-    wrong: list[str] = []
-    page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
-    page.set_default_timeout(TIMEOUT_MS)
-    page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on(
-        "request",
-        lambda asked: (
-            None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
-        ),
-    )
-    page.on("dialog", lambda dialog: dialog.accept())
-    page.goto(f"{url}#token={TOKEN}")
-    page.wait_for_selector("#file-first", state="attached")
-    assert page.url == url  # the token does not stay in the address
-    yield page
-    # nothing hangs over the edge of a phone
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert wrong == []
-    page.context.close()
+    with serving(model, gallery, **rules) as url:
+        wrong: list[str] = []
+        page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: (
+                None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
+            ),
+        )
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(f"{url}#token={TOKEN}")
+        page.wait_for_selector("#file-first", state="attached")
+        assert page.url == url  # the token does not stay in the address
+        yield page, url
+        # nothing hangs over the edge of a phone
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert wrong == []
+        page.context.close()
 
 
 @pytest.mark.slow  # ten seconds of a browser; the next tests compare and enrol photos
-def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
+def test_voices_on_the_page(browser: Any, voices: Path, run: Path) -> None:
     files = [str(path) for path in sorted(voices.rglob("*.flac"))]
-    with (
-        serving(
-            untrained(SPEAKER, tmp_path / "m.safetensors"),
-            threshold=-1.0,
-            calibration=Fusion((8.0,), -3.0, p_target=0.25),
-        ) as url,
-        page_of(browser, url) as page,
-    ):
+    model, fusion = load_model(run), Fusion((8.0,), -3.0, p_target=0.25)
+    with page_of(browser, model, threshold=-1.0, calibration=fusion) as (page, _):
         page.set_input_files("#file-first", files[0])
         page.set_input_files("#file-second", files[9])
         page.click("#compare:not([disabled])")
@@ -95,6 +93,12 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """Of faces."""
+    return load_model(tiny.untrained(tmp_path_factory.mktemp("model"), FACE))
+
+
+@pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("faces")
     synthetic_faces.write_faces(folder, num_subjects=2, num_shots=2, size=64)
@@ -102,10 +106,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_a_verdict_goes_with_the_files_that_were_compared(
-    browser: Any, photos: list[str], tmp_path: Path
+    browser: Any, photos: list[str], model: Loaded
 ) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
+    with page_of(browser, model, threshold=-1.0) as (page, _):
         page.set_input_files("#file-first", photos[0])
         page.wait_for_selector("[data-drop=first] img")
         page.set_input_files("#file-second", photos[1])
@@ -168,20 +171,15 @@ def move(page: Any, place: int) -> None:
 
 
 def test_the_slider_changes_the_verdict_without_asking_again(
-    browser: Any, photos: list[str], tmp_path: Path
+    browser: Any, photos: list[str], model: Loaded
 ) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
     folder = Path(photos[0]).parents[1]
     examples = read_examples(folder, "face", 1_000_000)
     # The score lies where a fifth of strangers' pairs score higher, so that some thresholds are
     # too close to it and others are not.
     entry = stored(Model(model).verify(*(folder / one.name for one in examples[:2])).score - 0.15)
-    with (
-        serving(
-            model, threshold=entry.at(0.1).value, slider=slider(entry, ""), examples=examples
-        ) as url,
-        page_of(browser, url) as page,
-    ):
+    rules = {"threshold": entry.at(0.1).value, "slider": slider(entry, ""), "examples": examples}
+    with page_of(browser, model, **rules) as (page, _):
         page.click("#examples button >> nth=0")
         page.click("#compare:not([disabled])")
         page.wait_for_selector(".verdict")
@@ -219,7 +217,7 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
     photo.write_bytes(photograph())
     empty.write_bytes(photograph(()))
     model = face_network(tmp_path, tiny_yunet(tmp_path / "detector.onnx"))
-    with serving(model, threshold=0.5) as url, page_of(browser, url) as page:
+    with page_of(browser, model, threshold=0.5) as (page, url):
         for place in ("first", "second"):
             page.set_input_files(f"#file-{place}", str(photo))
             page.wait_for_selector(f"[data-drop={place}] .seen img")
@@ -256,13 +254,10 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
 
 
 def test_the_gallery_shows_what_is_kept_of_enrolments_and_is_searched(
-    browser: Any, photos: list[str], tmp_path: Path
+    browser: Any, photos: list[str], model: Loaded, tmp_path: Path
 ) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    with (
-        serving(model, tmp_path / "gallery", threshold=-1.0, keeps_media=True) as url,
-        page_of(browser, url) as page,
-    ):
+    folder = tmp_path / "gallery"
+    with page_of(browser, model, folder, threshold=-1.0, keeps_media=True) as (page, _):
         page.click("[data-tab=gallery]")
         for path in photos[:2]:
             page.set_input_files("#file-enrolment", path)
@@ -287,5 +282,5 @@ def test_the_gallery_shows_what_is_kept_of_enrolments_and_is_searched(
         page.click("[aria-label='Remove Ada <i>']")
         page.wait_for_selector("#answer:has-text('is erased')")
         assert page.evaluate("document.activeElement.id") == "enrolled"
-        kept = (tmp_path / "gallery" / media.FOLDER).rglob("*.jpg")
+        kept = (folder / media.FOLDER).rglob("*.jpg")
         assert list(kept) == []

@@ -17,13 +17,14 @@ import soundfile
 from likeness import open_gallery
 from likeness.eval.metrics.calibration import Fusion
 from likeness.models.model import Model
+from likeness.models.run import load_model
 from likeness.toolkit.models.loaded import Loaded
-from tests.likeness.service.serving import SPEAKER, asking, service_of, untrained
+from tests.likeness.service.serving import asking, service_of
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return untrained(SPEAKER, tmp_path_factory.mktemp("model") / "tiny.safetensors")
+def model(run: Path) -> Loaded:
+    return load_model(run)
 
 
 @pytest.fixture(scope="module")

@@ -19,23 +19,16 @@ import pytest
 from likeness import open_gallery
 from tests.likeness.service.serving import (
     ROOT,
-    SPEAKER,
     TIMEOUT_SECONDS,
     TOKEN,
     WRITE,
     children_of,
     httpx,
     likeness_serve,
-    write_model,
 )
 from tests.scripts import program, refused
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(SPEAKER, tmp_path_factory.mktemp("model") / "tiny.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +55,11 @@ def ask_as_the_docs_do(url: str, file: Path) -> None:
 
 
 def test_a_server_answers_bounds_and_ends(
-    model: Path, voices: Path, files: list[bytes], tmp_path: Path
+    run: Path, voices: Path, files: list[bytes], tmp_path: Path
 ) -> None:
     """One server: what it keeps and logs, how large a request may be, and SIGTERM."""
     options = ("--gallery", tmp_path / "people", "--threshold", 0.5)
-    with likeness_serve(model, tmp_path, *options) as (url, process), client(url) as asked:
+    with likeness_serve(run, tmp_path, *options) as (url, process), client(url) as asked:
         two = {"first": ("secret.flac", files[0]), "second": files[0]}
         assert asked.post("verify", files=two).json()["score"] == pytest.approx(1)
         ask_as_the_docs_do(url, next(voices.rglob("*.flac")))
@@ -97,8 +90,8 @@ def test_a_server_answers_bounds_and_ends(
 
 
 @pytest.mark.slow  # a server that starts a process anew: 30 seconds on a busy machine
-def test_a_worker_that_was_killed_is_started_anew(model: Path, tmp_path: Path) -> None:
-    with likeness_serve(model, tmp_path, "--workers", 2) as (url, process):
+def test_a_worker_that_was_killed_is_started_anew(run: Path, tmp_path: Path) -> None:
+    with likeness_serve(run, tmp_path, "--workers", 2) as (url, process):
         before = children_of(process.pid)
         os.kill(before[0], signal.SIGKILL)
         while len(set(children_of(process.pid)) - {before[0]}) < 2:
@@ -111,8 +104,8 @@ def test_a_worker_that_was_killed_is_started_anew(model: Path, tmp_path: Path) -
         assert process.wait(60) == 0
 
 
-def test_processes_end_with_the_first_one(model: Path, tmp_path: Path) -> None:
-    with likeness_serve(model, tmp_path, "--workers", 2) as (_, process):
+def test_processes_end_with_the_first_one(run: Path, tmp_path: Path) -> None:
+    with likeness_serve(run, tmp_path, "--workers", 2) as (_, process):
         workers = children_of(process.pid)
         assert len(workers) == 2
         process.kill()
@@ -127,15 +120,15 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_a_short_token_is_refused(model: Path) -> None:
-    assert "at least 16" in refused("serve", "--model", model, "--port", 0, "--token", "short")
+def test_a_short_token_is_refused(run: Path) -> None:
+    assert "at least 16" in refused("serve", "--model", run, "--port", 0, "--token", "short")
 
 
 @pytest.mark.parametrize(
     "name", ["gallery", "port", pytest.param("workers", marks=pytest.mark.slow)]
 )
 def test_what_cannot_be_served_is_refused_at_the_start(
-    name: str, model: Path, tmp_path: Path
+    name: str, run: Path, tmp_path: Path
 ) -> None:
     """With one sentence and exit code 2, whichever process finds it."""
     open_gallery(str(tmp_path / "other"), {"model": "b" * 64}).close()
@@ -145,28 +138,14 @@ def test_what_cannot_be_served_is_refused_at_the_start(
             "port": ("--port", taken.getsockname()[1]),
             "workers": ("--port", 0, "--workers", 2, "--gallery", tmp_path / "people"),
         }
-        words = ("serve", "--model", model, *options[name])
+        words = ("serve", "--model", run, *options[name])
         ended = program("-m", "likeness", *words, code=2)
     assert ended.stdout == ""
     assert ended.stderr.count("\n") == 1
     assert name in ended.stderr
 
 
-@pytest.mark.slow  # a server of three processes, and a PostgreSQL
-def test_two_processes_share_a_gallery(
-    model: Path, files: list[bytes], tmp_path: Path, database: str
-) -> None:
-    options = ("--workers", 2, "--gallery", f"{database}#served")
-    with likeness_serve(model, tmp_path, *options) as (url, _):
-        with client(url) as asked:
-            sent = {"files": files[0]}
-            assert asked.post("enrol", data={"subject": "Ann"}, files=sent).is_success
-        for _ in range(20):  # as each connection sees them, which the system gives to both
-            with client(url) as asked:
-                assert asked.get("gallery").json()["subjects"] == 1
-
-
-def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:
+def test_tls(run: Path, files: list[bytes], tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl, to make a certificate")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
@@ -174,7 +153,7 @@ def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:
     options = "-days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
     trusted = ssl.create_default_context(cafile=str(certificate))
-    with likeness_serve(model, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
+    with likeness_serve(run, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
         url,
         _,
     ):
