@@ -325,8 +325,8 @@ def table(results: Sequence[Result], notes: Iterable[str] = ()) -> str:
         del kinds["subjects"]
     for kind in kinds:
         sizes = (counts[system].get(kind) for system in systems)
-        texts = [("-" if size is None else f"{size:,}").rjust(6) for size in sizes]
-        rows.append(row(kind.replace("_", " "), [(text, "") for text in texts]))
+        texts = [(("-" if size is None else f"{size:,}").rjust(6), "") for size in sizes]
+        rows.append(row(kind.replace("_", " "), texts))
     return "\n".join([*aligned(rows), "", *footnotes(results), *notes]) + "\n"
 
 
