@@ -39,7 +39,7 @@ from likeness.modalities.image import hub_images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
-from likeness.toolkit.backbones.hub_networks import HubImage, HubSpeech, configuration, fill, takes
+from likeness.toolkit.backbones.hub_networks import HubImage, HubSpeech, configuration, fill
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -241,7 +241,7 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
     # null is the default, but that crop_pct is there says which processor it is.
     stated = {name: x for name, x in stated.items() if x is not None or name == "crop_pct"}
     try:
-        if takes(config) == "images":
+        if input_kind(config) == "images":
             network, front = cast(Part, HubImage), _pixels(stated)
             reading = _image_reading(stated, json.loads(config))
         else:
@@ -258,7 +258,7 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
 def _features(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part:
     """Return the front-end of a speech network."""
     kind, rate_hz = config["model_type"], int(stated.get("sampling_rate", 16_000))
-    if takes(json.dumps(config)) == "waves":
+    if input_kind(json.dumps(config)) == "waves":
         return partial(UnitWave, normalise=bool(stated.get("do_normalize", True)))
     bands = int(stated.get("feature_size", 80))
     if kind != "whisper":

@@ -53,7 +53,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
 
     Example:
         >>> from likeness.models.load import load_to_embed
-        >>> print(takes(load_to_embed("runs/voices"))["text"])
+        >>> print(describe_input(load_to_embed("runs/voices"))["text"])
         Recordings of 0.1 to 60 s, at any sampling rate and with any number of channels.
     """
     read, settings = reading_of(model)

@@ -33,7 +33,7 @@ from likeness.models.verdicts import Comparer, judged, remedy_for
 from likeness.service import _inputs, _pages
 from likeness.service._guard import MAX_BYTES
 from likeness.service._pages import Example
-from likeness.toolkit.data.reading import reading_for
+from likeness.toolkit.data.reading import with_settings_of
 from likeness.toolkit.gallery import media
 from likeness.toolkit.models.embed import embed_where_readable
 
@@ -322,7 +322,7 @@ class Service:
         """
         with self._turns, private_items(files) as items:
             chosen = dict(zip((item.id for item in items), faces, strict=True))
-            read = reading_for(_inputs.choosing(self.model, chosen).read)
+            read = with_settings_of(_inputs.choosing(self.model, chosen).read)
             try:
                 embeddings, bad = embed_where_readable(self.model.embedder, items, read, part=True)
             except RuntimeError as error:  # of a network that cannot take this input

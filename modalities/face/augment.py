@@ -25,7 +25,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.images import Pixels, as_channels, to_pixels
-from likeness.toolkit.data.reading import Array, takes
+from likeness.toolkit.data.reading import Array, read_with
 
 Matrix = NDArray[np.float64]
 
@@ -113,7 +113,7 @@ def flip(pixels: Pixels) -> Pixels:
     return np.ascontiguousarray(pixels[:, ::-1])
 
 
-@takes(dtype="uint8")
+@read_with(dtype="uint8")
 def train_view(
     image: Array,
     rng: np.random.Generator,
@@ -168,7 +168,7 @@ def train_view(
     return _like(image, flip(pixels) if flips else pixels)
 
 
-@takes(dtype="uint8")
+@read_with(dtype="uint8")
 def geometric_view(
     image: Array,
     rng: np.random.Generator,

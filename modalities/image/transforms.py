@@ -17,12 +17,12 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.images import as_channels, to_pixels
 from likeness.toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
-from likeness.toolkit.data.reading import Array, takes
+from likeness.toolkit.data.reading import Array, read_with
 
 Range = tuple[float, float]
 
 
-@takes(dtype="uint8")
+@read_with(dtype="uint8")
 def crop_view(
     image: Array,
     rng: np.random.Generator,
@@ -89,7 +89,7 @@ def crop_view(
     return as_channels(view, "uint8" if image.dtype == np.uint8 else "float32")
 
 
-@takes(dtype="uint8")
+@read_with(dtype="uint8")
 def shift_view(
     image: Array,
     rng: np.random.Generator,
@@ -140,7 +140,7 @@ def shift_view(
     return view
 
 
-@takes(dtype="uint8")
+@read_with(dtype="uint8")
 def warp_view(
     image: Array,
     rng: np.random.Generator,

@@ -150,7 +150,7 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
     return json.dumps({**kept, "model_type": model_type}, sort_keys=True)
 
 
-def takes(config: str) -> Takes:
+def input_kind(config: str) -> Takes:
     """Return what the network of a configuration's text takes."""
     return FAMILIES[json.loads(config)["model_type"]]
 
@@ -179,7 +179,7 @@ def build(text: str, *, images: bool) -> tuple[Any, Any]:
     """
     transformers = import_transformers()
     try:
-        assert (takes(text) == "images") == images
+        assert (input_kind(text) == "images") == images
         settings = json.loads(text)
         model_type = settings.pop("model_type")
         sizes = _sizes(model_type)

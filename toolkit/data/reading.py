@@ -4,7 +4,7 @@ Nothing here imports torch, so that a model in ONNX form is used without it. Wha
 in training is in toolkit/data/batch.py.
 
 Reading functions offer other forms by settings: likeness.modalities.image.images.read gives uint8
-with dtype="uint8", a quarter of the memory. An augmentation states with `takes` which of them it
+with dtype="uint8", a quarter of the memory. An augmentation states with `read_with` which of them it
 takes. What a recipe states stays as it is, so that runs of other versions go on; a recipe's own
 augmentation gets what `read` gives by itself.
 """
@@ -131,25 +131,25 @@ def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
     return stacked, (None if (sizes == longest).all() else sizes / longest)
 
 
-def takes(**settings: Any) -> Callable[[F], F]:
+def read_with(**settings: Any) -> Callable[[F], F]:
     """Marks an augmentation that takes what `read` gives with these settings.
 
     Its views must be the same as without them. Settings that `read` does not have are passed over.
 
     Example:
-        >>> @takes(dtype="uint8")
+        >>> @read_with(dtype="uint8")
         ... def mirrored(image, rng, batch_rng):
         ...     return image[..., ::-1]
     """
 
     def mark(augment: F) -> F:
-        augment.takes = settings  # type: ignore[attr-defined]
+        augment.read_settings = settings  # type: ignore[attr-defined]
         return augment
 
     return mark
 
 
-def reading_for(
+def with_settings_of(
     read: Callable[..., Any], augment: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """Returns `read` with the settings that the augmentation takes and the recipe leaves open.
@@ -161,14 +161,14 @@ def reading_for(
     Example:
         >>> def read(item, *, dtype="float32"):
         ...     return dtype
-        >>> reading_for(read)(None), reading_for(partial(read, dtype="float32"))(None)
+        >>> with_settings_of(read)(None), with_settings_of(partial(read, dtype="float32"))(None)
         ('uint8', 'float32')
-        >>> reading_for(read, lambda image, rng, batch_rng: image)(None)
+        >>> with_settings_of(read, lambda image, rng, batch_rng: image)(None)
         'float32'
     """
     function = augment.func if isinstance(augment, partial) else augment
     # Batches of uint8 become float32 on the device, with the same values.
-    taken = {"dtype": "uint8"} if function is None else getattr(function, "takes", {})
+    taken = {"dtype": "uint8"} if function is None else getattr(function, "read_settings", {})
     stated = read.keywords if isinstance(read, partial) else {}
     try:
         known = inspect.signature(read).parameters

@@ -30,7 +30,7 @@ from likeness.toolkit.data.reading import (
     is_finite,
     name_of,
     pad,
-    reading_for,
+    with_settings_of,
 )
 from likeness.toolkit.models.loaded import Embedder, ReadParts
 
@@ -186,7 +186,7 @@ def embedded_rows(
     """
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    share = partial(inputs_of, items, reading_for(read))
+    share = partial(inputs_of, items, with_settings_of(read))
     reader = read_beside(share, workers) if workers else share()
     before: tuple[_Batch, Callable[[], Floats]] | None = None
     try:

@@ -23,7 +23,7 @@ from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
 from likeness.eval.types import Trials
 from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.reading import reading_for
+from likeness.toolkit.data.reading import with_settings_of
 from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
@@ -122,11 +122,10 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
     for settings in measure.settings_of(recipe.measure):
         held_out += measure.items_of(settings, data, classes)
     measured = Items.of(chain.from_iterable(held_out))
-    reading_for(recipe.read)
     views = Views(
         items,
         labels,
-        reading_for(recipe.train_read or recipe.read, recipe.augment),
+        with_settings_of(recipe.train_read or recipe.read, recipe.augment),
         recipe.augment,
         seed=recipe.seed,
         cache=recipe.compute.cache,

@@ -19,7 +19,7 @@ from likeness.modalities.speaker import augment as speaker_augment
 from likeness.toolkit.data.batch import Draw, View, Views, collate_views
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.data.reading import Array, Bad, Unreadable, reading_for
+from likeness.toolkit.data.reading import Array, Bad, Unreadable, with_settings_of
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 
@@ -48,14 +48,14 @@ def settings_of(read: Callable[..., Any]) -> dict[str, Any]:
 def test_the_augmentation_decides_about_the_form(
     read: Callable[..., Any], augment: Callable[..., Any] | None, asked: dict[str, Any]
 ) -> None:
-    assert settings_of(reading_for(read, augment)) == asked
+    assert settings_of(with_settings_of(read, augment)) == asked
 
 
 def test_what_a_recipe_states_stays() -> None:
     read = partial(images.read, short_edge=9, dtype="float32")
-    assert reading_for(read, transforms.VMF_CUB) is read
+    assert with_settings_of(read, transforms.VMF_CUB) is read
     wanted = {"short_edge": 9, "dtype": "uint8"}
-    assert settings_of(reading_for(partial(images.read, short_edge=9))) == wanted
+    assert settings_of(with_settings_of(partial(images.read, short_edge=9))) == wanted
 
 
 def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> None:
