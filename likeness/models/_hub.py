@@ -39,7 +39,13 @@ from likeness.modalities.image import hub_images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
-from likeness.toolkit.backbones.hub_networks import HubImage, HubSpeech, configuration, fill
+from likeness.toolkit.backbones.hub_networks import (
+    HubImage,
+    HubSpeech,
+    configuration,
+    fill,
+    input_kind,
+)
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models.embedder import TorchEmbedder

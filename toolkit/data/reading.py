@@ -4,8 +4,8 @@ Nothing here imports torch, so that a model in ONNX form is used without it. Wha
 in training is in toolkit/data/batch.py.
 
 Reading functions offer other forms by settings: likeness.modalities.image.images.read gives uint8
-with dtype="uint8", a quarter of the memory. An augmentation states with `read_with` which of them it
-takes. What a recipe states stays as it is, so that runs of other versions go on; a recipe's own
+with dtype="uint8", a quarter of the memory. An augmentation states with `read_with` which of them
+it takes. What a recipe states stays as it is, so that runs of other versions go on; a recipe's own
 augmentation gets what `read` gives by itself.
 """
 
