@@ -27,7 +27,7 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.runs import BEST, LAST
-from likeness.eval.formats.writing import remove_abandoned, sync, sync_names
+from likeness.eval.formats.writing import sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -230,8 +230,6 @@ def prepare_folder(out: Path, description: dict[str, Any]) -> None:
         for name in (LOG, RUN_ID):
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    for name in (RECIPE, LOG, BEST, LAST):
-        remove_abandoned(out / name)
     for folder in (out / RESUME).glob("*"):
         if not (folder / STATE).is_file():
             shutil.rmtree(folder, ignore_errors=True)
