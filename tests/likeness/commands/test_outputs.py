@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from likeness.eval.formats.provenance import source_of
 from likeness.toolkit.data import shards
 from tests.scripts import refused, run_command, touch
 
@@ -84,6 +86,6 @@ def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> No
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     whole = shards.items(tmp_path)
-    size = (tmp_path / "a.tar").stat().st_size
-    (tmp_path / "a.tar.index").write_text(f'{{"bytes": {size}, "items": [{row}]}}')
+    source = json.dumps(source_of(tmp_path / "a.tar"))
+    (tmp_path / "a.tar.index").write_text(f'{{"source": {source}, "items": [{row}]}}')
     assert list(shards.items(tmp_path)) == list(whole)
