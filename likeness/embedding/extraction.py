@@ -18,16 +18,21 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import Source, digest, is_source, source_of
+from likeness.eval.formats.provenance import (
+    Source,
+    digest,
+    digests_of,
+    files_in,
+    is_source,
+    source_of,
+)
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.models.load import (
-    every_face,
-)
+from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
@@ -235,6 +240,7 @@ def extract(
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
+        "read_by": digest(digests_of(files_in(*reading_of(model)[1].values())).values()),
         "piece_items": piece_items,
     }
     embed = partial(

@@ -182,6 +182,17 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     check_same(out, description)
 
 
+def is_unfinished(out: Path, description: dict[str, Any], steps: int, stop_after: int) -> bool:
+    """Whether a folder holds a training of this very recipe that ended before its last step."""
+    try:
+        if latest(out) is None or is_finished(out, steps, stop_after):
+            return False
+        check_same(out, description)
+    except (LikenessError, OSError):
+        return False
+    return True
+
+
 def check_same(out: Path, description: dict[str, Any]) -> None:
     """Refuse to go on with the run in a folder by another recipe."""
     before = flat(json_object(out / RECIPE))
@@ -279,7 +290,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         cause = next((failure[0] for failure in failures), error)
         raise OSError(
             f"writing {folder} failed, and the checkpoint before it is kept ({first_line(cause)}); "
-            "make room and go on with --resume"
+            "make room, and the same command goes on"
         ) from error
     for other in (out / RESUME).iterdir() if main else ():
         if other != folder:

@@ -220,9 +220,9 @@ def test_an_evaluation_that_fails_costs_no_step(data: Path, tmp_path: Path) -> N
 def test_ctrl_c_during_the_last_evaluation_is_heard(
     voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*arguments: Any) -> dict[str, float]:
+    def interrupted(*arguments: Any, **more: Any) -> dict[str, float]:
         os.kill(os.getpid(), signal.SIGINT)
-        return metrics_of(*arguments)
+        return metrics_of(*arguments, **more)
 
     monkeypatch.setattr("likeness.toolkit.training.measure.metrics_of", interrupted)
     with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
