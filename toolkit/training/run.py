@@ -241,8 +241,9 @@ def prepare_folder(out: Path, description: dict[str, Any]) -> None:
         for name in (LOG, RUN_ID):
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
+    whole = sorted(state.parent for state in (out / RESUME).glob(f"*/{STATE}"))
     for folder in (out / RESUME).glob("*"):
-        if not (folder / STATE).is_file():
+        if folder not in whole[-1:]:
             shutil.rmtree(folder, ignore_errors=True)
     write_json(out / RECIPE, description)
 
@@ -314,7 +315,7 @@ def _write_tensors(folder: Path, run: Run) -> None:
     # weights in the layout channels_last are not contiguous
     tensors = {
         name: value if isinstance(value, DTensor) else value.contiguous()
-        for name, value in run.tensors().items()
+        for name, value in sorted(run.tensors().items())  # a resumed run has them in another order
     }
     with warnings.catch_warnings():
         # "torch.distributed is uninitialized, assuming a single process"
