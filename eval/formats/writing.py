@@ -212,6 +212,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
             _unlock(lock)
     there = [path for path in files if path.is_file()]
     if there and not (replaces or killed):
+        remove_abandoned(out)
         raise LikenessError(f"{there[0]} exists; --force replaces it, or name another place")
     with ExitStack() as stack:
         if out.is_file() or out.is_dir() or not out.exists():  # and no device

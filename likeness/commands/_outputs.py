@@ -73,7 +73,9 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
                         f"{path} is one of the inputs, and the output would replace it; name "
                         "another file for the output"
                     )
-            if force is not None and os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
+            if (
+                force is not None and os.environ.get("RANK", "0") == "0"
+            ):  # of the processes of torchrun, one writes
                 stack.enter_context(only_command(out, _written(out), replaces=force))
         yield
 

@@ -170,7 +170,9 @@ def run(
         warn_of_labels(data)
     # A kill may have come after the last step, before the report was written.
     report = out / "report" / "index.html"
-    resume = resume or (recipe.measure is not None and holds_checkpoint(out) and not report.exists())
+    resume = resume or (
+        recipe.measure is not None and holds_checkpoint(out) and not report.exists()
+    )
     places: Any = {"data": data, "out": out, "loggers": loggers}
     try:
         model = fit(recipe, resume=resume, read_initial=read_initial, **places)
