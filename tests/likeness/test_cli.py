@@ -13,7 +13,7 @@ from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, read_trials, write_trials
 from likeness.modalities import folders
 from likeness.toolkit.training.train import fit
-from tests.scripts import refused, run_command
+from tests.scripts import refused, run_command, touch
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
@@ -128,10 +128,12 @@ def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
     assert "5 of 6 items cannot be read" in refused("embed", *refuse)
 
 
-def test_without_only_no_demo_starts_where_one_is_already(tmp_path: Path) -> None:
-    (tmp_path / "speaker" / "run").mkdir(parents=True)
+def test_a_finished_demo_stays(tmp_path: Path) -> None:
+    touch(tmp_path, "report/index.html", "speaker/results.json")
     assert "already holds a demo" in refused("demo", "--out", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["speaker"]
+    words = ("demo", "--only", "speaker", "--out", tmp_path / "speaker")
+    assert "already holds a demo" in refused(*words)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
 
 
 def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path: Path) -> None:
