@@ -61,8 +61,8 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
-            f"{files.scores} has scores of an earlier model than {model}; finish the training with "
-            "`likeness train --resume`, which scores the held-out items anew, or name the score "
+            f"{files.scores} has scores of an earlier model than {model}; finish the training by "
+            "its command, which scores the held-out items anew, or name the score "
             "file itself to measure the earlier model"
         )
     return files

@@ -1,8 +1,10 @@
 """Files and folders that are written whole or not at all.
 
 A kill, a power cut or a full disk leaves the old or the new. What is written lies in a hidden
-folder beside its place, `.NAME.HEX.part`, until it is whole. The next writer of the same file
-removes those of these folders that are older than a day: killed writers left them behind.
+folder beside its place, `.NAME.HEX.part`, until it is whole. Its writer holds the lock of that
+folder, which the system takes from a process that dies. So the next writer of the same file knows
+which of these folders killed writers left behind, and removes them. On a file system without such
+locks, they stay for a day.
 """
 
 import csv
@@ -15,16 +17,24 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 from likeness.eval.errors import LikenessError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
 _LONGEST = 200
 _DAY = 86_400  # seconds
+_NEW = "new"  # in the hidden folder of a command that began where no output was
+_absent: set[Path] = set()  # files that a command must not replace, as there were none
+_locks: set[int] = set()  # what holds the locks of hidden folders
 
 
 @contextmanager
@@ -106,19 +116,120 @@ def staging_path(path: Path) -> Iterator[Path]:
         OSError: The disk is full, or the folder cannot be written to.
     """
     check_written(path)
-    remove_abandoned(path, seconds=_DAY)
-    folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
+    remove_abandoned(path)
+    with held(path) as folder, full_disk(path):
+        yield folder / path.name
+
+
+@contextmanager
+def held(path: Path) -> Iterator[Path]:
+    """Yields a new hidden folder beside `path`, whose lock is held until it is removed.
+
+    Raises:
+        OSError: The disk is full, or the folder of `path` cannot be written to.
+    """
+    lock = None
+    while lock is None:
+        folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
+            ) from None
+        with suppress(OSError):  # another writer took it for abandoned before it was locked
+            lock = _locked(folder)
     try:
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
-        ) from None
-    try:
-        with full_disk(path):
-            yield folder / path.name
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _unlock(lock)
+
+
+def _locked(folder: Path) -> int:
+    """Locks a hidden folder. Returns what holds the lock, or -1 where the system has no such locks.
+
+    Raises:
+        BlockingIOError: Another process, or another part of this one, holds the lock.
+        FileNotFoundError: The folder was removed.
+    """
+    if fcntl is None:
+        return -1
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(folder)
+    except (BlockingIOError, FileNotFoundError):
+        os.close(handle)
+        raise
+    except OSError:  # a network disk without locks of folders
+        os.close(handle)
+        return -1
+    _locks.add(handle)
+    return handle
+
+
+def _unlock(lock: int) -> None:
+    """Gives a lock up, unless a fork did so."""
+    if lock in _locks:
+        _locks.remove(lock)
+        os.close(lock)
+
+
+def _unlock_all() -> None:
+    """Gives up the locks of the parent in a process that was forked, which may outlive it."""
+    for lock in list(_locks):
+        _unlock(lock)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_all)
+
+
+@contextmanager
+def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Iterator[None]:
+    """Within it, one command alone writes an output, and replaces nothing that it must not.
+
+    A command that was killed leaves its hidden folder beside the output. So the next one knows that
+    what is there was left by it, and begins again.
+
+    Args:
+        out: The file or folder.
+        files: What may be written for it.
+        replaces: Whether files are replaced that were there before.
+
+    Raises:
+        LikenessError: Another process writes it, or a file is there.
+    """
+    killed = False
+    for folder in hidden_folders(out.parent, out):
+        with suppress(FileNotFoundError):
+            try:
+                lock = _locked(folder)
+            except BlockingIOError:
+                raise LikenessError(
+                    f"{out} is being written by another process; wait until it ends, or name "
+                    "another place"
+                ) from None
+            killed |= lock >= 0 and (folder / _NEW).is_dir()
+            _unlock(lock)
+    there = [path for path in files if path.is_file()]
+    if there and not (replaces or killed):
+        remove_abandoned(out)
+        raise LikenessError(f"{there[0]} exists; --force replaces it, or name another place")
+    with ExitStack() as stack:
+        if out.is_file() or out.is_dir() or not out.exists():  # and no device
+            with suppress(OSError):  # what cannot be written says so when it is written
+                folder = stack.enter_context(held(out))
+                if not replaces:
+                    (folder / _NEW).mkdir()
+                remove_abandoned(out)
+        new = {Path(os.path.realpath(path)) for path in files if not path.exists()}
+        _absent.update(() if replaces else new)
+        try:
+            yield
+        finally:
+            _absent.difference_update(new)
 
 
 @contextmanager
@@ -152,9 +263,18 @@ def move(source: Path, path: Path) -> None:
     It is on the disk when this returns. The content reaches the disk before the rename, because a
     power cut could otherwise leave an empty file under the final name. The new name reaches the
     disk before the caller removes anything older.
+
+    Raises:
+        LikenessError: Another process made a file there since the command began.
     """
     sync(source)
+    if path in _absent and path.exists():
+        raise LikenessError(
+            f"{path} was made by another process meanwhile, and stays; name another place, or "
+            "replace it by --force"
+        )
     os.replace(source, path)
+    _absent.discard(path)
     sync_names(path.parent)
 
 
@@ -195,20 +315,30 @@ def sync_names(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_abandoned(path: Path, *, seconds: float = 0) -> None:
-    """Removes what killed writers of `path` left beside it.
+def remove_abandoned(path: Path) -> None:
+    """Removes what killed writers left of `path`, a file; of a folder, of any file in it as well.
 
-    Args:
-        path: The file or folder.
-        seconds: What was begun since then stays, because another process may still write it. The
-            default is for the one writer that a run or a gallery has.
+    What a living writer holds stays.
     """
-    pattern = re.compile(rf"\.{re.escape(_label(path))}\.[0-9a-f]{{12}}\.part")
-    with suppress(OSError):
-        for entry in list(os.scandir(path.parent)):
-            is_young = seconds > 0 and time.time() - entry.stat().st_mtime < seconds
-            if pattern.fullmatch(entry.name) and not is_young:
-                shutil.rmtree(entry, ignore_errors=True)
+    within = hidden_folders(path) if path.is_dir() else []
+    for folder in [*hidden_folders(path.parent, path), *within]:
+        with suppress(OSError):  # it is held, or another process removes it
+            lock = _locked(folder)
+            if lock >= 0 or time.time() - folder.stat().st_mtime > _DAY:
+                shutil.rmtree(folder, ignore_errors=True)
+            _unlock(lock)
+
+
+def hidden_folders(folder: Path, path: Path | None = None) -> list[Path]:
+    """The hidden folders of writers in a folder: those of `path` alone, or of any file."""
+    label = ".+" if path is None else re.escape(_label(path))
+    pattern = re.compile(rf"\.{label}\.[0-9a-f]{{12}}\.part", re.DOTALL)
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(found) if not (folder / name).is_symlink()]
 
 
 def _label(path: Path) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
-from likeness.eval.formats.writing import check_written
+from likeness.eval.formats.writing import check_written, only_command
 from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
@@ -48,32 +49,41 @@ Media = Annotated[
 ]
 
 
-def check_outputs(options: Mapping[str, Any], force: bool) -> None:
-    """Refuse an output that would replace an input or another output, or any file without --force.
+@contextmanager
+def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[None]:
+    """Within it, the command alone writes its outputs.
 
     Args:
         options: What was typed, by the names of the options.
-        force: Whether files are replaced.
+        force: Whether files are replaced; None for a command that goes on with what is there, and
+            has a lock of its own.
+
+    Raises:
+        LikenessError: An output would replace one of the inputs, or any file without --force; or
+            another process writes it.
     """
     outputs = [options[name] for name in (*OUTPUTS, "save_to") if options.get(name) is not None]
     places = [Path(out).resolve() for out in outputs if isinstance(out, str | Path)]
     if twice := [place for place in places if places.count(place) > 1]:
         raise LikenessError(f"two outputs are {twice[0]}; name another file for one of them")
-    for name in sorted(OUTPUTS & options.keys()):
-        out = options[name]
-        if not isinstance(out, Path):
-            continue
-        if not out.name:
-            raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
-        inputs = _inputs([value for other, value in options.items() if other != name])
-        for path in filter(Path.is_file, _written(out)):
-            if any(map(path.samefile, inputs)):
-                raise LikenessError(
-                    f"{path} is one of the inputs, and the output would replace it; name another "
-                    "file for the output"
-                )
-            if not force:
-                raise LikenessError(f"{path} exists; --force replaces it, or name another place")
+    is_writer = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one writes
+    with ExitStack() as stack:
+        for name in sorted(OUTPUTS & options.keys()):
+            out = options[name]
+            if not isinstance(out, Path):
+                continue
+            if not out.name:
+                raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
+            inputs = _inputs([value for other, value in options.items() if other != name])
+            for path in filter(Path.is_file, _written(out)):
+                if any(map(path.samefile, inputs)):
+                    raise LikenessError(
+                        f"{path} is one of the inputs, and the output would replace it; name "
+                        "another file for the output"
+                    )
+            if force is not None and is_writer:
+                stack.enter_context(only_command(out, _written(out), replaces=force))
+        yield
 
 
 def _inputs(values: Sequence[Any]) -> list[Path]:

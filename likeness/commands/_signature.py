@@ -20,7 +20,7 @@ from typing import Annotated, Any, Concatenate, Generic, Literal, TypeVar, overl
 
 import typer
 
-from likeness.commands._outputs import OUTPUTS, check_outputs, writes
+from likeness.commands._outputs import OUTPUTS, checked_outputs, writes
 from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option
 
@@ -366,13 +366,12 @@ def command(
             parameters.append(_FORCE)
 
         def parsed(**values: Any) -> None:
-            force = values.pop("force", True)
+            force = values.pop("force", None)
             present = {name: value for name, value in values.items() if value not in (None, [])}
-            if OUTPUTS & present.keys():
-                check_outputs(present, force)
             typed = {name: present[x.name] for name, x in options.items() if x.name in present}
             calls = (Call(function, typed) for function in functions)
-            run(*calls, **{name: values[name] for name in own})
+            with checked_outputs(present, force):
+                run(*calls, **{name: values[name] for name in own})
 
         setattr(parsed, "__signature__", inspect.Signature(parameters))  # noqa: B010
         parsed.__doc__ = run.__doc__

@@ -13,11 +13,16 @@ from likeness.toolkit.console import say
 def align(aligned_by: Call[Aligned]) -> None:
     """Find the faces in photographs, and write them as crops that face networks take.
 
-    Crops that are there already are kept, so that a stopped command goes on. OUT/failures.tsv lists
-    photographs without a face or that cannot be read, and OUT/several.tsv those with several faces.
+    The same command goes on where it was stopped: crops stay while their photographs are what they
+    were, and what failed is tried again. OUT/failures.tsv lists photographs without a face or that
+    cannot be read, and OUT/several.tsv those with several faces.
     """
     aligned, out = aligned_by(), aligned_by["--out"]
     say(f"{len(aligned.done)} crops in {out}")
+    if aligned.changed:
+        say(f"{len(aligned.changed)} photographs were aligned again, as they changed since")
+    if aligned.gone:
+        say(f"{len(aligned.gone)} photographs are no longer there; their crops stay in {out}")
     if aligned.several:
         say(f"{len(aligned.several)} images have several faces, see {out / 'several.tsv'}")
     if aligned.failures:

@@ -22,7 +22,7 @@ def demo(
         ),
     ] = "",
     out: Annotated[
-        Path, typer.Option(help="The folder of the run, which must not hold one yet.")
+        Path, typer.Option(help="The folder of the run; a finished one is not replaced.")
     ] = Path("demo"),
 ) -> None:
     """Train, embed, score and report on synthetic voices, synthetic faces and real digits.
@@ -35,16 +35,12 @@ def demo(
     if only not in ("", *scripts):
         raise LikenessError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
     folders = {only: out} if only else {name: out / name for name in scripts}
-    # Before the first of several trains for nothing.
-    if any((folder / "run").exists() for folder in folders.values()):
+    if ((out / "results.json") if only else (out / "report" / "index.html")).is_file():
         raise LikenessError(f"{out} already holds a demo; choose another --out")
     if only:
         import runpy
 
-        with stoppable(
-            "the demo was stopped, and does not go on where it was; start it again with another "
-            "--out"
-        ):
+        with stoppable("the demo was stopped; the same command goes on"):
             runpy.run_path(str(scripts[only]))["main"](out)
     else:
         from likeness.training.demo import run_all

@@ -5,6 +5,7 @@ list's order, by the processes of torchrun, by a cluster, or in parts of a job a
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -17,21 +18,31 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import digest
+from likeness.eval.formats.provenance import (
+    Source,
+    digest,
+    digests_of,
+    files_in,
+    is_source,
+    source_of,
+)
+from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.models.load import every_face
+from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.training.lock import Busy, only_writer
+from likeness.toolkit.training.lock import only_writer
 
 PIECE_ITEMS = 8192
+_PLAN, _SOURCES = "plan.json", "sources"  # a file of the folder, and an entry of a piece's metadata
+_MOST_DIGESTED = 1 << 26  # bytes of a file, which reading it takes anyway
 Output = Annotated[Path, Option(path="output", endings=(".npz", ".ark", ".parquet"))]
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
@@ -89,14 +100,17 @@ def embed_files(
             "--faces all works in one process; for an album of many machines write the crops by "
             "`likeness align --faces all`, and embed these"
         )
-    if ray is not None:
-        from likeness.embedding import _ray as ray_embedding
-
-        pieces = ray_embedding.embed(partial(load_reading, model, reading), listed, ray, **sizes)
-        write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
-        return
     with ExitStack() as stack:
-        device, lost = stack.enter_context(joined_processes()), list[Bad]()
+        device = stack.enter_context(joined_processes())
+        stack.enter_context(_only_extraction(out))
+        lost = list[Bad]()
+        if ray is not None:
+            from likeness.embedding import _ray as ray_embedding
+
+            load = partial(load_reading, model, reading)
+            pieces = ray_embedding.embed(load, listed, ray, **sizes)
+            write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
+            return
         if reading.faces == "all":
             loaded, listed, lost = stack.enter_context(every_face(loaded, listed))
             sizes["piece_items"] = max(1, len(listed))  # crops of a temporary folder are no resume
@@ -104,12 +118,30 @@ def embed_files(
         extracted = extract(loaded, listed, out, **sizes)
         if extracted is not None:  # the first process
             extracted = extracted[0], [*lost, *extracted[1]]
-            try:
-                write(extracted, out, meta, skips_bad=skips_bad)
-            except LikenessError:  # items were refused, which may be repaired before the next try
-                finish(out)
-                raise
-            finish(out)
+            write(extracted, out, meta, skips_bad=skips_bad)
+            remove_pieces(out)
+
+
+@contextmanager
+def _only_extraction(out: Path) -> Iterator[None]:
+    """Hold the lock of the folder of pieces, in the first process.
+
+    Raises:
+        LikenessError: Another process embeds into the same file.
+    """
+    folder = _folder(out)
+    try:
+        with ExitStack() as locked:
+            if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+                locked.enter_context(only_writer(folder))
+            else:
+                from likeness.toolkit.parallel import distributed
+
+                distributed.run_on_main(lambda: locked.enter_context(only_writer(folder)))
+            yield
+    finally:
+        with suppress(OSError):  # it holds pieces to go on from, or something else
+            folder.rmdir()
 
 
 def join_files(
@@ -181,8 +213,9 @@ def extract(
 
     The number of processes does not change where the list is cut, so the result is the same for any
     number of them. Every finished piece is a file in the folder OUT.pieces. A run that goes on
-    after a stop finds it there if model and items are the same, and is refused otherwise. The
-    caller writes the result and then calls `finish`.
+    after a stop finds it there if model and items are the same, and is refused otherwise. Of such a
+    piece, the items whose files changed since, or which could not be read, are embedded again. The
+    caller holds the lock of the folder, writes the result and then calls `remove_pieces`.
 
     Args:
         model: What embeds, and how it reads an item.
@@ -199,7 +232,6 @@ def extract(
     Raises:
         LikenessError: The folder is of another extraction.
         Diverged: Most embeddings are NaN or infinite.
-        Busy: Another process writes into the folder.
     """
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
@@ -208,6 +240,7 @@ def extract(
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
+        "read_by": digest(digests_of(files_in(*reading_of(model)[1].values())).values()),
         "piece_items": piece_items,
     }
     embed = partial(
@@ -219,33 +252,25 @@ def extract(
         part=True,
     )
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    if is_alone and len(pieces) <= 1 and not folder.is_dir():
+    if is_alone and len(pieces) <= 1 and not (folder / _PLAN).is_file():
         # A next call could not go on from a single piece, so it is not written.
         return joined([embed(items)], model.meta)
     mine = range(len(pieces))
-    with ExitStack() as locked:
+    if is_alone:
+        _prepare(out, plan, len(pieces))
+        _embed_pieces(pieces, folder, embed, mine)
+    else:
+        from likeness.toolkit.parallel import distributed
 
-        def prepare() -> None:
-            locked.enter_context(only_writer(folder))
-            _prepare(folder, plan, len(pieces))
-
-        if is_alone:
-            prepare()
-            _embed_pieces(pieces, folder, embed, mine)
-        else:
-            from likeness.toolkit.parallel import distributed
-
-            distributed.agree(**plan)
-            distributed.run_on_main(prepare)
-            mine = mine[distributed.rank() :: distributed.world()]
-            _embed_pieces(pieces, folder, embed, mine)
-            distributed.wait()
-            if not distributed.is_main():
-                return None
-        there = [
-            files.read_embeddings(_piece_path(folder, number)) for number in range(len(pieces))
-        ]
-        return joined(list(map(_without_bad, there)), model.meta)
+        distributed.agree(**plan)
+        distributed.run_on_main(lambda: _prepare(out, plan, len(pieces)))
+        mine = mine[distributed.rank() :: distributed.world()]
+        _embed_pieces(pieces, folder, embed, mine)
+        distributed.wait()
+        if not distributed.is_main():
+            return None
+    there = [files.read_embeddings(_piece_path(folder, number)) for number in range(len(pieces))]
+    return joined(list(map(_without_bad, there)), model.meta)
 
 
 @contextmanager
@@ -279,22 +304,78 @@ def _embed_pieces(
     embed: Callable[[Sequence[Item]], Piece],
     mine: range,
 ) -> None:
-    """Embed those of this process's pieces that are not in the folder yet, and write them there."""
-    num_done = 0
+    """Embed those of this process's pieces that are not in the folder yet, and of the others the
+    items of which the embedding is missing or of an earlier file.
+    """
+    num_done = num_again = 0
     num_items = sum(len(pieces[number]) for number in mine)
     for number in mine:
-        items = pieces[number]
-        if not _piece_path(folder, number).is_file():
+        items, path = pieces[number], _piece_path(folder, number)
+        before = _piece_before(path)
+        again = items if before is None else _outdated(before, items)
+        if again:
+            sources = _sources(again)  # before they are read, so that a later change shows
             with as_part(num_done, num_items):
-                embeddings, bad = embed(items)
-            if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
-                refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
-            files.write_embeddings(_piece_path(folder, number), name_bad_items(embeddings, bad))
-            say(
-                f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
-                error=True,
-            )
+                embedded, bad = embed(again)
+            if len(again) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
+                refuse_diverged(bad, 0 if embedded is None else len(embedded.ids))
+            piece = name_bad_items(embedded, bad, sources=json.dumps(sources))
+            if before is not None:
+                piece = _replaced(before, piece, items, again)
+                num_again += len(again)
+            files.write_embeddings(path, piece)
+            say(f"piece {number + 1} of {len(pieces)}: {len(piece.ids)} embeddings", error=True)
         num_done += len(items)
+    if num_again:
+        say(
+            f"{num_again} items of these pieces changed since, or could not be read before; they "
+            "were embedded again",
+            error=True,
+        )
+
+
+def _piece_before(path: Path) -> Embeddings | None:
+    """A piece that is there and says what it was made of."""
+    with suppress(FileNotFoundError):
+        piece = files.read_embeddings(path)
+        if _SOURCES in piece.meta:
+            return piece
+    return None
+
+
+def _sources(items: Sequence[Item]) -> dict[str, Source]:
+    """What each file of items is, as far as it is there. Those of object stores are not asked."""
+    sources = {}
+    for path in dict.fromkeys(item.path for item in items):
+        with suppress(OSError):
+            sources[str(path)] = source_of(path, most_digested=_MOST_DIGESTED)
+    return sources
+
+
+def _outdated(piece: Embeddings, items: Sequence[Item]) -> list[Item]:
+    """The items of a piece that could not be read, or whose files are not what they were."""
+    sources, failed = json.loads(piece.meta[_SOURCES]), {bad.id for bad in _without_bad(piece)[1]}
+    changed = {path for path, source in sources.items() if not is_source(path, source)}
+    return [item for item in items if item.id in failed or str(item.path) in changed]
+
+
+def _replaced(
+    before: Embeddings, new: Embeddings, items: Sequence[Item], again: Sequence[Item]
+) -> Embeddings:
+    """A piece in which the items that were embedded again are replaced."""
+    replaced = {item.id for item in again}
+    rows = {
+        name: row
+        for name, row in zip(before.ids, before.matrix, strict=True)
+        if name not in replaced
+    }
+    rows |= dict(zip(new.ids, new.matrix, strict=True))
+    reasons = {bad.id: bad for bad in _without_bad(new)[1]}
+    ids = tuple(item.id for item in items if item.id in rows)
+    embedded = Embeddings(ids, np.stack([rows[name] for name in ids])) if ids else None
+    sources = json.loads(before.meta[_SOURCES]) | json.loads(new.meta[_SOURCES])
+    bad = [reasons[item.id] for item in items if item.id in reasons]
+    return name_bad_items(embedded, bad, sources=json.dumps(sources))
 
 
 def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
@@ -312,12 +393,11 @@ def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
     return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
 
 
-def name_bad_items(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
+def name_bad_items(embeddings: Embeddings | None, bad: Sequence[Bad], **meta: str) -> Embeddings:
     """Return the embeddings of a piece or part, whose metadata name the unreadable items."""
     readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
-    return Embeddings(
-        readable.ids, readable.matrix, {**readable.meta, "bad": json.dumps(list(bad))}
-    )
+    meta = {**readable.meta, "bad": json.dumps(list(bad)), **meta}
+    return Embeddings(readable.ids, readable.matrix, meta)
 
 
 def _without_bad(embeddings: Embeddings) -> Piece:
@@ -329,14 +409,15 @@ def _without_bad(embeddings: Embeddings) -> Piece:
     return embeddings if embeddings.ids else None, bad
 
 
-def finish(out: Path) -> None:
-    """Remove the pieces, after the result was written."""
+def remove_pieces(out: Path) -> None:
+    """Remove the pieces, after the result was written. What else is in their folder stays."""
     folder = _folder(out)
-    if folder.is_dir():
-        with suppress(Busy, OSError):  # who works there finishes by itself
-            with only_writer(folder):
-                _remove_pieces(folder)
-            folder.rmdir()  # unless it holds something else
+    # Without a plan nobody knows of what pieces are, should a kill come now.
+    for pattern in (_PLAN, f"{6 * '[0-9]'}.npz"):
+        for path in folder.glob(pattern):
+            path.unlink()
+    for left in hidden_folders(folder):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _folder(out: Path) -> Path:
@@ -347,9 +428,11 @@ def _piece_path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.npz"
 
 
-def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
+def _prepare(out: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
     """Make the folder, or go on in it."""
-    file = folder / "plan.json"
+    folder = _folder(out)
+    folder.mkdir(exist_ok=True)
+    file = folder / _PLAN
     if file.is_file():
         before = json_object(file)
         if before != plan:
@@ -361,15 +444,8 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
-    # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
-    _remove_pieces(folder)
+    remove_pieces(out)  # of which nobody knows what they are
     write_json(file, plan)
-
-
-def _remove_pieces(folder: Path) -> None:
-    for pattern in ("plan.json", f"{6 * '[0-9]'}.npz", ".*.part"):
-        for path in folder.glob(pattern):
-            path.unlink()
 
 
 def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:

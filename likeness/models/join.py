@@ -61,8 +61,7 @@ def join(
         'speaker'
     """
     out = Path(out)
-    if out.is_dir():
-        remove_abandoned(out / _JOINED)  # what a join that was killed has left
+    remove_abandoned(out)  # what a join that was killed has left
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
 

@@ -24,7 +24,13 @@ from typing import Annotated, Any
 import requests
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import atomic_path, move, staging_path, sync_names
+from likeness.eval.formats.writing import (
+    atomic_path,
+    move,
+    remove_abandoned,
+    staging_path,
+    sync_names,
+)
 from likeness.eval.option import Option
 from likeness.eval.progress import report, step
 from likeness.eval.types import name_first
@@ -202,6 +208,7 @@ def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
 def _bring(archive: Archive, data: Path, say: Say) -> None:
     """Bring one archive to its place, unless it is there or cannot be had; counting shows that."""
     final, downloads = data / archive.makes, data / "downloads"
+    remove_abandoned(final)
     if final.is_dir() and any(final.iterdir()):
         say(f"{archive.makes} is there already; its files are counted")
         return

@@ -83,7 +83,7 @@ def run(
     say(f"1/4 {contents} into {data}")
     write(data)
     say("2/4 training")
-    model = load_model(fit(recipe, data=data, out=model_folder))
+    model = load_model(fit(recipe, data=data, out=model_folder, resume=True))
     say("3/4 embedding and scoring what was not trained on")
     if trials is None:
         assert isinstance(recipe.measure, Verification)
@@ -105,9 +105,9 @@ def run(
         embeddings.write_embeddings(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
-    say(report(made, out))
     measured = VerificationSettings(fars=_FARS, num_resamples=0)
     evaluate(score(pairs, ours).of_list(contents), measured).save_thresholds(model_folder)
+    say(report(made, out))  # the last file: with it the demo is finished
     example = _first_target(items, pairs)
     say(_by_hand(made, model_folder, out, example, own_data=own_data))
     return made
@@ -199,7 +199,8 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         for name, folder in folders.items():
-            running[name] = _start(name, folder)
+            if not (folder / "results.json").is_file():
+                running[name] = _start(name, folder)
         for name, process in running.items():
             assert process.stdout is not None
             say(f"\n{name}:")

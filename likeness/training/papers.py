@@ -190,7 +190,7 @@ def reproduce(
     if kept.is_file() and kept.read_text(encoding="utf-8") != text:
         raise LikenessError(f"{out} holds results of other settings ({kept}); choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(text, encoding="utf-8")
+    write_text(kept, text)
     chosen = list(rows or table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)

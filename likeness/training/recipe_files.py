@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import atomic_path, remove_abandoned
 from likeness.toolkit.training.assign import suggest
 
 SHARED = "_shared.py"  # what the recipes of one folder share
@@ -95,6 +95,7 @@ def copy(name: str, path: Path) -> list[Path]:
             _shared.py. Nothing is written then.
     """
     source = path_of(name)
+    remove_abandoned(path)  # what a copy that was killed has left
     if path.suffix != ".py" or path.exists() or path.name == SHARED:
         raise LikenessError(
             f"{path} {'exists' if path.exists() else 'is no name for a recipe'}; name a new file "

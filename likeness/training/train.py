@@ -100,7 +100,7 @@ def train(
         columns: which column of a table is which, where its name does not say: "label=spk".
         label: a pattern of paths that has the labels, such as "{label}_*.wav".
         root: folder that relative paths of a list start from, by default its own.
-        resume: whether to go on from the last checkpoint in `out`.
+        resume: whether to go on from the last checkpoint in `out` of a finished training, too.
 
     Returns:
         The trained model: the best where a metric is watched, otherwise the last.
@@ -142,7 +142,8 @@ def run(
     Args:
         prepared: What is trained.
         out: The folder for checkpoints and log.
-        resume: Go on from the last checkpoint in the folder.
+        resume: Report on the finished training in the folder. One that was stopped or killed goes
+            on without it.
         loggers: Write to tensorboard or wandb as well as log.jsonl.
         command: The command line that trains, which the report states.
 
@@ -167,6 +168,11 @@ def run(
         say(f"{out} holds no run to go on with; training begins at the first step", error=True)
     if is_first and isinstance(data, Listed):
         warn_of_labels(data)
+    # A kill may have come after the last step, before the report was written.
+    report = out / "report" / "index.html"
+    resume = resume or (
+        recipe.measure is not None and holds_checkpoint(out) and not report.exists()
+    )
     places: Any = {"data": data, "out": out, "loggers": loggers}
     try:
         model = fit(recipe, resume=resume, read_initial=read_initial, **places)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.pairs import draw_pairs, hold_out
@@ -246,12 +247,11 @@ def _file(data: str | Path) -> Path:
 
 def _table(file: Path) -> Embeddings:
     """Return the embeddings of a file, which is read once while it does not change."""
-    state = file.stat()
-    return _cached(str(file), state.st_mtime_ns, state.st_size)
+    return _cached(str(file), source_of(file))
 
 
 @lru_cache(maxsize=2)
-def _cached(file: str, changed: int, size: int) -> Embeddings:
+def _cached(file: str, source: Source) -> Embeddings:
     """Read a file of embeddings in a certain state."""
     return embeddings.read_embeddings(file)
 

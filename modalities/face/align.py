@@ -15,9 +15,11 @@ that is 8 pixels wider at each side.
 The detectors are those of detectors.py.
 """
 
+import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path, write_text
+from likeness.eval.formats.provenance import Source, is_source, sha256, source_of
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import IMAGES, files_below
 from likeness.eval.option import Option
@@ -38,7 +41,9 @@ from likeness.modalities.face.images import decode
 from likeness.toolkit.console import say
 from likeness.toolkit.data.images import BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.reading import Bad, write_bad
+from likeness.toolkit.training.lock import only_writer
 
+_MOST_DIGESTED = 1 << 26  # bytes of a photograph, which reading it takes anyway
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
 # InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
@@ -74,11 +79,15 @@ class Aligned(NamedTuple):
         done: The images that were written now or in a run before.
         several: The ids of those among them that show several faces.
         failures: The images that failed, with their reasons.
+        changed: The ids of those that were aligned again, as the photograph is another one.
+        gone: The ids of crops that stay, although their photographs are no longer there.
     """
 
     done: list[Item]
     several: list[str]
     failures: list[Bad]
+    changed: list[str]
+    gone: list[str]
 
 
 def check(size: int = 112, width: int | None = None) -> None:
@@ -519,8 +528,9 @@ def align_folder(
     Where all faces are taken, the crops are out/A/1#1.png, out/A/1#2.png and so on, by falling
     score.
 
-    Images that are already there are kept, so that a run that was interrupted goes on. What fails
-    is listed with its reason, also in out/failures.tsv (path, reason): unreadable images, images
+    Crops that are there already stay while their photographs are what they were (out/sources.jsonl
+    says so), so that a run that was interrupted goes on. What fails is tried again by the next run,
+    and listed with its reason, also in out/failures.tsv (path, reason): unreadable images, images
     without a face, landmarks outside the image. Images with several faces are listed in
     out/several.tsv (path, number of faces), also those of the runs before.
 
@@ -539,13 +549,15 @@ def align_folder(
 
     Raises:
         LikenessError: root or the detector is missing. There are no images, out lies in root, two
-            images would get one name (they are counted), or load_detector() or check() refuses an
+            images would get one name (they are counted), out holds crops of another detector or
+            other settings or images of somebody else, or load_detector() or check() refuses an
             argument.
+        Busy: Another process writes into `out`.
     """
     sizes: Any = {"size": size[0], "width": size[1]}
     check(**sizes)
     root, out = Path(root), Path(out)
-    targets = _targets(root, out)
+    targets = _targets(root, out, "#1.png" if choose == "all" else ".png")
     model = load_detector(detector, min_score)
 
     def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:
@@ -555,49 +567,105 @@ def align_folder(
         taken, count = align_one(model, pixels, choose=choose, **sizes)
         return [taken], count
 
-    out.mkdir(parents=True, exist_ok=True)
-    result = Aligned([], [], [])
-    several = out / "several.tsv"
-    counted = _read_several(several)
-    try:
-        for item, target in track(targets, "aligning"):
-            first = target.with_name(f"{target.stem}#1.png") if choose == "all" else target
-            if not first.is_file():
+    result = Aligned([], [], [], [], [])
+    settings = {"detector": sha256(Path(detector)), **sizes}
+    settings |= {"faces": choose, "min_score": min_score}
+    with only_writer(out), _recorded(out, settings, targets) as (crops, note):
+        for item, first in track(targets, "aligning"):
+            count, source = crops.get(item.id, (0, ()))
+            paths = _numbered(first, count if choose == "all" else min(count, 1))
+            is_same = is_source(item.path, source)
+            if not (is_same and all(map(Path.is_file, paths))):
+                for path in paths:  # before it is known that the photograph shows as many faces
+                    path.unlink(missing_ok=True)
+                if crops.pop(item.id, None) and not is_same:
+                    result.changed.append(item.id)
                 try:
-                    crops, counted[item.id] = align_image(decode(item))
-                except ValueError as error:
+                    source = source_of(item.path, most_digested=_MOST_DIGESTED)
+                    made, count = align_image(decode(item))
+                except (ValueError, OSError) as error:
                     result.failures.append(Bad(item.id, str(error)))
                     continue
                 first.parent.mkdir(parents=True, exist_ok=True)
-                for number in range(len(crops), 0, -1):  # the first is last: then all are there
-                    with atomic_path(_numbered(first, number)) as temporary:
-                        temporary.write_bytes(encode(crops[number - 1]))
-            count = counted.get(item.id, 1)
+                paths = _numbered(first, len(made))
+                for path, pixels in zip(paths, made, strict=True):
+                    with atomic_path(path) as temporary:
+                        temporary.write_bytes(encode(pixels))
+                note(item.id, count, source)
             if count > 1:
                 result.several.append(item.id)
-            for number in range(1, (count if choose == "all" else 1) + 1):
-                result.done.append(Item(item.id, _numbered(first, number), item.label))
-    finally:  # a run that goes on does not look at these images again
-        rows = (f"{image}\t{number}\n" for image, number in counted.items() if number > 1)
-        write_text(several, "".join(rows))
+            result.done.extend(Item(item.id, path, item.label) for path in paths)
+        ids = {item.id for item, _ in targets}
+        result.gone.extend(id for id in crops if id not in ids)
     write_bad(out / "failures.tsv", result.failures)
     return result
 
 
-def _numbered(first: Path, number: int) -> Path:
-    """Return the path of the crop of this number; `first` is that of number 1."""
-    return first if number == 1 else first.with_name(f"{first.stem[:-1]}{number}.png")
+def _numbered(first: Path, count: int) -> list[Path]:
+    """Return the paths of as many crops; `first` is that of number 1."""
+    others = [first.with_name(f"{first.stem[:-1]}{k}.png") for k in range(2, count + 1)]
+    return [first, *others][:count]
 
 
-def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:
-    """List the images below root with the paths that their crops get."""
+@contextmanager
+def _recorded(
+    out: Path, settings: Mapping[str, Any], targets: Sequence[tuple[Item, Path]]
+) -> Iterator[tuple[dict[str, tuple[int, Source]], Callable[[str, int, Source], None]]]:
+    """Yield what is known of the crops that are there, and what notes a further image.
+
+    The file out/sources.jsonl gets a line for each image as soon as its crops are there, so that
+    a kill loses none. In the end, its lines are in the order of the images.
+
+    Raises:
+        LikenessError: The crops are of other settings, or images were made by nobody who noted it.
+    """
+    file, head = out / "sources.jsonl", json.dumps(settings)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    before, *lines = text.split("\n")[:-1] or [""]  # a kill may have cut the last one short
+    if before not in ("", head):
+        raise LikenessError(
+            f"{out} holds crops of another detector, another size or another choice of faces; "
+            "choose another --out"
+        )
+    if foreign := [str(path) for _, path in targets if not before and path.exists()]:
+        raise LikenessError(
+            f"{foreign[0]} was made by no `likeness align`, which would replace it; choose another "
+            "--out"
+        )
+    crops = {id: (count, Source(*source)) for id, count, source in map(json.loads, lines)}
+
+    def save() -> None:
+        known = dict.fromkeys([*(item.id for item, _ in targets if item.id in crops), *crops])
+        rows = [json.dumps([id, *crops[id]], ensure_ascii=False) for id in known]
+        write_text(file, "\n".join([head, *rows, ""]))
+        counts = {id: crops[id][0] for id in known}
+        several = "".join(f"{id}\t{count}\n" for id, count in counts.items() if count > 1)
+        write_text(out / "several.tsv", several)
+
+    save()
+    with file.open("a", encoding="utf-8") as journal:
+
+        def note(id: str, count: int, source: Source) -> None:
+            crops[id] = count, source
+            journal.write(json.dumps([id, count, source], ensure_ascii=False) + "\n")
+            journal.flush()
+
+        try:
+            yield crops, note
+        finally:
+            journal.close()
+            save()
+
+
+def _targets(root: Path, out: Path, ending: str) -> list[tuple[Item, Path]]:
+    """List the images below root with the paths that their (first) crops get."""
     if out.resolve().is_relative_to(root.resolve()):
         raise LikenessError(
             f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
             "time; choose a folder outside it"
         )
     items = find_images(root)
-    targets = [out / Path(item.id).with_suffix(".png") for item in items]
+    targets = [out / f"{Path(item.id).with_suffix('')}{ending}" for item in items]
     if len(set(targets)) < len(targets):
         times = Counter(targets)
         shared = [item.id for item, target in zip(items, targets, strict=True) if times[target] > 1]
@@ -606,13 +674,6 @@ def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:
             f"({name_first(shared)}); rename them"
         )
     return list(zip(items, targets, strict=True))
-
-
-def _read_several(path: Path) -> dict[str, int]:
-    """Read the number of faces of each image; {} without the file."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = [line.rpartition("\t") for line in lines]
-    return {image: int(number) for image, _, number in rows if number.isdecimal()}
 
 
 def find_images(root: Path) -> Items:

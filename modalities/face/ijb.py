@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
+from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import Item
 from likeness.eval.protocols.ijb.meta_files import (
     Faces,
@@ -65,7 +66,7 @@ def pack(root: str | Path, name: str = "") -> Pack:
     faces = read_faces(files.faces)
     scores = read_detector_scores(files.landmarks, faces)
     # The landmarks are read before the processes that read images begin, so that these share them.
-    _kept(str(files.landmarks), os.stat(files.landmarks).st_mtime_ns)
+    _kept(str(files.landmarks), source_of(files.landmarks))
     with os.scandir(images) as entries:
         present = {entry.name for entry in entries}
     absent = [name for name in faces.names if name not in present]
@@ -131,7 +132,7 @@ def read(
         LikenessError: The size or the width is not defined.
     """
     check(size, width)
-    points = _kept(landmarks, os.stat(landmarks).st_mtime_ns).get(item.id)
+    points = _kept(landmarks, source_of(landmarks)).get(item.id)
     if points is None:
         raise BadImage(
             f"{item.name}: there are no landmarks of it in {landmarks}; give the file of this pack"
@@ -144,6 +145,6 @@ def read(
 
 
 @lru_cache(maxsize=4)
-def _kept(path: str, changed: int) -> dict[str, NDArray[np.float64]]:
-    """Read the landmarks once for each time of the file's last change."""
+def _kept(path: str, source: Source) -> dict[str, NDArray[np.float64]]:
+    """Read the landmarks once for each change of the file."""
     return read_landmarks(path)

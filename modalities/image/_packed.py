@@ -15,6 +15,7 @@ from pathlib import Path
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import bounded
+from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
@@ -36,8 +37,7 @@ def stretch(item: Item) -> bytes:
             return bounded(item.path, MAX_SPAN)
         with item.open() as file:
             return file.read()
-    status = item.path.stat()
-    content = _decompressed(item.path, status.st_mtime_ns, status.st_size)
+    content = _decompressed(item.path, source_of(item.path))
     offset, size = item.span or (0, len(content))
     if not 0 <= offset <= offset + size <= len(content):
         raise LikenessError(
@@ -48,8 +48,8 @@ def stretch(item: Item) -> bytes:
 
 
 @lru_cache(maxsize=2)
-def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
-    """Return what a .gz file holds; one whose time or size has changed is decompressed again."""
+def _decompressed(path: Path, source: Source) -> bytes:
+    """Return what a .gz file holds; one that has changed is decompressed again."""
     content = io.BytesIO()
     try:
         with gzip.open(path) as file:

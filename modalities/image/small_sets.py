@@ -27,6 +27,7 @@ from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import npz
+from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, check_choice
@@ -296,7 +297,7 @@ def _background(root: Path) -> list[Item]:
         return _drawings(where)
     try:
         label, classes, name = npz.read(where, ["label", "class_name", "name"]).values()
-        if len(_ink(where, where.stat().st_mtime_ns)) != len(label) or label.min(initial=0) < 0:
+        if len(_ink(where, source_of(where))) != len(label) or label.min(initial=0) < 0:
             raise LikenessError(f"{len(label)} labels are not those of its images")
         characters = [str(classes[number]) for number in label.tolist()]
         return [
@@ -322,7 +323,7 @@ def _drawings(folder: Path) -> list[Item]:
 
 
 @lru_cache(maxsize=1)
-def _ink(path: Path, mtime_ns: int) -> NDArray[np.uint8]:
+def _ink(path: Path, source: Source) -> NDArray[np.uint8]:
     """Return the packed rows (N, 1379), decompressed once in each process: 27 MB."""
     rows = npz.read(path, ["ink_packed"])["ink_packed"]
     if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != _ROW_BYTES:
@@ -471,7 +472,7 @@ def _unpacked(item: Item) -> NDArray[np.uint8]:
                 raise LikenessError(f"levels from {levels.min()} to {levels.max()}")
             return np.round(levels * (255 / 16)).astype(np.uint8)
         offset, size = item.span or (0, 0)
-        every = _ink(item.path, item.path.stat().st_mtime_ns).reshape(-1)
+        every = _ink(item.path, source_of(item.path)).reshape(-1)
         row = every[max(0, offset) : max(0, offset + size)]
         bits = np.unpackbits(row)[: OMNIGLOT_EDGE**2].reshape(OMNIGLOT_EDGE, OMNIGLOT_EDGE)
         return bits * np.uint8(255)

@@ -10,7 +10,7 @@ import pytest
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, read_trials
-from tests.scripts import printed, refused, run_command
+from tests.scripts import printed, refused, run_command, touch
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
@@ -97,7 +97,9 @@ def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
     assert "5 of 6 items cannot be read" in refused("embed", *refuse)
 
 
-def test_without_only_no_demo_starts_where_one_is_already(tmp_path: Path) -> None:
-    (tmp_path / "speaker" / "run").mkdir(parents=True)
+def test_a_finished_demo_stays(tmp_path: Path) -> None:
+    touch(tmp_path, "report/index.html", "speaker/results.json")
     assert "already holds a demo" in refused("demo", "--out", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["speaker"]
+    words = ("demo", "--only", "speaker", "--out", tmp_path / "speaker")
+    assert "already holds a demo" in refused(*words)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2

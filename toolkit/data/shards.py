@@ -10,9 +10,9 @@ wespeaker/dataset/processor.py), where it ends at the last dot and labels are in
 id is the name up to the last dot. Its label is looked up under that and then under webdataset's
 key, so that KEY.left.jpg and KEY.right.jpg share KEY.cls.
 
-Beside each shard lies an index, SHARD.tar.index, in JSON: the bytes of the shard, and [id, label,
-suffix, offset, size] of each item. A shard without one, or with that of another shard, is scanned
-once and given one.
+Beside each shard lies an index, SHARD.tar.index, in JSON: what the shard is (its bytes and times of
+change), and [id, label, suffix, offset, size] of each item. A shard without one, or which changed
+since, is scanned once and given one.
 """
 
 import glob
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device
+from likeness.eval.formats.provenance import is_source, source_of
 from likeness.eval.formats.writing import move, staging_path, write_text
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
 
@@ -119,7 +120,7 @@ def write(
     """Packs items in seeded random order into tar shards folder/shard-000000.tar and so on.
 
     Members are 000000042.flac and 000000042.json with the item's id and label. Equal arguments give
-    equal bytes. The folder is there when all shards are whole.
+    shards of equal bytes. The folder is there when all shards are whole.
 
     Args:
         items: Files, or spans of other shards.
@@ -183,15 +184,16 @@ def _content(item: Item) -> bytes:
 
 def _listed(shard: Path) -> list[Member]:
     """The members of one shard, from its index or by scanning it once."""
-    index, size = shard.with_name(f"{shard.name}.index"), shard.stat().st_size
+    index, source = shard.with_name(f"{shard.name}.index"), source_of(shard)
     refuse_device(index)
     with suppress(OSError, ValueError, KeyError, TypeError):  # then it is made anew
         stated = json_object(index)
-        if stated["bytes"] == size and all(_fits(row, size) for row in stated["items"]):
+        size = source.size
+        if is_source(shard, stated["source"]) and all(_fits(row, size) for row in stated["items"]):
             return list(stated["items"])
     members = _scan(shard)
     try:
-        write_text(index, json.dumps({"bytes": size, "items": members}, ensure_ascii=False))
+        write_text(index, json.dumps({"source": source, "items": members}, ensure_ascii=False))
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",

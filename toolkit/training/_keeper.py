@@ -130,8 +130,8 @@ class Keeper:
         if stop and not last:
             distributed.wait()
             raise Interrupted(
-                f"stopped after step {run.step} of {schedule.steps}; {self.out} is whole, go on "
-                "with --resume"
+                f"stopped after step {run.step} of {schedule.steps}; {self.out} is whole, and the "
+                "same command goes on"
             )
         return last
 
@@ -161,8 +161,8 @@ class Keeper:
             self._save()
             raise LikenessError(
                 f"the evaluation after step {self.run.step} of {self.recipe.schedule.steps} "
-                f"failed: {error}. The run in {self.out} is whole: repair this, then --resume "
-                "evaluates and goes on"
+                f"failed: {error}. The run in {self.out} is whole: repair this, then the same "
+                "command evaluates and goes on"
             ) from error
 
     def _evaluate(self) -> None:

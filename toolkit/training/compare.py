@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +109,7 @@ class Listed(NamedTuple):
     Attributes:
         recipe: With the settings that follow from the data.
         description: The recipe as JSON values.
-        digest: Of the ids and labels of the training items, and of what is tested.
+        digest: Of the ids, labels and sizes of the training items, and of what is tested.
         trials: The trials; None for a recipe that measures items.
         subjects: The subjects behind the trials; None for such a recipe.
     """
@@ -124,11 +125,21 @@ def listed(recipe: Recipe, data: Path) -> Listed:
     """Check a variant, and list what it is trained and tested on."""
     planned = plan(recipe, data)
     made = planned.recipe, planned.description
+    paths = dict.fromkeys(item.path for item in chain(planned.items, planned.held_out))
+    trained_on = [planned.fingerprint, *map(_size, paths)]
     if planned.trials is None:
-        return Listed(*made, digest([planned.fingerprint, fingerprint(planned.held_out)]))
+        return Listed(*made, digest([*trained_on, fingerprint(planned.held_out)]))
     items, trials = planned.trials
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
-    return Listed(*made, digest([planned.fingerprint, subjects.trial_list]), trials, subjects)
+    return Listed(*made, digest([*trained_on, subjects.trial_list]), trials, subjects)
+
+
+def _size(path: Path) -> str:
+    """The bytes of a file, by which one that was replaced is known: its times a copy changes."""
+    try:
+        return str(path.stat().st_size)
+    except OSError:  # in an object store, or no file at all
+        return ""
 
 
 @writes_alone
@@ -231,9 +242,10 @@ def _done(
     run: Run, variant: Listed, data: Path, folder: Path, doing: str, train: Callable[..., Path]
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
-    if (folder / RESULT).is_file():
+    measured = folder / (TEST if variant.recipe.measures_items else SCORES)
+    before = json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
+    if before and measured.is_file() and sha256(measured) == before["scores"]:
         say(f"{doing}: finished before")
-        before = json_object(folder / RESULT)
         fields = ("values", "scores", "seconds", "items_per_second")
         return replace(run, **{name: before[name] for name in fields})
     say(doing)
@@ -248,7 +260,7 @@ def _done(
     num_items = log[-1]["step"] * recipe.sampling.batch_size
     entry: dict[str, Any] = {
         "values": values,
-        "scores": sha256(folder / (TEST if recipe.measures_items else SCORES)),
+        "scores": sha256(measured),
         "seconds": seconds,
         "items_per_second": num_items / seconds if seconds else None,
     }

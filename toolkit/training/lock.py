@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from filelock import FileLock, Timeout
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import remove_abandoned
 from likeness.toolkit.console import say
 
 Writer = TypeVar("Writer", bound=Callable[..., Any])
@@ -33,7 +34,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     The lock is that of the file `.lock` in the folder (filelock). A process that dies in any way
     gives it up at once, and processes that it started do not keep it. Over NFS, Linux asks the
     server for the lock, so that it holds between machines as well. A file system without locks is
-    named. Reading needs no lock.
+    named. Reading needs no lock. What killed writers left half-written in the folder is removed.
 
     Raises:
         Busy: Another process, or another thread of this one, holds the lock. Nothing in the folder
@@ -59,6 +60,7 @@ def only_writer(folder: Path) -> Iterator[None]:
             error=True,
         )
     own = path.stat()
+    remove_abandoned(folder)
     try:
         yield
     finally:

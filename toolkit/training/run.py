@@ -27,7 +27,7 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.runs import BEST, LAST
-from likeness.eval.formats.writing import remove_abandoned, sync, sync_names
+from likeness.eval.formats.writing import sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -182,6 +182,20 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     check_same(out, description)
 
 
+def is_unfinished(out: Path, description: dict[str, Any], steps: int, stop_after: int) -> bool:
+    """Whether a folder holds a training of this very recipe that ended before its last step."""
+    try:
+        newest = latest(out)
+        if newest is None:
+            return False
+        state = newest[1]
+        stopped = stop_after and state["plateau"]["since_best"] >= stop_after
+        check_same(out, description)
+    except (LikenessError, OSError):
+        return False
+    return bool(state["owes_evaluation"] or (state["step"] < steps and not stopped))
+
+
 def check_same(out: Path, description: dict[str, Any]) -> None:
     """Refuse to go on with the run in a folder by another recipe."""
     before = flat(json_object(out / RECIPE))
@@ -230,10 +244,9 @@ def prepare_folder(out: Path, description: dict[str, Any]) -> None:
         for name in (LOG, RUN_ID):
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    for name in (RECIPE, LOG, BEST, LAST):
-        remove_abandoned(out / name)
+    whole = sorted(state.parent for state in (out / RESUME).glob(f"*/{STATE}"))
     for folder in (out / RESUME).glob("*"):
-        if not (folder / STATE).is_file():
+        if folder not in whole[-1:]:
             shutil.rmtree(folder, ignore_errors=True)
     write_json(out / RECIPE, description)
 
@@ -281,7 +294,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         cause = next((failure[0] for failure in failures), error)
         raise OSError(
             f"writing {folder} failed, and the checkpoint before it is kept ({first_line(cause)}); "
-            "make room and go on with --resume"
+            "make room, and the same command goes on"
         ) from error
     for other in (out / RESUME).iterdir() if main else ():
         if other != folder:
@@ -305,7 +318,7 @@ def _write_tensors(folder: Path, run: Run) -> None:
     # weights in the layout channels_last are not contiguous
     tensors = {
         name: value if isinstance(value, DTensor) else value.contiguous()
-        for name, value in run.tensors().items()
+        for name, value in sorted(run.tensors().items())  # a resumed run has them in another order
     }
     with warnings.catch_warnings():
         # "torch.distributed is uninitialized, assuming a single process"

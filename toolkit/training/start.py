@@ -66,13 +66,15 @@ def start(
 ) -> Run:
     """Build the run of a plan in the folder `out`, or go on from its last checkpoint there.
 
+    A training of the same recipe that ended before its last step goes on in any case.
+
     The folder is only written once nothing can refuse the recipe any more, so that a refused run
     leaves no folder behind.
 
     Args:
         planned: What `plan` made.
         out: The run's folder.
-        resume: Whether to go on from the folder's last checkpoint.
+        resume: Whether to go on from the last checkpoint of a finished training, too.
         read_initial: Reads the network that `recipe.init` names.
 
     Returns:
@@ -87,6 +89,9 @@ def start(
         torch.set_num_threads(recipe.compute.threads)
     with step("building the network"):
         run = build(recipe, len(planned.classes), distributed.start() or pick_device())
+    schedule = recipe.schedule
+    ends = schedule.steps, schedule.stop_after
+    resume = resume or runs.is_unfinished(out, planned.description, *ends)
     distributed.run_on_main(lambda: runs.check_folder(out, planned.description, resume))
     fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
     taken = False
@@ -95,7 +100,10 @@ def start(
             initial = distributed.run_on_all(lambda: read_initial(recipe.init))
         taken = start_from(initial, recipe, run, planned.classes)
     distributed.run_on_main(lambda: runs.prepare_folder(out, planned.description))
-    if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
+    if resume and load_run(out, run, planned.classes, planned.fingerprint):
+        if distributed.is_main():
+            say(f"going on in {out} after step {run.step}", error=True)
+    else:
         estimate(
             run,
             replace(planned.views, seed=recipe.seed + 1_000_003),  # other views than the first

@@ -98,7 +98,8 @@ def fit(
     """Train a recipe.
 
     On a CPU, the weights of a run that was stopped and resumed equal an uninterrupted run's bit for
-    bit. A run that was killed before its first checkpoint starts again. Under torchrun every
+    bit. A run that was stopped or killed goes on from its last checkpoint, or starts again if there
+    is none. Under torchrun every
     process calls this with the same arguments. Nothing else may write into `out` meanwhile
     (likeness.toolkit.training.lock).
 
@@ -106,7 +107,7 @@ def fit(
         recipe: What is trained, and how.
         data: The data set, perhaps with its items.
         out: The run's folder: checkpoints, log.jsonl and recipe.json.
-        resume: Whether to go on from the checkpoint in `out`.
+        resume: Whether to go on from the checkpoint in `out` of a finished training, too.
         loggers: "tensorboard" and "wandb", which get the numbers of log.jsonl as well.
         items: What is trained on, instead of the recipe's own items.
         step: What makes the loss of a batch.

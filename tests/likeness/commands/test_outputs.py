@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from likeness.eval.formats.provenance import source_of
 from likeness.toolkit.data import shards
 from tests.scripts import refused, run_command, touch
 from tests.toolkit.data.test_shards import tar
@@ -93,6 +95,6 @@ def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) ->
 def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> None:
     tar(tmp_path / "a.tar", [("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")])
     whole = shards.items(tmp_path)
-    size = (tmp_path / "a.tar").stat().st_size
-    (tmp_path / "a.tar.index").write_text(f'{{"bytes": {size}, "items": [{row}]}}')
+    source = json.dumps(source_of(tmp_path / "a.tar"))
+    (tmp_path / "a.tar.index").write_text(f'{{"source": {source}, "items": [{row}]}}')
     assert list(shards.items(tmp_path)) == list(whole)

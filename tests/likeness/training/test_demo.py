@@ -24,7 +24,7 @@ def test_a_demo_that_is_stopped_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(_: Path) -> None:
-        raise Interrupted("stopped after step 3 of 10; go on with --resume")
+        raise Interrupted("stopped after step 3 of 10")
 
     monkeypatch.setattr("runpy.run_path", lambda _: {"main": stop})
     assert run_command("demo", "--only", "speaker", "--out", tmp_path / "demo") == 130

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from likeness.data import Item, audio, folders, shards
+from likeness.eval.formats.provenance import source_of
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.train import fit
 from tests import tiny
@@ -40,8 +41,8 @@ def tar(path: Path, members: Members, **settings: int) -> Path:
     return path
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def shard_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.tar")}
 
 
 def content(item: Item) -> bytes:
@@ -74,7 +75,8 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     scanned = shards.items(tmp_path)
     assert [item._replace(path=packed / item.path.name) for item in scanned] == with_index
-    assert contents(tmp_path) == contents(packed)  # the indexes too
+    assert shard_bytes(tmp_path) == shard_bytes(packed)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in packed.iterdir()}
     for name, numbers in (("shard-000001.tar", "1"), ("shard-00000[01].tar", "01")):
         chosen = [item for item in scanned if item.path.stem[-1] in numbers]
         assert shards.items(str(tmp_path / name)) == chosen
@@ -91,7 +93,7 @@ def test_packing_is_a_pure_function_and_whole_or_absent(
             shards.write(originals, out, shard_bytes=100_000)
         assert not list(tmp_path.iterdir())  # nothing half-written to be seen
     shards.write(originals, out, shard_bytes=100_000)
-    assert contents(out) == contents(packed)
+    assert shard_bytes(out) == shard_bytes(packed)
     with pytest.raises(ValueError, match="a new folder"):
         shards.write(originals, out, shard_bytes=100_000)
     # from spans, into one shard
@@ -164,12 +166,14 @@ def test_labels_may_be_missing_and_repeated_ids_are_refused(tmp_path: Path) -> N
         shards.items(tmp_path, suffixes=(".wav",))
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "x", '{"bytes": 10240, "items": [["a"]]}'])
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "x", '{"source": 1, "items": []}', '{"source": SOURCE, "items": [["a"]]}']
+)
 def test_an_index_that_is_damaged_is_made_anew(tmp_path: Path, text: str) -> None:
     shard = tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0")])
     items, index = shards.items(tmp_path), tmp_path / "a.tar.index"
     made = index.read_text()
-    index.write_text(text)
+    index.write_text(text.replace("SOURCE", json.dumps(source_of(shard))))
     assert shards.items(shard) == items
     assert index.read_text() == made
 

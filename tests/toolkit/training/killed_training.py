@@ -59,7 +59,5 @@ if __name__ == "__main__":
     results = []
     for event in events:
         name, _, count = event.partition(":")
-        results.append(
-            killed([*arguments, *(["--resume"] if os.path.exists(out) else [])], name, int(count))
-        )
+        results.append(killed(arguments, name, int(count)))
     print(json.dumps(results))

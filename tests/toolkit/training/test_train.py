@@ -153,7 +153,7 @@ def test_sigkill_at_any_moment_resumes_bit_for_bit(
     ended = program(script, f"{TINY}:simple", voices, out, *events)
     assert json.loads(ended.stdout.splitlines()[-1]) == [True] * len(events)
     assert step_of(out) == 10
-    fit(recipe("simple"), data=voices, out=out, resume=True)
+    fit(recipe("simple"), data=voices, out=out)
     assert same(uninterrupted("simple"), out)
     names = sorted(path.name for path in out.iterdir())
     assert names == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
@@ -171,11 +171,13 @@ def test_ctrl_c_saves_the_step_and_exits_130(
     with ctrl_c_in_step(5), pytest.raises(SystemExit) as stopped:
         main(["train", f"{TINY}:arcface", "--data", str(voices), "--out", str(out)])
     assert stopped.value.code == 130
-    assert "go on with --resume" in " ".join(capsys.readouterr().err.split())
+    assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
     load_model(out)
     assert step_of(out) == 5
-    fit(recipe(), data=voices, out=out, resume=True)
+    fit(recipe(), data=voices, out=out)
     assert same(uninterrupted("arcface"), out)
+    with pytest.raises(ValueError, match="already holds a run"):
+        fit(recipe(), data=voices, out=out)
 
 
 @pytest.mark.parametrize("renamed", [False, True])
