@@ -23,7 +23,7 @@ from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.image import test_retrieval_sets, test_small_sets
 from tests.modalities.image.drawn import EDGE
-from tests.tiny import shrunk
+from tests.tiny import small_settings
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 EDGES = {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
@@ -69,6 +69,11 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
         recipe = replace(recipe, backbone=ImageResNet)
     if recipe.tuning.freeze_until:  # of two steps the first
         recipe = replace(recipe, tuning=replace(recipe.tuning, freeze_until=1))
+    return recipes.override(recipe, shrinking(recipe))
+
+
+def shrinking(recipe: Recipe) -> list[str]:
+    """FIELD=VALUE by which a recipe is small, and takes the part of its data set that is there."""
     settings = [f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}"]
     has_one_size = "image_size" in describe(recipe)["backbone"]["args"]  # which is small already
     for field, text in recipes.fields_of(recipe).items():
@@ -81,7 +86,7 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
             settings.append(f"{field}={EDGE}")
         elif group in ("read", "train_read", "frontend") and key in EDGES and not has_one_size:
             settings += [f"{field}={EDGES[key]}"] if text not in ("none", "0") else []
-    return shrunk(recipe, "schedule.eval_every=2", "schedule.save_every=2", *settings)
+    return small_settings(recipe, "schedule.eval_every=2", "schedule.save_every=2", *settings)
 
 
 @pytest.fixture(scope="module")

@@ -80,12 +80,17 @@ NETWORKS = {
 }
 
 
-def shrunk(recipe: Recipe, *settings: str) -> Recipe:
-    """A recipe with a network, a memory and steps small enough for a test, and these settings."""
+def small_settings(recipe: Recipe, *settings: str) -> list[str]:
+    """FIELD=VALUE of a network, a memory and steps small enough for a test, and these settings."""
     kind = describe(recipe)["backbone"]["call"].rpartition(".")[2]
     small = [f"backbone.{setting}" for setting in NETWORKS.get(kind, ())]
     small += ["memory.size=16"] if recipe.memory else []
-    return override(recipe, [*QUICK, *small, *settings])
+    return [*QUICK, *small, *settings]
+
+
+def shrunk(recipe: Recipe, *settings: str) -> Recipe:
+    """A recipe that is small enough for a test, with these settings."""
+    return override(recipe, small_settings(recipe, *settings))
 
 
 def untrained(folder: Path, recipe: Recipe = BASE) -> Path:

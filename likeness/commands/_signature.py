@@ -11,7 +11,7 @@ import sys
 import typing
 from collections import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, is_dataclass
 from os import PathLike
 from pathlib import Path
@@ -370,7 +370,8 @@ def command(
             present = {name: value for name, value in values.items() if value not in (None, [])}
             typed = {name: present[x.name] for name, x in options.items() if x.name in present}
             calls = (Call(function, typed) for function in functions)
-            with checked_outputs(present, force):
+            writes_any = OUTPUTS & present.keys()
+            with checked_outputs(present, force) if writes_any else nullcontext():
                 run(*calls, **{name: values[name] for name in own})
 
         setattr(parsed, "__signature__", inspect.Signature(parameters))  # noqa: B010

@@ -53,18 +53,17 @@ class Pack(NamedTuple):
     scores: list[float]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+def write_pack(root: Path) -> Pack:
     """A pack of SUBJECTS subjects with 3 templates of 1 to 5 faces each: one enrolled in G1 or G2,
     two probes.
     """
-    rng, root = np.random.default_rng(0), tmp_path_factory.mktemp("pack") / "IJBC"
+    rng, name_of_set = np.random.default_rng(0), root.name.lower()
     pack = Pack(root, [], [], [])
     (root / "loose_crop").mkdir(parents=True)
     (root / "meta").mkdir()
 
     def write(name: str, lines: list[str]) -> None:
-        (root / "meta" / f"ijbc_{name}").write_text("\n".join(lines) + "\n")
+        (root / "meta" / f"{name_of_set}_{name}").write_text("\n".join(lines) + "\n")
 
     subject_of = {100 + 7 * t: 900 + t % SUBJECTS for t in range(3 * SUBJECTS)}
     landmarks, faces = [], []
@@ -93,6 +92,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     pairs = [(a, b, int(subject_of[a] == subject_of[b])) for a in enrolled for b in probes]
     write("template_pair_label.txt", [f"{a} {b} {same}" for a, b, same in pairs])
     return pack
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    return write_pack(tmp_path_factory.mktemp("pack") / "IJBC")
 
 
 @pytest.fixture(scope="module")

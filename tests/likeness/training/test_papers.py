@@ -17,19 +17,27 @@ import pytest
 
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker import voxceleb
-from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
 from likeness.training.recipe_files import locate
-from tests import test_recipes_face, test_recipes_image, test_recipes_image_tables
-from tests.eval.protocols.test_ijb_packs import Small
+from tests import test_recipes, test_recipes_image, test_recipes_image_tables
+from tests.eval.protocols.test_ijb_packs import write_pack
 from tests.modalities.speaker import test_voxceleb
 from tests.scripts import run_command
-from tests.tiny import QUICK
+from tests.tiny import QUICK, small_settings
 
 TABLES = reproduce.tables()
-faces, images = test_recipes_face.data, test_recipes_image.data
+images = test_recipes_image.data
 birds = test_recipes_image_tables.birds
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("faces")
+    return {
+        name: test_recipes.draw_faces(root / name, has_folders=name == "vggface2")
+        for name in ("vggface2", "ms1mv2")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +115,11 @@ def settings_of(recipe: str) -> list[str]:
     file, _, variant = recipe.partition(":")
     made = listed(file)[variant]
     if file.startswith("image/"):
-        return test_recipes_image.small_settings(made)
+        return test_recipes_image.shrinking(made)
     if file.startswith("face/"):
-        kind = describe(made)["backbone"]["call"].rpartition(".")[2]
         # IJB's faces are aligned to 112 pixels
-        tiny = [text.replace("32", "112") for text in test_recipes_face.TINY]
-        small = [text.replace("width=8", "width=16") for text in test_recipes_face.SMALL[kind]]
-        return [*tiny, *small, "schedule.watch="]
+        faces = [text.replace("32", "112") for text in test_recipes.FACES]
+        return small_settings(made, *faces, "sampling.batch_size=4", "schedule.watch=")
     small = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=4"]
     return [*QUICK, *small, "augment.seconds=0.3,0.4"]
 
@@ -143,8 +149,8 @@ def test_a_table_runs_in_miniature(
         file = recipe.partition(":")[0].partition("/")[2]
         shutil.copytree(request.getfixturevalue("faces")[file], data)
         if table.sets != ("",):
-            Small(data / "IJBB")
-            Small(data / "IJBC")
+            write_pack(data / "IJBB")
+            write_pack(data / "IJBC")
     else:
         data = request.getfixturevalue("vox")
         for protocol in ("O_cleaned", "E_cleaned", "H_cleaned"):

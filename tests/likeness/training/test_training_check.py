@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ def test_it_says_what_training_takes_and_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if memory.startswith("not"):
-        monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+        monkeypatch.setattr("likeness.training.prepare.sys.platform", "win32")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = tmp_path / "mine.py"
     recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
