@@ -14,6 +14,7 @@ from typing import Any
 
 from likeness.eval.errors import LikenessError, Unreachable, install_line, shorten
 from likeness.toolkit.console import one_line, say, silence, warn
+from likeness.toolkit.signals import STOPPED, Interrupted, ended_by_signals, leave
 
 _EXTRAS = {  # of packages that not every installation has
     **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
@@ -39,16 +40,42 @@ _LONGEST = 1_000  # characters of a message
 
 
 @contextmanager
-def one_sentence(program: str) -> Iterator[None]:
+def one_sentence(program: str, *, for_good: bool = False) -> Iterator[None]:
     """What is wrong for the user inside ends the process with exit code 2 and one sentence on
-    stderr, and Ctrl-C with 130. LIKENESS_TRACEBACK=1 prints the traceback as well.
+    stderr, and a signal that ends it (likeness.toolkit.signals) with 130. LIKENESS_TRACEBACK=1
+    prints the traceback as well.
+
+    Args:
+        program: What the sentence begins with.
+        for_good: The process ends after the block, in any case.
     """
+    with ended_by_signals(for_good=for_good):
+        try:
+            with _sentences(program):
+                yield
+        except SystemExit as ended:
+            leave(ended.code)
+            raise
+        except BaseException as defect:
+            if for_good:
+                sys.excepthook(type(defect), defect, defect.__traceback__)
+                leave(1)
+                sys.exit(1)
+            raise
+
+
+@contextmanager
+def _sentences(program: str) -> Iterator[None]:
+    """Say what is wrong for the user inside, and exit."""
     try:
         with _plain_warnings():
             yield
-    except KeyboardInterrupt:
-        say(f"{program}: stopped by Ctrl-C", error=True)
-        sys.exit(130)
+    except KeyboardInterrupt as stopped:
+        say(f"{program}: stopped by {str(stopped) or 'Ctrl-C'}", error=True)
+        sys.exit(STOPPED)
+    except Interrupted as stopped:
+        say(str(stopped), error=True)
+        sys.exit(STOPPED)
     except (LikenessError, Unreachable, OSError, MemoryError, ModuleNotFoundError) as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone(error.filename):
             sys.exit(0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
 from likeness.eval.formats.writing import check_written
-from likeness.toolkit.console import Interrupted, say
+from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.benchmark import Bench
@@ -120,17 +119,3 @@ def write_evaluation(
     say(str(evaluation))
     if report:
         say(f"\nthe report is {report / 'index.html'}")
-
-
-@contextmanager
-def stoppable(sentence: str = "") -> Iterator[None]:
-    """Ctrl-C in training ends the command with exit code 130 and one sentence on stderr.
-
-    Args:
-        sentence: What is printed; by default what the run says of itself.
-    """
-    try:
-        yield
-    except Interrupted as stopped:
-        say(sentence or str(stopped), error=True)
-        raise typer.Exit(130) from None

@@ -5,7 +5,6 @@ hand.
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -192,11 +191,10 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
 
     Raises:
         LikenessError: A demo failed. The others have run to their end.
-        KeyboardInterrupt: Ctrl-C or SIGTERM. No process is left behind.
+        KeyboardInterrupt: A signal ended the work. No process is left behind.
     """
     say(f"{len(folders)} demos run at the same time: {', '.join(folders)}; their lines follow")
     running: dict[str, subprocess.Popen[str]] = {}
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         for name, folder in folders.items():
             running[name] = _start(name, folder)
@@ -210,7 +208,6 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         for process in running.values():  # after Ctrl-C those that are still there
             process.kill()
             process.wait()
-        signal.signal(signal.SIGTERM, before)
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
         raise LikenessError(

@@ -20,7 +20,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item, Items
 from likeness.eval.progress import track
-from likeness.toolkit.console import leave_signals_to_parent
 from likeness.toolkit.data.batch import (
     Batch,
     Draw,
@@ -36,6 +35,7 @@ from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
 from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.parallel import distributed
+from likeness.toolkit.signals import leave_signals_to_parent
 from likeness.toolkit.training.recipe import Compute
 from likeness.toolkit.training.run import Run
 

@@ -20,8 +20,8 @@ from likeness.eval.intervals import per_item
 from likeness.eval.items.items import Item
 from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
-from likeness.toolkit.console import Interrupted
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import search as tuning
 from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
 from likeness.toolkit.training.search import (

@@ -26,7 +26,6 @@ from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import MFCC, KaldiFbank
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import SmallCNN
-from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
@@ -36,6 +35,7 @@ from likeness.toolkit.losses.softmax import Softmax
 from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import lock, run
 from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.log import Log, read_log
