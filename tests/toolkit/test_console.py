@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
-import signal
 import sys
 from pathlib import Path
 

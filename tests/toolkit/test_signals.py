@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -143,7 +142,7 @@ def test_only_a_later_ctrl_c_stops_at_once(
         assert asked()
         os.kill(os.getpid(), getattr(signal, second))  # as `timeout` tells the group
         monkeypatch.setattr(signals, "AGAIN_SECONDS", 0)
-        with pytest.raises(KeyboardInterrupt) if second == "SIGINT" else suppress():
+        with pytest.raises(KeyboardInterrupt) if second == "SIGINT" else nullcontext():
             os.kill(os.getpid(), getattr(signal, second))
     assert [signal.getsignal(number) for number in signals.ENDING] == before
 
@@ -167,7 +166,7 @@ def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else() -> None:
             say("nor this")
 
 
-def test_the_handlers_of_a_process_are_its_own(tmp_path: Path) -> None:
+def test_the_handlers_of_a_process_are_its_own() -> None:
     """A process that is forked does not end by them: the one that forked it ends it."""
     with signals.ended_by_signals():
         child = os.fork()
