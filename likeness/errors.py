@@ -14,7 +14,13 @@ from typing import Any
 
 from likeness.eval.errors import LikenessError, Unreachable, install_line, shorten
 from likeness.toolkit.console import one_line, say, silence, warn
-from likeness.toolkit.signals import STOPPED, Interrupted, ended_by_signals, leave
+from likeness.toolkit.signals import (
+    STOPPED,
+    Interrupted,
+    ended_by_signals,
+    is_one_of_several,
+    leave,
+)
 
 _EXTRAS = {  # of packages that not every installation has
     **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
@@ -54,13 +60,13 @@ def one_sentence(program: str, *, for_good: bool = False) -> Iterator[None]:
             with _sentences(program):
                 yield
         except SystemExit as ended:
-            leave(ended.code)
+            if ended.code and (is_one_of_several() or (for_good and ended.code == STOPPED)):
+                leave(ended.code)
             raise
         except BaseException as defect:
-            if for_good:
+            if for_good and is_one_of_several():
                 sys.excepthook(type(defect), defect, defect.__traceback__)
                 leave(1)
-                sys.exit(1)
             raise
 
 

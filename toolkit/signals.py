@@ -6,6 +6,8 @@ Signals within a second are one: `timeout`, torchrun and terminals send them to 
 its group.
 """
 
+import _thread
+import atexit
 import multiprocessing
 import os
 import signal
@@ -14,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 STOPPED = 130  # the exit code of what a signal ended
 AGAIN_SECONDS = 1.0  # after which another signal is a wish of its own
@@ -44,26 +47,55 @@ def ended_by_signals(*, for_good: bool = False) -> Iterator[None]:
     """The first signal within the block raises KeyboardInterrupt, with what it was.
 
     More of them do not disturb what ends by it; after a second one leaves the process at once.
+    Where Python drops the exception, as in what is called after a fork, the signal comes again.
 
     Args:
         for_good: The process ends after the block. Another signal then leaves it at once.
     """
     began: float | None = None
-    is_over = False
+    came, is_over = 0, False
 
     def end(number: int) -> None:
-        nonlocal began
+        nonlocal began, came
         if is_over or _is_later(began):
             os._exit(STOPPED)
         if began is None:
-            began = time.monotonic()
+            began, came = time.monotonic(), number
             raise KeyboardInterrupt(ENDING[signal.Signals(number)])
 
+    def raise_again(dropped: "sys.UnraisableHookArgs") -> None:
+        nonlocal began
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            hook(dropped)
+        elif began is not None:
+            began = None
+            _thread.start_new_thread(_send_later, (came,))  # takes no lock
+
     with _handled(end, for_good=for_good):
+        hook, sys.unraisablehook = sys.unraisablehook, raise_again
         try:
             yield
         finally:
             is_over = True
+            if not for_good:
+                sys.unraisablehook = hook
+
+
+def _send_later(number: int) -> None:
+    time.sleep(0.05)
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """A signal within the block comes at its end: what the block starts is known to who ends it."""
+    came: list[int] = []
+    try:
+        with _handled(came.append):
+            yield
+    finally:
+        for number in came:
+            signal.raise_signal(number)
 
 
 @contextmanager
@@ -136,14 +168,30 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def leave(code: object) -> None:
-    """Leave at once where this is one of several processes (torchrun), after what it has said.
-
-    The threads of a group may wait for ever for a process that is gone.
-    """
+def is_one_of_several() -> bool:
+    """Whether this process is in a group with others (torchrun), which it has not left."""
     group = sys.modules.get("torch.distributed")
-    if code and group is not None and group.is_available() and group.is_initialized():
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(code if isinstance(code, int) else 1)
+    return group is not None and group.is_available() and bool(group.is_initialized())
+
+
+def leave(code: object) -> NoReturn:
+    """Leave the process, without waiting for its threads; what it registered for its end is done.
+
+    The threads of a group wait for ever for a process that is gone, and others finish their work.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+@contextmanager
+def handlers_stay() -> Iterator[None]:
+    """Take back the handlers that a library sets within the block."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    with suppress(ValueError, TypeError):  # not in the main thread, or not set by Python
+        for number, handler in before.items():
+            signal.signal(number, handler)

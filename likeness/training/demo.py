@@ -31,6 +31,7 @@ from likeness.models.run import load_model
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import Part
+from likeness.toolkit.signals import held
 from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.recipe import Recipe, Verification
 from likeness.toolkit.training.train import fit
@@ -197,7 +198,8 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
     running: dict[str, subprocess.Popen[str]] = {}
     try:
         for name, folder in folders.items():
-            running[name] = _start(name, folder)
+            with held():
+                running[name] = _start(name, folder)
         for name, process in running.items():
             assert process.stdout is not None
             say(f"\n{name}:")

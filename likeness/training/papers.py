@@ -38,7 +38,7 @@ from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
 from likeness.toolkit.console import say
-from likeness.toolkit.signals import Interrupted
+from likeness.toolkit.signals import Interrupted, held
 from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
 
@@ -131,13 +131,16 @@ def in_new_process(command: Sequence[str]) -> None:
     module = ["-m", "likeness"] if program == "likeness" else []
     if not module and not Path(arguments[0]).is_file():
         raise LikenessError(f"{arguments[0]} is not there: figures are drawn by scripts of a clone")
-    with subprocess.Popen([sys.executable, *module, *arguments]) as process:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # the step saves what it has
-            process.terminate()  # which only a terminal has told
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        with held():
+            running.append(subprocess.Popen([sys.executable, *module, *arguments]))
+        code = running[0].wait()
+    except KeyboardInterrupt:  # the step saves what it has
+        for process in running:
+            process.terminate()  # a terminal has told it, and nobody else has
             process.wait()
-            raise Interrupted("stopped; the same command goes on") from None
+        raise Interrupted("stopped; the same command goes on") from None
     if code:
         raise LikenessError(f"this step failed: {shlex.join(command)}")
 

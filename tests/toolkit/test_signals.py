@@ -55,6 +55,35 @@ with one_sentence("program", for_good=True):
         while True:
             time.sleep(60)
 """
+FORKS = """
+import os, time
+from likeness.errors import one_sentence
+
+def wait():
+    print("at work", flush=True)
+    time.sleep(60)
+
+with one_sentence("program", for_good=True):
+    os.register_at_fork(after_in_parent=wait)
+    if not os.fork():
+        os._exit(0)
+    while True:
+        time.sleep(60)
+"""
+HOLDS = """
+import time
+from likeness.errors import one_sentence
+from likeness.toolkit.signals import held
+
+with one_sentence("program", for_good=True):
+    try:
+        with held():
+            print("at work", flush=True)
+            input()
+            print("begun", flush=True)
+    finally:
+        print("ended", flush=True)
+"""
 SAVES = """
 import sys
 from likeness.toolkit.signals import ended_by_signals, interruptible
@@ -118,6 +147,22 @@ def test_a_later_signal_leaves_at_once() -> None:
         assert process.stdout.readline() == "cleaning\n"
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
+
+
+def test_a_signal_that_python_drops_comes_again() -> None:
+    """Nothing that is raised in what is called after a fork reaches the program."""
+    with started(FORKS) as process:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate()
+    assert (process.returncode, errors) == (130, "program: stopped by SIGTERM\n")
+
+
+def test_what_is_being_started_is_known_before_it_is_ended() -> None:
+    with started(HOLDS) as process:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate("go on\n")[0] == "begun\nended\n"
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) // 4])
