@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import SimpleQueue
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from likeness.eval.scoring.threshold_files import Rule
 from likeness.models.bundled import VOICE, about, resolve_model
 from likeness.models.load import Frontend, refuse_missing_model
 from likeness.toolkit.console import say, warn
-from likeness.toolkit.signals import is_ignored, leave_signals_to_parent
+from likeness.toolkit.signals import is_ignored, leave, leave_signals_to_parent
 
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
@@ -142,21 +143,23 @@ def start(setup: Setup) -> None:
         ssl_key=setup.tls_key,
         log_level=LogLevels.critical,
     )
-    end = _end_by_signals(server)
+    told = RawValue("b")  # that the server ends: Python drops a signal that comes during a fork
+    end = _end_by_signals(server, told)
     loaded: SimpleQueue[Any] = SimpleQueue()  # of each process its lines, or why it cannot serve
     failures: list[Exception] = []
     announced = started, end, loaded, lines, failures
     threading.Thread(target=_announce, args=announced, daemon=True).start()
     try:
-        server.serve(target_loader=partial(_load, started, loaded), wrap_loader=False)
+        server.serve(target_loader=partial(_load, started, loaded, told), wrap_loader=False)
     except SystemExit:
         if not (failures or server.interrupt_signal):  # processes crash again and again
             raise
     if failures:
         raise failures[0]
+    leave(0)  # signals would disturb a longer end
 
 
-def _end_by_signals(server: Any) -> Callable[..., None]:
+def _end_by_signals(server: Any, told: Any) -> Callable[..., None]:
     """Let any number of signals end Granian's first process; returns what ends it.
 
     Granian's own handler takes the lock of an Event, for which a second signal waits for ever. This
@@ -167,7 +170,7 @@ def _end_by_signals(server: Any) -> Callable[..., None]:
     def end(*_: object) -> None:
         if os.getpid() != own:  # a process that was just forked
             os._exit(0)
-        server.interrupt_signal = True
+        told.value = server.interrupt_signal = True
 
     class Woken(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -246,12 +249,13 @@ def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
     return lines
 
 
-def _load(setup: Setup, loaded: SimpleQueue[Any]) -> Any:
+def _load(setup: Setup, loaded: SimpleQueue[Any], told: Any) -> Any:
     """Load what is served, in a process that serves it.
 
     Args:
         setup: What is served.
         loaded: Gets the warnings and the lines about it, or the error of what cannot be served.
+        told: Whether the server is told to end.
 
     Returns:
         The ASGI application.
@@ -262,6 +266,8 @@ def _load(setup: Setup, loaded: SimpleQueue[Any]) -> Any:
     # by which the first process ends this one while it loads
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _signals.set_loop_signals = _end_at_first_signal
+    if told.value:
+        os._exit(0)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger("likeness.serve").setLevel(logging.INFO)  # not the stores' own packages
     try:

@@ -1,5 +1,5 @@
-"""at_work.py WORD...: runs `likeness WORD...`, which prints "at work" and waits for a signal where it
-first touches a file or folder whose name has "touched" in it, or listens at a port.
+"""at_work.py WORD...: runs `likeness WORD...`, which prints "at work" and waits for a signal where
+it first touches a file or folder whose name has "touched" in it, or listens at a port.
 """
 
 import sys
