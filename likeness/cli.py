@@ -160,16 +160,18 @@ def _show_plainly(argument: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
+    """Run the command; wrong input ends with exit code 2 and one sentence, a signal with
+    130.
 
     Work that takes long is shown on stderr (likeness.toolkit.console). LIKENESS_TRACEBACK=1 shows
     the traceback as well.
     """
+    is_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = whole_command(), shlex.join(["likeness", *arguments])
     if "_LIKENESS_COMPLETE" in os.environ:  # a shell asks for the words that may follow
         command.main(arguments, "likeness")
-    with one_sentence("likeness"), shown():
+    with one_sentence("likeness", for_good=is_process), shown():
         try:
             with command.make_context(
                 "likeness", list(arguments), obj=line, terminal_width=help_columns()

@@ -14,6 +14,13 @@ from typing import Any
 
 from likeness.eval.errors import LikenessError, Unreachable, install_line, shorten
 from likeness.toolkit.console import one_line, say, silence, warn
+from likeness.toolkit.signals import (
+    STOPPED,
+    Interrupted,
+    ended_by_signals,
+    is_one_of_several,
+    leave,
+)
 
 _EXTRAS = {  # of packages that not every installation has
     **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
@@ -39,16 +46,42 @@ _LONGEST = 1_000  # characters of a message
 
 
 @contextmanager
-def one_sentence(program: str) -> Iterator[None]:
+def one_sentence(program: str, *, for_good: bool = False) -> Iterator[None]:
     """What is wrong for the user inside ends the process with exit code 2 and one sentence on
-    stderr, and Ctrl-C with 130. LIKENESS_TRACEBACK=1 prints the traceback as well.
+    stderr, and a signal that ends it (likeness.toolkit.signals) with 130. LIKENESS_TRACEBACK=1
+    prints the traceback as well.
+
+    Args:
+        program: What the sentence begins with.
+        for_good: The process ends after the block, in any case.
     """
+    with ended_by_signals(for_good=for_good):
+        try:
+            with _sentences(program):
+                yield
+        except SystemExit as ended:
+            if ended.code and (is_one_of_several() or (for_good and ended.code == STOPPED)):
+                leave(ended.code)
+            raise
+        except BaseException as defect:
+            if for_good and is_one_of_several():
+                sys.excepthook(type(defect), defect, defect.__traceback__)
+                leave(1)
+            raise
+
+
+@contextmanager
+def _sentences(program: str) -> Iterator[None]:
+    """Say what is wrong for the user inside, and exit."""
     try:
         with _plain_warnings():
             yield
-    except KeyboardInterrupt:
-        say(f"{program}: stopped by Ctrl-C", error=True)
-        sys.exit(130)
+    except KeyboardInterrupt as stopped:
+        say(f"{program}: stopped by {str(stopped) or 'Ctrl-C'}", error=True)
+        sys.exit(STOPPED)
+    except Interrupted as stopped:
+        say(str(stopped), error=True)
+        sys.exit(STOPPED)
     except (LikenessError, Unreachable, OSError, MemoryError, ModuleNotFoundError) as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone(error.filename):
             sys.exit(0)

@@ -1,4 +1,4 @@
-"""The one place that prints: texts, how far long work is, and Ctrl-C.
+"""The one place that prints: texts, and how far long work is.
 
 Text goes out as it is, whatever the width, the encoding or the reader: nothing is wrapped or cut.
 Control characters are written as their escapes: the names of files are the work of others, and must
@@ -7,9 +7,10 @@ not clear a screen, change its colours or turn a line around.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -74,6 +75,9 @@ def say(text: str, *, error: bool = False) -> None:
     except BrokenPipeError:
         silence(stream)
     except OSError as full:
+        if full.errno == errno.EIO and stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+            silence(stream)  # the terminal was closed
+            return
         # Without this Python's flush at the end would fail again, with a text of its own.
         silence(stream)
         raise OSError(full.errno, full.strerror, stream.name) from None
@@ -266,53 +270,3 @@ def duration(seconds: float) -> str:
 
 def _write(line: str) -> None:
     say(one_line(line), error=True)
-
-
-class Interrupted(Exception):
-    """Ctrl-C: the state was saved at `step`."""
-
-
-def leave_signals_to_parent(_: int = 0) -> None:
-    """A reading process goes on at Ctrl-C and SIGTERM, which reach all processes of a group.
-
-    The process that started it saves its work, and then ends this one.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM only sets a flag, so that the step ends and is saved; the second
-    interrupts at once (the last checkpoint stays whole).
-    """
-    asked = False
-
-    def ask(number: int, _: object) -> None:
-        nonlocal asked
-        asked = True
-        what = (
-            "Ctrl-C"
-            if number == signal.SIGINT
-            else "SIGTERM (another process of the run ended, or the machine is wanted)"
-        )
-        say(
-            f"{what}: finishing this step and saving; press Ctrl-C again to stop at once",
-            error=True,
-        )
-        for again in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(again, signal.default_int_handler)
-
-    before = []
-    try:
-        before = [
-            (number, signal.signal(number, ask)) for number in (signal.SIGINT, signal.SIGTERM)
-        ]
-    except ValueError:  # not in the main thread: somebody else owns the signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -14,7 +14,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
 from likeness.eval.formats.writing import check_written, only_command
-from likeness.toolkit.console import Interrupted, say
+from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.benchmark import Bench
@@ -142,17 +142,3 @@ def write_rows_or_say(rows: Found | VerifiedPairs, out: Path | None) -> None:
     else:
         rows.save(out)
         say(f"{rows.summary()}\n{len(rows.rows):,} rows in {out}")
-
-
-@contextmanager
-def stoppable(sentence: str = "") -> Iterator[None]:
-    """Ctrl-C in training ends the command with exit code 130 and one sentence on stderr.
-
-    Args:
-        sentence: What is printed; by default what the run says of itself.
-    """
-    try:
-        yield
-    except Interrupted as stopped:
-        say(sentence or str(stopped), error=True)
-        raise typer.Exit(130) from None

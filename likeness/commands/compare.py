@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from likeness.commands._outputs import stoppable
 from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
 from likeness.training.train import compare as compare_variants
@@ -27,8 +26,7 @@ def compare(compared_by: "Call[Comparison]", *, context: typer.Context) -> None:
     All see the same data in the same order. The table has standard errors, intervals over subjects
     and paired differences.
     """
-    with stoppable():
-        comparison = compared_by(command=str(context.obj))
+    comparison = compared_by(command=str(context.obj))
     from likeness.eval.reports.comparison import table  # slow to import
 
     page = compared_by["--out"] / "report" / "index.html"

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import stoppable
 from likeness.commands._signature import command
 from likeness.eval.errors import LikenessError
+from likeness.toolkit.signals import Interrupted
 from likeness.training import recipe_files
 
 
@@ -40,8 +40,10 @@ def demo(
     if only:
         import runpy
 
-        with stoppable("the demo was stopped; the same command goes on"):
+        try:
             runpy.run_path(str(scripts[only]))["main"](out)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted("the demo was stopped; the same command goes on") from None
     else:
         from likeness.training.demo import run_all
 

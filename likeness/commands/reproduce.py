@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import stoppable
 from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
 from likeness.training import papers
@@ -30,6 +29,4 @@ def reproduce(
     if list_them or "TABLE" not in reproduced_by:
         say(papers.listing())
         return
-    with stoppable():
-        text = reproduced_by()
-    say(f"\n{text}")
+    say(f"\n{reproduced_by()}")

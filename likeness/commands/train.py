@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from likeness.commands._outputs import stoppable
 from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
 from likeness.training.recipe_files import locate
@@ -67,6 +66,5 @@ def train(
         say(check_training(prepared.recipe, prepared.data, read_initial=read_initial))
         return
     trained_by.refuse_missing()
-    with stoppable():
-        if text := trained_by(prepared_by(), command=str(context.obj)):
-            say(text)
+    if text := trained_by(prepared_by(), command=str(context.obj)):
+        say(text)

@@ -19,6 +19,7 @@ from likeness.eval.progress import track
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.signals import handlers_stay
 
 # As many as `embed` reads ahead and sorts by length, so that both make the same batches.
 TASK_ITEMS = 256
@@ -132,7 +133,8 @@ def _connected(address: str) -> Iterator[Any]:
         host, _, port = address.rpartition(":")
         if port.isdecimal():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+        with handlers_stay():
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except (OSError, ValueError) as error:
         raise LikenessError(
             f"--ray {address}: there is no Ray cluster ({str(error).splitlines()[0]}); start one "

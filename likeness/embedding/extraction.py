@@ -288,7 +288,8 @@ def joined_processes() -> Iterator[str]:
 
     device = distributed.start()
     try:
-        yield "" if device is None else str(device)
+        with distributed.lost_named("what is embedded is kept, start all again by the same line"):
+            yield "" if device is None else str(device)
     finally:
         distributed.end()
 

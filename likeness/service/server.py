@@ -1,16 +1,16 @@
 """How `likeness serve` starts and ends: Granian's processes, each with the model and the routes.
 
 The first process loads nothing: it starts the others, says when they answer, starts those anew that
-crash, and ends them at Ctrl-C and SIGTERM. What a process cannot load is said here, too.
+crash, and ends them at a signal. What a process cannot load is said here, too.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import multiprocessing
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import SimpleQueue
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,11 +32,13 @@ from likeness.eval.scoring.threshold_files import Rule
 from likeness.models.bundled import VOICE, about, resolve_model
 from likeness.models.load import Frontend, refuse_missing_model
 from likeness.toolkit.console import say, warn
+from likeness.toolkit.signals import is_ignored, leave, leave_signals_to_parent
 
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
 _HEAD_MILLISECONDS = 10_000  # for the headers of a request
 _END_SECONDS = 15  # for the answers that are being given when the server is told to end
+_LOOK_SECONDS = 0.2  # between two looks of the first process whether it is told to end
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Setup:
 
 
 def start(setup: Setup) -> None:
-    """Serve until Ctrl-C or SIGTERM. The address is printed when the server can be asked.
+    """Serve until a signal ends it. The address is printed when the server can be asked.
 
     Args:
         setup: What is served.
@@ -140,17 +143,67 @@ def start(setup: Setup) -> None:
         ssl_key=setup.tls_key,
         log_level=LogLevels.critical,
     )
+    told = RawValue("b")  # that the server ends: Python drops a signal that comes during a fork
+    end = _end_by_signals(server, told)
     loaded: SimpleQueue[Any] = SimpleQueue()  # of each process its lines, or why it cannot serve
     failures: list[Exception] = []
-    announced = started, server.signal_handler_interrupt, loaded, lines, failures
+    announced = started, end, loaded, lines, failures
     threading.Thread(target=_announce, args=announced, daemon=True).start()
     try:
-        server.serve(target_loader=partial(_load, started, loaded), wrap_loader=False)
+        server.serve(target_loader=partial(_load, started, loaded, told), wrap_loader=False)
     except SystemExit:
         if not (failures or server.interrupt_signal):  # processes crash again and again
             raise
     if failures:
         raise failures[0]
+    leave(0)  # signals would disturb a longer end
+
+
+def _end_by_signals(server: Any, told: Any) -> Callable[..., None]:
+    """Let any number of signals end Granian's first process; returns what ends it.
+
+    Granian's own handler takes the lock of an Event, for which a second signal waits for ever. This
+    one only sets a variable, at which the first process looks.
+    """
+    own = os.getpid()
+
+    def end(*_: object) -> None:
+        if os.getpid() != own:  # a process that was just forked
+            os._exit(0)
+        told.value = server.interrupt_signal = True
+
+    class Woken(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            while not (server.interrupt_signal or super().wait(_LOOK_SECONDS)):
+                pass
+            return True
+
+    server.main_loop_interrupt = Woken()
+    server.signal_handler_interrupt = server.signal_handler_reload = end
+    if hasattr(signal, "SIGHUP") and is_ignored(signal.SIGHUP):
+        server.signal_handler_reload = lambda *_: None
+    return end
+
+
+def _end_at_first_signal(loop: Any) -> Any:
+    """As Granian's set_loop_signals, whose event waits for ever when it is set again."""
+    from granian._granian import WorkerSignal
+
+    event = WorkerSignal()
+    is_set = False
+
+    def end(*_: object) -> None:
+        nonlocal is_set
+        if not is_set:
+            is_set = True
+            event.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, end)
+        except NotImplementedError:  # Windows
+            signal.signal(number, end)
+    return event
 
 
 def _announce(
@@ -196,17 +249,25 @@ def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
     return lines
 
 
-def _load(setup: Setup, loaded: SimpleQueue[Any]) -> Any:
+def _load(setup: Setup, loaded: SimpleQueue[Any], told: Any) -> Any:
     """Load what is served, in a process that serves it.
 
     Args:
         setup: What is served.
         loaded: Gets the warnings and the lines about it, or the error of what cannot be served.
+        told: Whether the server is told to end.
 
     Returns:
         The ASGI application.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from granian import _signals
+
+    leave_signals_to_parent()
+    # by which the first process ends this one while it loads
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _signals.set_loop_signals = _end_at_first_signal
+    if told.value:
+        os._exit(0)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger("likeness.serve").setLevel(logging.INFO)  # not the stores' own packages
     try:
@@ -278,17 +339,6 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         lines.append(f"No verdict is given: {NO_DECISION}")
     app = make_app(service, token=setup.token, hosts=setup.allow_host, local=setup.is_local)
     return app, lines
-
-
-def _end_with_parent() -> None:
-    """End this process at once when the first one is gone, which a SIGKILL lets tell nobody.
-
-    After a SIGTERM Granian may wait for its first process (seen with Python 3.13).
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _free_address(host: str, port: int) -> tuple[str, int]:

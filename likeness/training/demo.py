@@ -5,7 +5,6 @@ hand.
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from likeness.models.run import load_model
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import Part
+from likeness.toolkit.signals import held
 from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.recipe import Recipe, Verification
 from likeness.toolkit.training.train import fit
@@ -192,14 +192,15 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
 
     Raises:
         LikenessError: A demo failed. The others have run to their end.
-        KeyboardInterrupt: Ctrl-C or SIGTERM. No process is left behind.
+        KeyboardInterrupt: A signal ended the work. No process is left behind.
     """
     say(f"{len(folders)} demos run at the same time: {', '.join(folders)}; their lines follow")
     running: dict[str, subprocess.Popen[str]] = {}
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         for name, folder in folders.items():
-            if not (folder / "results.json").is_file():
+            if (folder / "results.json").is_file():
+                continue
+            with held():
                 running[name] = _start(name, folder)
         for name, process in running.items():
             assert process.stdout is not None
@@ -211,7 +212,6 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         for process in running.values():  # after Ctrl-C those that are still there
             process.kill()
             process.wait()
-        signal.signal(signal.SIGTERM, before)
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
         raise LikenessError(

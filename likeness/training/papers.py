@@ -37,7 +37,8 @@ from likeness.eval.formats.files import json_object
 from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
-from likeness.toolkit.console import Interrupted, say
+from likeness.toolkit.console import say
+from likeness.toolkit.signals import Interrupted, held
 from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
 
@@ -124,18 +125,22 @@ def in_new_process(command: Sequence[str]) -> None:
 
     Raises:
         LikenessError: It failed; its own lines say why.
-        Interrupted: After Ctrl-C, when the step has ended.
+        Interrupted: After a signal, when the step has ended.
     """
     program, *arguments = command
     module = ["-m", "likeness"] if program == "likeness" else []
     if not module and not Path(arguments[0]).is_file():
         raise LikenessError(f"{arguments[0]} is not there: figures are drawn by scripts of a clone")
-    with subprocess.Popen([sys.executable, *module, *arguments]) as process:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # the step saves what it has
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        with held():
+            running.append(subprocess.Popen([sys.executable, *module, *arguments]))
+        code = running[0].wait()
+    except KeyboardInterrupt:  # the step saves what it has
+        for process in running:
+            process.terminate()  # a terminal has told it, and nobody else has
             process.wait()
-            raise Interrupted("stopped by Ctrl-C; the same command goes on") from None
+        raise Interrupted("stopped; the same command goes on") from None
     if code:
         raise LikenessError(f"this step failed: {shlex.join(command)}")
 

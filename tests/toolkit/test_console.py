@@ -1,11 +1,10 @@
-"""Text is printed as it is, long work is shown, and the second signal stops at once."""
+"""Text is printed as it is, and long work is shown."""
 
 from __future__ import annotations
 
 import io
 import multiprocessing
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from likeness.cli import main
 from likeness.eval.progress import Report, step, track
 from likeness.toolkit import console
-from likeness.toolkit.console import Steps, argument_parser, interruptible, say, shown
+from likeness.toolkit.console import Steps, argument_parser, say, shown
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.training.log import BadItems
 
@@ -187,16 +186,3 @@ def test_a_line_on_a_terminal_makes_way_for_what_is_printed_and_vanishes(
     said = screen.getvalue().split(clear)
     again = drawn.replace(", 4", ", 6")
     assert said == ["", drawn, f"{LONG}\n", again, "later\n"]
-
-
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_signal_stops_at_once(first: signal.Signals, second: signal.Signals) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with interruptible() as asked:
-        assert not asked()
-        os.kill(os.getpid(), first)
-        assert asked()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), second)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

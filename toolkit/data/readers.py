@@ -3,17 +3,15 @@ not.
 """
 
 import multiprocessing
-import os
 import pickle
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.console import leave_signals_to_parent
+from likeness.toolkit.signals import leave_signals_to_parent
 
 T = TypeVar("T")
 KILLED = (
@@ -67,20 +65,11 @@ def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Gener
             receiver.close()
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone: it may wait for ever to send."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
 def _work(
     share: Callable[[int, int], Iterator[Any]], number: int, workers: int, sender: Any
 ) -> None:
     """Send (value,) for every value, then (); or the exception."""
     leave_signals_to_parent()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # the threads of a forked torch hang, and others want the cores
         sys.modules["torch"].set_num_threads(1)
     with suppress(BrokenPipeError):  # nobody takes the values any more

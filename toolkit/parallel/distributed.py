@@ -9,7 +9,8 @@ collectives is in toolkit/parallel/spread.py.
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, Unreachable, first_line
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.types import name_first
@@ -70,11 +71,11 @@ def start() -> torch.device | None:
 def end() -> None:
     """Leave the group, if there is one, together with the other processes.
 
-    While an exception passes (in a finally), the others may be anywhere, and this process does not
-    wait for them.
+    While an exception passes (in a finally), the others may be anywhere. Whoever ends the process
+    then leaves at once (likeness.toolkit.signals.leave), as the group may wait for one that died.
     """
-    if distributed.is_initialized():
-        if sys.exc_info()[0] is None:
+    if distributed.is_initialized() and sys.exc_info()[0] is None:
+        with lost_named("this one had done its part"):
             wait()  # gloo's threads abort a process that leaves while others still talk to it
         distributed.destroy_process_group()
 
@@ -94,10 +95,23 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def is_lost(error: BaseException) -> bool:
-    """Say whether an error of a collective means that another process does not answer any more."""
-    is_sign = _LOST.search(str(error)) is not None
-    return world() > 1 and isinstance(error, RuntimeError) and is_sign
+@contextmanager
+def lost_named(again: str) -> Iterator[None]:
+    """One sentence when another process of the run has died: gloo notices at once, NCCL through
+    torchrun or its timeout.
+
+    Args:
+        again: What is whole, and how all go on.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if world() == 1 or isinstance(error, Unreachable) or not _LOST.search(str(error)):
+            raise
+        raise Unreachable(
+            f"process {rank()}: another process of the run died or does not answer "
+            f"({first_line(error)}); {again}"
+        ) from error
 
 
 def wait() -> None:

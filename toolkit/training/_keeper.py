@@ -9,18 +9,19 @@ from pathlib import Path
 
 from torch import nn
 
-from likeness.eval.errors import LikenessError, Unreachable, first_line
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats.runs import BEST, LAST
 from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.progress import report
 from likeness.eval.types import Scores
-from likeness.toolkit.console import Interrupted, interruptible, say
+from likeness.toolkit.console import say
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.losses.contract import similarity_trained_by
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
+from likeness.toolkit.signals import Interrupted, interruptible
 from likeness.toolkit.training import measure
 from likeness.toolkit.training._finite import TerminateOnNaN
 from likeness.toolkit.training.log import BadItems, Clock, Log
@@ -49,7 +50,7 @@ class Keeper:
     def running(self) -> Iterator[None]:
         """Train inside: the log is open, and Ctrl-C only sets a flag."""
         run, out = self.run, self.out if distributed.is_main() else None
-        with _lost_processes(run, self.out), interruptible() as self.interrupted:
+        with interruptible() as self.interrupted:
             report("training", run.step, self.recipe.schedule.steps, unit="steps")
             try:
                 with (
@@ -234,20 +235,3 @@ def _same_statistics(run: Run, parallel: Parallel) -> None:
         for module in (run.embedder, run.encoder, average):
             for buffer in () if module is None else module.buffers():
                 distributed.broadcast(buffer)
-
-
-@contextmanager
-def _lost_processes(run: Run, out: Path) -> Iterator[None]:
-    """One sentence when another process of the run has died: gloo notices at once, NCCL through
-    torchrun or its timeout.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if not distributed.is_lost(error):
-            raise
-        raise Unreachable(
-            f"process {distributed.rank()}, step {run.step}: another process of the run died or "
-            f"does not answer ({first_line(error)}); "
-            f"the last checkpoint in {out} is whole, start all again with --resume"
-        ) from error

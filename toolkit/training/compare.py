@@ -40,8 +40,9 @@ from likeness.eval.items.items import fingerprint
 from likeness.eval.progress import track
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials
-from likeness.toolkit.console import Interrupted, say
+from likeness.toolkit.console import say
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.log import read_log
@@ -200,9 +201,7 @@ def compare(
             doing = f"run {number} of {len(order)}: {name} seed {seed}"
             runs.append(_done(run, chosen[name], data, out / run.folder, doing, train))
     except (Interrupted, KeyboardInterrupt):
-        raise Interrupted(
-            f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
-        ) from None
+        raise Interrupted(f"stopped; {out} is whole, and the same command goes on") from None
     runs.sort(key=lambda run: list(chosen).index(run.variant))
     result = _summary(chosen, runs, out, terms.reference, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}

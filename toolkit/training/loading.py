@@ -17,7 +17,6 @@ from torch import Tensor
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import track
-from likeness.toolkit.console import leave_signals_to_parent
 from likeness.toolkit.data.batch import (
     Batch,
     Draw,
@@ -32,6 +31,7 @@ from likeness.toolkit.data.sampling import Index, Sampling, draws
 from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
 from likeness.toolkit.parallel import distributed
+from likeness.toolkit.signals import leave_signals_to_parent
 from likeness.toolkit.training.recipe import Compute
 from likeness.toolkit.training.run import Run
 

@@ -127,6 +127,8 @@ def fit(
     distributed.start()
     with ExitStack() as stack:
         stack.enter_context(shown())
+        again = f"the last checkpoint in {out} is whole, start all again with --resume"
+        stack.enter_context(distributed.lost_named(again))
         stack.enter_context(killed_workers_named())
         # before anything is written, and before what takes its time
         distributed.run_on_main(lambda: stack.enter_context(only_writer(out)))

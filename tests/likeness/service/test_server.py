@@ -9,7 +9,9 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,78 @@ def is_running(process: int) -> bool:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+ORDERS = [
+    ("SIGINT", "SIGTERM"),
+    ("SIGTERM", "SIGTERM", "SIGINT"),
+    ("SIGHUP", "SIGINT", "SIGHUP"),
+    ("SIGINT", "SIGINT", "SIGINT", "SIGTERM", "SIGHUP"),
+]
+
+
+def tell(processes: list[int], order: tuple[str, ...]) -> None:
+    """Send signals, each to all processes, as to a group; those that have ended miss them."""
+    for name in order:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, getattr(signal, name))
+
+
+@pytest.mark.parametrize(
+    ("order", "to_all"),
+    [
+        (ORDERS[0], False),
+        (ORDERS[1], True),
+        *(
+            pytest.param(order, to_all, marks=pytest.mark.slow)
+            for order in ORDERS
+            for to_all in (False, True)
+        ),
+    ],
+)
+def test_any_signals_end_an_idle_server(
+    order: tuple[str, ...], to_all: bool, run: Path, tmp_path: Path
+) -> None:
+    with likeness_serve(run, tmp_path) as (_, process):
+        workers = children_of(process.pid)
+        tell([process.pid, *workers] if to_all else [process.pid], order)
+        assert process.wait() == 0
+    assert not any(is_running(worker) for worker in workers)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow  # it waits the 15 s that a request has in which to be answered
+def test_signals_end_a_server_under_load_and_while_it_stops(run: Path, tmp_path: Path) -> None:
+    """A request whose body never comes holds the process that answers it."""
+    with likeness_serve(run, tmp_path, "--workers", 2) as (url, process):
+        workers = children_of(process.pid)
+        host, port = url.removeprefix("http://").strip("/").split(":")
+        with socket.create_connection((host, int(port))) as asked:
+            head = f"POST /verify HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000\r\n"
+            form = "Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+            asked.sendall(f"{head}{form}".encode())
+            tell([process.pid], ("SIGTERM",))
+            while process.poll() is None:
+                tell([process.pid, *workers], ("SIGINT", "SIGTERM", "SIGHUP"))
+                time.sleep(0.05)
+    assert process.returncode == 0
+    assert not any(is_running(worker) for worker in workers)
+
+
+@pytest.mark.slow  # two servers
+@pytest.mark.parametrize("order", ORDERS[:2])
+def test_signals_end_a_server_that_starts(
+    order: tuple[str, ...], run: Path, tmp_path: Path
+) -> None:
+    words = ("serve", "--model", str(run), "--port", "0", "--workers", "2")
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "likeness", *words], env=os.environ | own)
+    while not (workers := children_of(process.pid)):
+        time.sleep(0.001)
+    tell([process.pid, *workers], order)
+    assert process.wait() == 0
+    assert not any(is_running(worker) for worker in workers)
 
 
 def test_a_short_token_is_refused(run: Path) -> None:

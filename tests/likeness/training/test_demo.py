@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from likeness.modalities import synthetic_glyphs
-from likeness.toolkit.console import Interrupted
+from likeness.toolkit.signals import Interrupted, ended_by_signals
 from likeness.training import demo
 from tests.likeness.service.serving import started
 from tests.scripts import printed, run_command
@@ -87,7 +87,7 @@ def test_a_signal_ends_all_of_them(
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
     programs = {"face": PAUSES.format("face", "nothing"), "image": PAUSES.format("image", name)}
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():
         run(tmp_path, monkeypatch, **programs)
     for stopped in ("face", "image"):
         with pytest.raises(ProcessLookupError):

@@ -21,8 +21,8 @@ from likeness.data import Item, folders
 from likeness.eval.intervals import per_item
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.recipe import Choice, Classification, Range, Recipe, Retrieval, Search, Verification
-from likeness.toolkit.console import Interrupted
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import search
 from tests.toolkit.training.tiny_runs import recipe
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -61,6 +62,79 @@ def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(
     assert whole.wait() == 0, whole.communicate()
     one, other = (load_file(tmp_path / name / "last.safetensors") for name in ("whole", "out"))
     assert differing(one, other) == []
+
+
+def two_by_hand(voices: Path, out: Path) -> list[subprocess.Popen[str]]:
+    """Two processes of one run that RANK and WORLD_SIZE join, each with a reading process."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    settings = ["schedule.steps=5000", "schedule.save_every=10000", "compute.workers=1"]
+    words = ["train", f"{TINY}:arcface", *settings, "--data", str(voices), "--out", str(out)]
+    own = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2"}
+    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "likeness", *words],
+            env=os.environ | own | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.slow  # a run of two processes
+def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(
+    voices: Path, tmp_path: Path
+) -> None:
+    first, second = two_by_hand(voices, tmp_path / "out")
+    wait_for_steps(first, tmp_path / "out", 2)
+    second.kill()
+    output = first.communicate()[0]
+    second.communicate()
+    assert first.returncode == 2
+    assert "another process of the run died" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow  # a run of two processes
+@pytest.mark.parametrize("told", [(0, 1), (1,)])
+def test_signals_to_processes_by_hand_end_the_run_saved(
+    told: tuple[int, ...], voices: Path, tmp_path: Path
+) -> None:
+    processes = two_by_hand(voices, tmp_path / "out")
+    wait_for_steps(processes[0], tmp_path / "out", 2)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        for rank in told:
+            os.killpg(processes[rank].pid, number)
+    ends = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [130, 130], ends
+    assert list((tmp_path / "out" / "resume").iterdir())
+    assert not any("Traceback" in end for end in ends)
+
+
+@pytest.mark.slow  # torchrun and a run of two processes
+def test_torchrun_ends_with_1_after_a_run_was_saved(voices: Path, tmp_path: Path) -> None:
+    """As docs/how-to/many_machines.md says to those who start jobs again; Ctrl-C of a terminal."""
+    settings = ["schedule.steps=5000", "schedule.save_every=10000"]
+    words = ["train", f"{TINY}:arcface", *settings, "--data", str(voices)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.Popen(
+        [sys.executable, *torchrun, "-m", "likeness", *words, "--out", str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_steps(run, tmp_path / "out", 2)
+    os.killpg(run.pid, signal.SIGINT)
+    output = run.communicate()[0]
+    assert run.returncode == 1
+    assert "go on with --resume" in output
+    assert list((tmp_path / "out" / "resume").iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="it finds processes in /proc")

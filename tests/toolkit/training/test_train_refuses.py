@@ -22,11 +22,11 @@ from likeness.data import Item, audio, folders, images, small_sets
 from likeness.eval.formats.runs import LAST
 from likeness.frontends import MFCC, KaldiFbank, train_view
 from likeness.models.run import load_model
-from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import lock, run
 from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.log import Log, read_log
