@@ -76,11 +76,13 @@ class Stretch(NamedTuple):
         path: The recording.
         start: In seconds.
         end: In seconds; infinity is the end of the recording.
+        channel: From 1, or None for the average of all.
     """
 
     path: Path
     start: float
     end: float
+    channel: int | None = None
 
 
 Pixels = NDArray[np.uint8]  # (H, W) grey or (H, W, 3) RGB
@@ -249,7 +251,7 @@ class Heard(NamedTuple):
 def read_sound(source: Path | Stretch) -> Heard:
     """The first 10 seconds of a recording, or of a stretch of it, in mono, at most 16 kHz.
 
-    The channels are averaged, and NaN becomes silence.
+    The channels are averaged, unless one is named, and NaN becomes silence.
 
     Raises:
         LikenessError: the file cannot be decoded, its rate is outside 1 to 768 kHz, it or its
@@ -258,7 +260,8 @@ def read_sound(source: Path | Stretch) -> Heard:
     """
     import soundfile
 
-    path, start, end = source if isinstance(source, Stretch) else (source, 0.0, np.inf)
+    part = source if isinstance(source, Stretch) else Stretch(source, 0.0, np.inf)
+    path, start, end, channel = part
     if not path.is_file():
         raise LikenessError(f"{path.name}: no file")
     try:
@@ -274,8 +277,11 @@ def read_sound(source: Path | Stretch) -> Heard:
             # Some formats do not say how long they are: the whole of a file is read to its end.
             num = int(SECONDS * rate) if last == frames else min(int(SECONDS * rate), last - first)
             raw = file.read(max(num, 0), dtype="float32", always_2d=True)
+        if channel is not None:
+            first_of_one = max(channel, 1) - 1
+            raw = raw[:, first_of_one : first_of_one + 1]
         if not raw.size:
-            raise LikenessError("0 samples")
+            raise LikenessError("0 samples, or no such channel")
         seconds = max(last - first, len(raw)) / rate
         wave: Floats = np.nan_to_num(
             raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
@@ -365,8 +371,13 @@ def media_of_items(items: Sequence[Item]) -> Media:
 
     def find(id: str) -> Source:
         item = items[rows[id]] if id in rows else None
-        if item is None or item.span is not None:
-            return None
-        return item.path if item.stretch is None else Stretch(item.path, *item.stretch)
+        return None if item is None or item.span is not None else shown_of(item)
 
     return Media(find)
+
+
+def shown_of(item: Item) -> Source:
+    """The file of an item, or the part of a recording that it is."""
+    if item.stretch is item.channel is None:
+        return item.path
+    return Stretch(item.path, *(item.stretch or (0.0, np.inf)), item.channel)

@@ -230,6 +230,31 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
             yield raw, rate_hz, frames
 
 
+def one_channel(raw: Wave, item: Item) -> Wave:
+    """Return the channel of a block that an item is, or the average of all.
+
+    Args:
+        raw: (samples, channels).
+        item: The item.
+
+    Returns:
+        (samples,).
+
+    Raises:
+        BadAudio: The recording has no such channel.
+    """
+    num = raw.shape[1]
+    if item.channel is None and num > 1:
+        return np.asarray(raw.mean(axis=1, dtype=np.float32))
+    channel = item.channel or min(num, 1)  # 0 is the only channel of a recording
+    if not (1 <= channel <= num and (item.channel != 0 or num == 1)):
+        raise BadAudio(
+            f"{item.name}: the recording has {num} channels, which count from 1; correct the "
+            "channel in the list, or leave it empty for the average of all"
+        )
+    return np.ascontiguousarray(raw[:, channel - 1])
+
+
 def checked_frames(
     stretch: tuple[float, float] | None,
     rate_hz: int,
