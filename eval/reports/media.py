@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
 from likeness.eval.items.listing import IMAGES, SOUNDS
+from likeness.eval.reports.colours import flattened
 from likeness.eval.types import Floats, name_first
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
         LikenessError: it is no image of a known format, has over 67 megapixels or 256 MiB, or is
             truncated or damaged.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if isinstance(source, np.ndarray):
         return _encoded(Image.fromarray(source))
@@ -206,7 +207,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
                     raise LikenessError(f"{image.width} x {image.height} pixels, over {most}")
                 # A large JPEG is decoded at an eighth of its size.
                 image.draft("RGB", (2 * SIDE, 2 * SIDE))
-                return _encoded(ImageOps.exif_transpose(image))
+                return _encoded(image)
     except Exception as error:
         # Pillow's decoders raise OSError, SyntaxError, struct.error, EOFError, IndexError and more
         # for damaged files.
@@ -214,16 +215,18 @@ def thumbnail(source: Path | Pixels) -> bytes:
 
 
 def _encoded(image: Any) -> bytes:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if image.mode.startswith(("I", "F")):
+        image = ImageOps.exif_transpose(image)
         # 16 bits and more are scaled to their own range, as convert() would clip at 255. For a
         # thumbnail every so many pixels are enough.
         step = max(1, max(image.size) // (4 * SIDE))
         values = np.asarray(image)[::step, ::step].astype(np.float64)
         low, high = float(values.min()), float(values.max())
         image = Image.fromarray(((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8))
-    image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    is_grey = image.mode in ("1", "L")
+    image = flattened(image).convert("L" if is_grey else "RGB")
     image.info = {}  # comments and profiles, which Pillow would write again
     file = io.BytesIO()
     if max(image.size) <= 64:
