@@ -52,13 +52,14 @@ def flattened(image: Image) -> Image:
     from PIL import Image as pillow
     from PIL import ImageOps
 
-    tile = image.tile[0].args if getattr(image, "tile", None) else ""
+    tiles = getattr(image, "tile", None)
+    rawmode = tiles[0].args if tiles else ""
     image.load()
     # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
     clear = image.info.get("transparency")
-    if clear is not None and "RGB;16B" in (tile, *(tile if isinstance(tile, tuple) else ())):
+    if clear is not None and rawmode == "RGB;16B":
         raise LikenessError("one of its 16-bit colours is transparent; write it with 8 bits")
     tags = getattr(image, "tag_v2", {})
     if set(tags.get(_SAMPLE_FORMAT, ())) - {_UNSIGNED}:

@@ -381,6 +381,6 @@ def media_of_items(items: Sequence[Item]) -> Media:
 
 def shown_of(item: Item) -> Source:
     """The file of an item, or the part of a recording that it is."""
-    if item.stretch is item.channel is None:
+    if item.stretch is None and item.channel is None:
         return item.path
     return Stretch(item.path, *(item.stretch or (0.0, np.inf)), item.channel)
