@@ -120,9 +120,9 @@ class Items(Sequence[Item]):
 
     Attributes:
         table: The columns id, folder, file, label, perhaps offset, size and ending, start, end and
-            channel, and the further ones. A path is a folder, which many items have in common, and a file; a
-            shard is the whole path of its items. A text that is missing is empty or null, a number
-            is NaN or null, and the offset of a whole file is -1 or null.
+            channel, and the further ones. A path is a folder, which many items have in common, and
+            a file; a shard is the whole path of its items. A text that is missing is empty or null,
+            a number is NaN or null, and the offset of a whole file is -1 or null.
 
     Example:
         >>> items = Items.of(Item(f"ann/{i}.wav", Path(f"data/ann/{i}.wav"), "ann") for i in (1, 2))

@@ -91,7 +91,7 @@ def _unknown_range() -> LikenessError:
 
 
 def _as_levels(image: Image, tags: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The levels of grey of more than 8 bits, which Pillow's own conversion would cut off at 255."""
+    """The levels of grey of over 8 bits, which Pillow's own conversion would cut off at 255."""
     bits = max(tags.get(_BITS, (1,))) if image.format == "TIFF" else 16
     grey = np.asarray(image)
     # Levels from 0 to 255 in 32 bits would become nearly black.

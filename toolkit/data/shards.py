@@ -175,8 +175,8 @@ def _content(item: Item) -> bytes:
     if not (is_whole and is_data):
         raise LikenessError(
             f"{item.name}: it cannot be packed; a shard holds whole files (no stretches or "
-            f"channels of recordings) of 1 to {MAX_SPAN} bytes, with a suffix such as .flac that is "
-            f"none of {', '.join(_LABEL_SUFFIXES)}"
+            f"channels of recordings) of 1 to {MAX_SPAN} bytes, with a suffix such as .flac that "
+            f"is none of {', '.join(_LABEL_SUFFIXES)}"
         )
     return content
 
