@@ -119,7 +119,7 @@ def _listed(
     passed_over: list[str] | None,
 ) -> Items:
     """The items of a folder, a folder of Kaldi, an RTTM file, or a table or list."""
-    has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
+    has_columns = not path.is_dir() and not path.name.lower().endswith((".rttm", ".rttm.gz"))
     if columns and not has_columns:
         raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
     if has_columns:

@@ -71,7 +71,7 @@ def flattened(image: Image) -> Image:
             alpha = pillow.fromarray(np.where(np.asarray(image) == clear, 0, 255).astype(np.uint8))
         opaque = pillow.fromarray(grey)
     elif image.has_transparency_data:
-        opaque = image.convert("RGBA")
+        opaque = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         alpha = opaque.getchannel("A")
         opaque = opaque.convert("RGB")
     else:
@@ -92,7 +92,9 @@ def _unknown_range() -> LikenessError:
 
 def _as_levels(image: Image, tags: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The levels of grey of over 8 bits, which Pillow's own conversion would cut off at 255."""
-    bits = max(tags.get(_BITS, (1,))) if image.format == "TIFF" else 16
+    bits = 16 if image.format or image.mode != "I" else 32
+    if image.format == "TIFF":
+        bits = max(tags.get(_BITS, (1,)))
     grey = np.asarray(image)
     # Levels from 0 to 255 in 32 bits would become nearly black.
     if image.mode == "F" or bits > 16 or grey.min() < 0 or grey.max() > 65535:
