@@ -23,7 +23,7 @@ from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import AV_SOUNDS, IMAGES, SOUNDS, list_items
-from likeness.eval.reports.media import Stretch, read_sound, shown_of, thumbnail
+from likeness.eval.reports.media import Stretch, read_sound, source_of_item, thumbnail
 from likeness.modalities.face.images import decode
 from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
@@ -213,7 +213,7 @@ def test_fields_of_lists(call: Path, field: str) -> None:
     assert [*read_items(call / "again.tsv")] == [item._replace(label=None) for item in items]
     for item, wave in zip(items, heard, strict=True):
         assert np.abs(audio.read(item) - wave).max() < 1e-4
-        shown = shown_of(item)
+        shown = source_of_item(item)
         assert isinstance(shown, Path | Stretch)
         assert np.abs(read_sound(shown).wave - wave).max() < 1e-4
         assert INSPECTED.header(item).seconds == pytest.approx(len(wave) / HZ)
@@ -308,3 +308,11 @@ def test_kinds_of_numbers_and_meta_of_parquet(
     read = read_embeddings(tmp_path / "e.parquet")
     assert np.array_equal(read.matrix, [ONE])
     assert dict(read.meta) == META
+
+
+def test_a_picture_that_is_handed_in_stays_as_it_was() -> None:
+    with Image.open(io.BytesIO(PICTURES[".png"]["orientation"][0]())) as opened:
+        size = opened.size
+        with items_of(opened, modality="image") as handed:
+            assert decode(handed[0]).shape[:2] == size
+        assert opened.size == size

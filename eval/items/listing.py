@@ -211,11 +211,11 @@ def _sides(file: Path, recordings: Mapping[str, str]) -> list[str]:
 def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """The columns of a list of segments of recordings, which are columns too."""
     rows = [line.split() for _, line in text_lines(file)]
-    number = {id: number for number, id in enumerate(recordings["id"])}
+    rows_of = {id: row for row, id in enumerate(recordings["id"])}
     wrong = [
         row
         for row in rows
-        if len(row) < 4 or row[1] not in number or not re.fullmatch(r"\d{0,2}", "".join(row[4:]))
+        if len(row) < 4 or row[1] not in rows_of or not re.fullmatch(r"\d{0,2}", "".join(row[4:]))
     ]
     if wrong:
         raise LikenessError(
@@ -223,13 +223,13 @@ def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list
             "without the number of a channel from 0, or its recording is not in wav.scp; correct "
             "or remove it"
         )
-    of = [number[row[1]] for row in rows]
+    of = [rows_of[row[1]] for row in rows]
     return {
         "id": [row[0] for row in rows],
-        "path": [recordings["path"][place] for place in of],
+        "path": [recordings["path"][i] for i in of],
         "channel": [
-            str(int(row[4]) + 1) if row[4:] else recordings["channel"][place]
-            for row, place in zip(rows, of, strict=True)
+            str(int(row[4]) + 1) if row[4:] else recordings["channel"][i]
+            for row, i in zip(rows, of, strict=True)
         ],
         "start": [row[2] for row in rows],
         "end": [re.sub(r"^-1(\.0*)?$", "", row[3]) for row in rows],  # -1 is open

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GROUND = (128, 128, 128)  # RGB, what transparent pictures are laid on
+_ORIENTATION = 0x0112  # the tag of EXIF
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
 _WHITE_IS_ZERO = 0  # of _PHOTOMETRIC
 _UNSIGNED = 1  # of _SAMPLE_FORMAT
@@ -34,7 +35,7 @@ _SAME_LEVEL, _SAME_GAMMA, _SAME_XY = 2, 0.01, 0.01
 _SRGB_XY = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
 
 
-def flattened(image: Image) -> Image:
+def to_rgb(image: Image) -> Image:
     """Returns a picture as RGB, upright as EXIF says; of several in a file, the first.
 
     Args:
@@ -46,18 +47,26 @@ def flattened(image: Image) -> Image:
 
     Example:
         >>> from PIL import Image
-        >>> flattened(Image.new("RGBA", (1, 1), (255, 0, 0, 0))).getpixel((0, 0))
+        >>> to_rgb(Image.new("RGBA", (1, 1), (255, 0, 0, 0))).getpixel((0, 0))
         (128, 128, 128)
     """
-    from PIL import Image as pillow
     from PIL import ImageOps
+
+    colours = _flattened(image)
+    # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
+    with suppress(Exception):
+        colours.getexif()[_ORIENTATION] = image.getexif().get(_ORIENTATION, 1)
+        ImageOps.exif_transpose(colours, in_place=True)
+    return colours
+
+
+def _flattened(image: Image) -> Image:
+    """A picture as RGB, as its pixels lie."""
+    from PIL import Image as pillow
 
     tiles = getattr(image, "tile", None)
     rawmode = tiles[0].args if tiles else ""
     image.load()
-    # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
-    with suppress(Exception):
-        ImageOps.exif_transpose(image, in_place=True)
     clear = image.info.get("transparency")
     if clear is not None and rawmode == "RGB;16B":
         raise LikenessError("one of its 16-bit colours is transparent; write it with 8 bits")
@@ -75,7 +84,7 @@ def flattened(image: Image) -> Image:
         alpha = opaque.getchannel("A")
         opaque = opaque.convert("RGB")
     else:
-        opaque = image if image.mode in ("L", "CMYK", "LAB") else image.convert("RGB")
+        opaque = image if image.mode in ("L", "RGB", "CMYK", "LAB") else image.convert("RGB")
     colours = _as_srgb(opaque, image.info)
     if alpha is None or alpha.getextrema() == (255, 255):
         return colours

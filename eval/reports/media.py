@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
 from likeness.eval.items.listing import IMAGES, SOUNDS
-from likeness.eval.reports.colours import flattened
+from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import Floats, name_first
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _encoded(image: Any) -> bytes:
         low, high = float(values.min()), float(values.max())
         image = Image.fromarray(((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8))
     is_grey = image.mode in ("1", "L")
-    image = flattened(image).convert("L" if is_grey else "RGB")
+    image = to_rgb(image).convert("L" if is_grey else "RGB")
     image.info = {}  # comments and profiles, which Pillow would write again
     file = io.BytesIO()
     if max(image.size) <= 64:
@@ -374,12 +374,12 @@ def media_of_items(items: Sequence[Item]) -> Media:
 
     def find(id: str) -> Source:
         item = items[rows[id]] if id in rows else None
-        return None if item is None or item.span is not None else shown_of(item)
+        return None if item is None or item.span is not None else source_of_item(item)
 
     return Media(find)
 
 
-def shown_of(item: Item) -> Source:
+def source_of_item(item: Item) -> Source:
     """The file of an item, or the part of a recording that it is."""
     if item.stretch is None and item.channel is None:
         return item.path

@@ -25,7 +25,7 @@ _BEGIN_OF_STREAM = b"OggS\0\2"  # of Ogg
 _LENGTH_MARKS, _BEHIND = (b"Xing", b"Info"), (13, 21, 36)
 
 
-def stated_frames(file: soundfile.SoundFile, bare: BinaryIO) -> int:
+def frames_of_header(file: soundfile.SoundFile, bare: BinaryIO) -> int:
     """Return how many samples the header of a file states, or as many as it has if that is open.
 
     Args:
@@ -35,8 +35,8 @@ def stated_frames(file: soundfile.SoundFile, bare: BinaryIO) -> int:
     log, frames = str(file.extra_info), int(file.frames)
     if file.format == "NIST" and (count := _COUNT.search(bare.read(_SPHERE_HEADER))):
         return int(count[1])
-    if file.format == "RF64" and (stated := _FRAMES.search(log)):
-        return max(frames, int(stated[1]))
+    if file.format == "RF64" and (total := _FRAMES.search(log)):
+        return max(frames, int(total[1]))
     for size, there in (map(int, sizes) for sizes in _SIZES.findall(log)):
         if there < size and not _is_open(size):
             return round(frames * size / max(there, 1))
@@ -72,11 +72,11 @@ def _has_several(file_format: str, content: bytes | mmap.mmap) -> bool:
         return content.find(_BEGIN_OF_STREAM, 1) > 0
     num = 0
     for mark in _LENGTH_MARKS:
-        place = content.find(mark)
-        while place >= 0:
-            heads = (content[place - back : place - back + 2] for back in _BEHIND if back <= place)
+        at = content.find(mark)
+        while at >= 0:
+            heads = (content[at - back : at - back + 2] for back in _BEHIND if back <= at)
             num += any(len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE2 for head in heads)
-            place = content.find(mark, place + 1)
+            at = content.find(mark, at + 1)
     return num > 1
 
 
@@ -95,14 +95,14 @@ def states_length(bare: BinaryIO) -> bool:
     return any(mark in frame for mark in (*_LENGTH_MARKS, b"VBRI"))
 
 
-def with_open_end(bare: BinaryIO) -> bytes | None:
+def replace_zero_size(bare: BinaryIO) -> bytes | None:
     """Return a WAV file whose header states 0 bytes of samples with an open end in its place.
 
     Streams are written so. It is None where nothing follows the header.
     """
     bare.seek(0)
     content = bare.read()
-    place = content.find(b"data\0\0\0\0", 12)
-    if place < 0 or len(content) == place + 8:
+    chunk = content.find(b"data\0\0\0\0", 12)
+    if chunk < 0 or len(content) == chunk + 8:
         return None
-    return content[: place + 4] + b"\xff" * 4 + content[place + 8 :]
+    return content[: chunk + 4] + b"\xff" * 4 + content[chunk + 8 :]

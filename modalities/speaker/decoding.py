@@ -22,10 +22,10 @@ from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
 from likeness.modalities.speaker._extent import (
     WHOLE,
+    frames_of_header,
     is_joined,
-    stated_frames,
+    replace_zero_size,
     states_length,
-    with_open_end,
 )
 from likeness.toolkit.data.reading import Unreadable
 
@@ -171,7 +171,7 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
             )
             file = opened.enter_context(soundfile.SoundFile(source))
             if file.format in ("WAV", "WAVEX") and not file.frames:
-                if content := with_open_end(bare):
+                if content := replace_zero_size(bare):
                     file = opened.enter_context(soundfile.SoundFile(_Bytes(content)))
             else:
                 _check_extent(file, bare)
@@ -197,10 +197,12 @@ def _check_extent(file: soundfile.SoundFile, bare: BinaryIO) -> None:
             "its header does not state its length, as when it was written to a pipe; write it "
             "again to a file"
         )
-    stated = stated_frames(file, bare)
-    check_whole(frames, stated, file.samplerate)
-    if frames > stated:
-        raise BadAudio(f"it has {frames} samples, but its header states {stated}; write it again")
+    in_header = frames_of_header(file, bare)
+    check_whole(frames, in_header, file.samplerate)
+    if frames > in_header:
+        raise BadAudio(
+            f"it has {frames} samples, but its header states {in_header}; write it again"
+        )
     if is_joined(file.format, bare):
         raise BadAudio(
             "it has several streams, as of files joined end to end, of which one would be read; "
@@ -260,7 +262,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
             yield raw, rate_hz, frames
 
 
-def one_channel(raw: Wave, item: Item) -> Wave:
+def select_channel(raw: Wave, item: Item) -> Wave:
     """Return the channel of a block that an item is, or the average of all.
 
     Args:

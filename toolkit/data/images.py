@@ -23,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.reports.colours import flattened, is_srgb
+from likeness.eval.reports.colours import is_srgb, to_rgb
 from likeness.eval.reports.media import FORMATS, MAX_BYTES, MAX_JPEG_PIXELS, MAX_PIXELS, formats_of
 from likeness.toolkit.data import reading
 
@@ -109,7 +109,7 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         codes = _CICP.search(content, 0, _FIRST_BYTES) if image.format == "PNG" else None
         if codes and codes[1] not in (b"\1\x0d", b"\1\1"):
             raise BadImage(f"{name}: its colours (cICP) are not those of sRGB; convert it to sRGB")
-        return np.array(flattened(image))
+        return np.array(to_rgb(image))
 
 
 @contextlib.contextmanager
