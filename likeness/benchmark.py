@@ -175,7 +175,7 @@ def _score_all(
             return loaded.read(item)
         with TemporaryDirectory() as folder:
             path = damaged(item._replace(id=id), by_name[name], model.modality, Path(folder))
-            value = loaded.read(item._replace(path=path, span=None, ending="", stretch=None))
+            value = loaded.read(Item(item.id, path, item.label))
             # Several inputs are read one by one, which has to be done while the file is there.
             return list(value) if isinstance(value, Iterator) else value
 

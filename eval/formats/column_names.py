@@ -49,6 +49,7 @@ ITEMS: Words = {
     "start": ("start", "startseconds", "starttime", "begin", "onset"),
     "end": ("end", "endseconds", "endtime", "stop"),
     "duration": ("duration", "durationseconds", "dur"),
+    "channel": ("channel", "channelid", "chan"),
     "sex": ("sex", "gender"),
     "age": ("age",),
     "session": ("session", "sessionid"),

@@ -27,6 +27,7 @@ from likeness.eval.formats._trial_writing import write_scores as write_scores
 from likeness.eval.formats._trial_writing import write_trials as write_trials
 from likeness.eval.formats.column_names import (
     IS_TARGET,
+    ITEMS,
     LABELS,
     SCORE_LAYOUTS,
     TRIAL_LAYOUTS,
@@ -36,12 +37,15 @@ from likeness.eval.formats.column_names import (
     is_label,
     is_trial_header,
     parse_columns,
+    role_of,
 )
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.types import Bools, Floats, Ints, Trials, quoted
 
 Layouts = tuple[tuple[str, ...], ...]
+# Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
+_PARTS = {"start": ITEMS["start"], "end": ITEMS["end"], "channel": (*ITEMS["channel"], "side")}
 
 
 def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials:
@@ -145,7 +149,11 @@ def _read(
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
         places = choose(names, stated, where, TRIALS, needed)
-        return {role: place for role, place in places.items() if role in layouts[-1]}
+        known = {role: place for role, place in places.items() if role in layouts[-1]}
+        own = {name: place for place, name in enumerate(names) if place not in known.values()}
+        if by_number(stated):
+            return known
+        return {**known, **{n: i for n, i in own.items() if role_of(n, _PARTS)}}
 
     def shape_of(sample: list[str]) -> tables.Shape:
         fields = tables.split(sample[0], tables.separator_of(sample[0]))
@@ -176,6 +184,7 @@ def _read(
         table = _of_values(tables.read_parquet(path, places_of))
     else:
         table = tables.read_table(path, shape_of, fractions="score" in needed)
+    table = _whole(table, layouts[-1])
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
     is_named = bool(table.roles)
@@ -197,6 +206,28 @@ def _read(
             "on top"
         )
     return table._replace(roles=fitting[0])
+
+
+def _whole(table: Table, known: Sequence[str]) -> Table:
+    """A table without the columns that say which part of a recording is meant.
+
+    Raises:
+        LikenessError: Such a column has several values, while an id has one embedding.
+    """
+    columns = dict(zip(table.roles, table.columns, strict=False))
+    for name in set(columns).difference(known):
+        column = columns[name]
+        values = column.keys if isinstance(column, Column) else np.unique(column)
+        if len(values) > 1:
+            raise LikenessError(
+                f"{table.where}: its column {name!r} tells parts of recordings apart, but trials "
+                "name items by their ids alone; give each part an id in the list of items, and "
+                "name these ids here"
+            )
+    return table._replace(
+        roles=tuple(role for role in table.roles if role in known),
+        columns=[columns[role] for role in table.roles if role in known] or table.columns,
+    )
 
 
 def _of_values(table: Table) -> Table:

@@ -20,6 +20,9 @@ from likeness.eval.types import name_first
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
 _OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
+# How a column names channels; a number may be written as pandas does beside missing ones: 2.0.
+_CHANNEL = re.compile(r"(?:(\d{1,2})(?:\.0)?|(a|l|left)|(b|r|right))\Z", re.IGNORECASE)
+_NO_CHANNEL = ("", "<NA>", "nan", "NaN")
 _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
@@ -100,8 +103,8 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
     """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
 
-    Where items are stretches of recordings, the columns start and end are there too, below a
-    header.
+    Where items are stretches or channels of recordings, the columns start and end, or channel, are
+    there too, below a header.
 
     Args:
         path: The list.
@@ -114,11 +117,13 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             would be read back as others. They are counted.
     """
     timed = any(item.stretch is not None for item in items)
+    of_channels = any(item.channel is not None for item in items)
     rows = []
     for item in items:
         start, end = item.stretch or ("", "")
         times = [str(start), "" if end == np.inf else str(end)]
-        rows.append([item.id, _place(item.path, root), *times * timed])
+        channel = ["" if item.channel is None else str(item.channel)]
+        rows.append([item.id, _place(item.path, root), *times * timed, *channel * of_channels])
     bad = [
         item.id
         for item, row in zip(items, rows, strict=True)
@@ -131,9 +136,9 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
             "are not UTF-8; unpack the shards, or rename the files"
         )
-    header = ["id", "path", *["start", "end"] * timed]
+    header = ["id", "path", *["start", "end"] * timed, *["channel"] * of_channels]
     # Where the first line could be a header, a header comes before it.
-    needed = timed or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
+    needed = len(header) > 2 or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
     lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
     write_text(path, "".join(lines))
 
@@ -186,6 +191,9 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
             name if start != start and end != end else f"{name}@{_short(start)}-{_short(end)}"
             for name, (start, end) in zip(names, times.tolist(), strict=True)
         ]
+    channels = _channels(cells.get("channel", ()))
+    if channels:
+        own = [f"{name}{channel_mark(each)}" for name, each in zip(own, channels, strict=True)]
     ids = [id or name for id, name in zip(cells.get("id", own), own, strict=True)]
     before = (root / "x").as_posix()[:-1]
     paths = [
@@ -194,7 +202,53 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     ]
     labels = ["" if text in ("nan", "NaN") else text for text in cells.get("label", ())]
     further = {role: cells[role] for role in cells if role not in _OWN}
-    return Items.rows(ids, paths, labels or None, times=times, further=further)
+    return Items.rows(
+        ids, paths, labels or None, times=times, channels=channels or None, further=further
+    )
+
+
+def channel_mark(channel: int | None) -> str:
+    """Returns what the id of an item has behind it that is a channel of a recording but its first.
+
+    Example:
+        >>> channel_mark(1), channel_mark(2)
+        ('', '#channel=2')
+    """
+    return f"#channel={channel}" if channel is not None and channel > 1 else ""
+
+
+def channel_of(text: str) -> int | None:
+    """Returns the channel that a text names, from 1; None for the average of all.
+
+    Raises:
+        LikenessError: It names none.
+
+    Example:
+        >>> channel_of("2"), channel_of("A"), channel_of("<NA>")
+        (2, 1, None)
+    """
+    if text in _NO_CHANNEL:
+        return None
+    match = _CHANNEL.match(text)
+    if match is None:
+        raise LikenessError(
+            f"{text[:40]!r} in the column channel is no channel of a recording: write numbers from "
+            "1, A or B, left or right, or nothing for the average of all; or rename the column"
+        )
+    return int(match[1] or (1 if match[2] else 2))
+
+
+def _channels(texts: Sequence[str]) -> list[int | None]:
+    """The channel that each row names; none where a column of this name is the user's own.
+
+    Raises:
+        LikenessError: Some rows name channels, and others something else.
+    """
+    distinct = set(texts)
+    if not any(map(_CHANNEL.match, distinct)):
+        return []
+    numbers = {text: channel_of(text) for text in distinct}
+    return [numbers[text] for text in texts]
 
 
 def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:

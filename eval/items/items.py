@@ -24,7 +24,9 @@ MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
 _SECONDS = ("start", "end")  # further columns that are numbers; the others are texts
 # The columns of which an Item is made.
-_COLUMNS = ("id", "folder", "file", "label", "ending", "offset", "size", "start", "end")
+_COLUMNS = (
+    *("id", "folder", "file", "label", "ending", "offset", "size", "start", "end", "channel"),
+)
 _FURTHER = "further "  # before the names of the user's own columns in the table
 _FEW = 4096  # rows that are made together while items are gone through
 
@@ -43,6 +45,8 @@ class Item(NamedTuple):
         ending: The suffix of a span, such as ".flac".
         stretch: Start and end, in seconds, of the part of a recording that it is; an infinite end
             is that of the recording. None if it is the whole.
+        channel: The channel of a recording that it is, from 1; None for the average of all. 0 is
+            the only one of a recording that has no other.
 
     Example:
         >>> Item("ann/1", Path("voices/ann/1.FLAC"), "ann").suffix
@@ -55,6 +59,7 @@ class Item(NamedTuple):
     span: tuple[int, int] | None = None
     ending: str = ""
     stretch: tuple[float, float] | None = None
+    channel: int | None = None
 
     @property
     def suffix(self) -> str:
@@ -63,13 +68,15 @@ class Item(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that errors give it: its path, SHARD[id], or PATH[1.5-3 s]."""
+        """The name that errors give it: its path, SHARD[id], or PATH[1.5-3 s, channel 2]."""
         # Path has one slash less in s3://bucket/a.wav.
         place = remote.url_of(self.path) if remote.is_url(self.path) else str(self.path)
-        if self.stretch is not None:
-            start, end = self.stretch
-            return f"{place}[{start:g}-{f'{end:g}' if end < np.inf else ''} s]"
-        return place if self.span is None else f"{self.path}[{self.id}]"
+        if self.span is not None:
+            return f"{self.path}[{self.id}]"
+        start, end = self.stretch or (0.0, np.inf)
+        parts = [f"{start:g}-{f'{end:g}' if end < np.inf else ''} s"] * (self.stretch is not None)
+        parts += [f"channel {self.channel}"] * (self.channel is not None)
+        return f"{place}[{', '.join(parts)}]" if parts else place
 
     def open(self) -> BinaryIO:
         """Opens its bytes: the file, or the span or the file of a URL in memory.
@@ -112,10 +119,10 @@ class Items(Sequence[Item]):
     NFC, whoever wrote them. Paths stay as the file system has them.
 
     Attributes:
-        table: The columns id, folder, file, label, perhaps offset, size and ending, start and end,
-            and the further ones. A path is a folder, which many items have in common, and a file; a
-            shard is the whole path of its items. A text that is missing is empty or null, a number
-            is NaN or null, and the offset of a whole file is -1 or null.
+        table: The columns id, folder, file, label, perhaps offset, size and ending, start, end and
+            channel, and the further ones. A path is a folder, which many items have in common, and
+            a file; a shard is the whole path of its items. A text that is missing is empty or null,
+            a number is NaN or null, and the offset of a whole file is -1 or null.
 
     Example:
         >>> items = Items.of(Item(f"ann/{i}.wav", Path(f"data/ann/{i}.wav"), "ann") for i in (1, 2))
@@ -145,6 +152,7 @@ class Items(Sequence[Item]):
         spans: NDArray[np.int64] | None = None,
         endings: Sequence[str] | None = None,
         times: NDArray[np.float64] | None = None,
+        channels: Sequence[int | None] | None = None,
         further: Mapping[str, Sequence[str | None]] | None = None,
     ) -> Items:
         """Makes N items.
@@ -157,6 +165,7 @@ class Items(Sequence[Item]):
             endings: The suffix of each span.
             times: (N, 2) start and end in seconds of the part of a recording that each is; NaN
                 where there is none.
+            channels: The channel of a recording that each is; None for the average of all.
             further: The user's own columns.
 
         Raises:
@@ -192,6 +201,8 @@ class Items(Sequence[Item]):
                     "a start of at least 0 and a later end are needed, in seconds"
                 )
             columns |= {"start": _numbers(start), "end": _numbers(end)}
+        if channels is not None and any(channel is not None for channel in channels):
+            columns["channel"] = pyarrow.array(channels, pyarrow.int64())
         for name, texts in (further or {}).items():
             columns[_FURTHER + name] = _names(texts)
         return cls(pyarrow.table(columns))
@@ -327,24 +338,26 @@ class Items(Sequence[Item]):
 
 def _of_block(items: Sequence[Item]) -> Items:
     """These items, at least one, as columns."""
-    ids, paths, labels, spans, endings, stretches = zip(*items, strict=True)
+    ids, paths, labels, spans, endings, stretches, channels = zip(*items, strict=True)
     places = np.array([span or (-1, 0) for span in spans], np.int64) if any(spans) else None
     stated = [stretch or (np.nan, np.nan) for stretch in stretches]
     times = np.array(stated, np.float64) if any(stretches) else None
     texts = [str(path).replace(os.sep, "/") for path in paths]
     suffixes = endings if any(endings) else None
-    return Items.rows(ids, texts, labels, spans=places, endings=suffixes, times=times)
+    return Items.rows(
+        ids, texts, labels, spans=places, endings=suffixes, times=times, channels=channels
+    )
 
 
 def _item(*row: Any) -> Item:
     """The item of a row of `_COLUMNS`."""
-    id, folder, file, label, ending, offset, size, start, end = row
+    id, folder, file, label, ending, offset, size, start, end, channel = row
     begin, stop = (None if time is None or time != time else time for time in (start, end))
     stretch = None
     if begin is not None or stop is not None:
         stretch = (begin or 0.0, np.inf if stop is None else stop)
     span = None if offset is None or offset < 0 else (offset, size)
-    return Item(id, Path(folder + file), label or None, span, ending or "", stretch)
+    return Item(id, Path(folder + file), label or None, span, ending or "", stretch, channel)
 
 
 def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:

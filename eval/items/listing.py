@@ -16,7 +16,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import read_mapping
-from likeness.eval.items.item_lists import items_of_rows, read_items
+from likeness.eval.items.item_lists import channel_mark, channel_of, items_of_rows, read_items
 from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url
@@ -119,7 +119,7 @@ def _listed(
     passed_over: list[str] | None,
 ) -> Items:
     """The items of a folder, a folder of Kaldi, an RTTM file, or a table or list."""
-    has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
+    has_columns = not path.is_dir() and not path.name.lower().endswith((".rttm", ".rttm.gz"))
     if columns and not has_columns:
         raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
     if has_columns:
@@ -159,7 +159,9 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
 
     Args:
         folder: The folder with wav.scp. Where it has segments, their utterances are the items,
-            stretches of the recordings; otherwise the recordings are. Speakers are in utt2spk, and
+            stretches of the recordings, of the channel in a fifth field, which counts from 0;
+            otherwise the recordings are. Where several recordings share a file,
+            reco2file_and_channel says which channel of it each is. Speakers are in utt2spk, and
             their sex in spk2gender.
         root: The folder that relative paths of wav.scp start from.
 
@@ -181,8 +183,11 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
             )
         recordings[id] = path
     cells = {"id": list(recordings), "path": list(recordings.values())}
+    cells["channel"] = _sides(folder / "reco2file_and_channel", recordings)
     if (folder / "segments").is_file():
-        cells = _segments(folder / "segments", recordings)
+        cells = _segments(folder / "segments", cells)
+    if not any(cells["channel"]):
+        del cells["channel"]
     speakers, sexes = (
         read_mapping(folder / name) if (folder / name).is_file() else {}
         for name in ("utt2spk", "spk2gender")
@@ -193,18 +198,39 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     return items_of_rows([cells], str(folder), root)
 
 
-def _segments(file: Path, recordings: Mapping[str, str]) -> dict[str, list[str]]:
-    """The columns of a list of segments."""
+def _sides(file: Path, recordings: Mapping[str, str]) -> list[str]:
+    """The channel of each recording that shares its file with another; otherwise an empty text."""
+    if not file.is_file():
+        return [""] * len(recordings)
+    fields = [line.split() for _, line in text_lines(file)]
+    side = {row[0]: row[2] for row in fields if len(row) == 3}
+    num = Counter(recordings.values())
+    return [side.get(id, "") if num[path] > 1 else "" for id, path in recordings.items()]
+
+
+def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The columns of a list of segments of recordings, which are columns too."""
     rows = [line.split() for _, line in text_lines(file)]
-    wrong = [row for row in rows if len(row) < 4 or row[1] not in recordings]
+    rows_of = {id: row for row, id in enumerate(recordings["id"])}
+    wrong = [
+        row
+        for row in rows
+        if len(row) < 4 or row[1] not in rows_of or not re.fullmatch(r"\d{0,2}", "".join(row[4:]))
+    ]
     if wrong:
         raise LikenessError(
-            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end`, or its "
-            "recording is not in wav.scp; correct or remove it"
+            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end`, with or "
+            "without the number of a channel from 0, or its recording is not in wav.scp; correct "
+            "or remove it"
         )
+    of = [rows_of[row[1]] for row in rows]
     return {
         "id": [row[0] for row in rows],
-        "path": [recordings[row[1]] for row in rows],
+        "path": [recordings["path"][i] for i in of],
+        "channel": [
+            str(int(row[4]) + 1) if row[4:] else recordings["channel"][i]
+            for row, i in zip(rows, of, strict=True)
+        ],
         "start": [row[2] for row in rows],
         "end": [re.sub(r"^-1(\.0*)?$", "", row[3]) for row in rows],  # -1 is open
     }
@@ -225,25 +251,28 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
             underscores or with blanks.
 
     Returns:
-        An item for each turn. Its id is `speaker/file@start-end`, and its label the speaker.
+        An item for each turn, of the channel that its line names: from 1, A or B, or <NA> for the
+        average of all. Its id is `speaker/file@start-end`, with `#channel=2` behind it from the
+        second channel on, and its label the speaker.
 
     Raises:
-        LikenessError: A line is malformed, a recording is missing or there twice, has turns of
-            several channels, or a turn is there twice.
+        LikenessError: A line is malformed, a recording is missing or there twice, or a turn is
+            there twice.
         FileNotFoundError: There is no such folder of recordings.
     """
     recordings = defaultdict[str, list[str]](list)
     for item in files_below(folder, suffixes):
         # RTTM has underscores where a name has blanks, which would be several fields.
         recordings[nfc("_".join(item.path.stem.split()))].append(item.path.as_posix())
-    channels: dict[str, str] = {}
-    cells: dict[str, list[str]] = {role: [] for role in ("id", "path", "label", "start", "end")}
+    roles = ("id", "path", "label", "start", "end", "channel")
+    cells: dict[str, list[str]] = {role: [] for role in roles}
     for _, line in text_lines(path):
         fields = nfc(line).split()
         if fields[0] != "SPEAKER":
             continue
         try:
-            _, file, channel, begin, duration, _, _, speaker = fields[:8]
+            _, file, side, begin, duration, _, _, speaker = fields[:8]
+            channel = channel_of(side)
             start, end = float(begin), round(float(begin) + float(duration), 9)
             if not math.isfinite(end):
                 raise ValueError
@@ -253,14 +282,14 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
                 "speaker`; correct it"
             ) from None
         recording = recordings[file]
-        if len(recording) != 1 or channels.setdefault(file, channel) != channel:
+        if len(recording) != 1:
             raise LikenessError(
                 f"{path}: {len(recording)} recordings in {folder} are called {file!r} (as .wav or "
-                "such), with turns of one channel; name a folder that has each once with --root, "
-                "and write each channel as a recording of its own"
+                "such); name a folder that has each once with --root"
             )
-        id = f"{speaker}/{file}@{start:.10g}-{end:.10g}"
-        row = (id, recording[0], "" if speaker == "<NA>" else speaker, str(start), str(end))
+        label = "" if speaker == "<NA>" else speaker
+        id = f"{speaker}/{file}@{start:.10g}-{end:.10g}{channel_mark(channel)}"
+        row = (id, recording[0], label, str(start), str(end), side)
         for column, text in zip(cells.values(), row, strict=True):
             column.append(text)
     return items_of_rows([cells], str(path), Path())

@@ -26,6 +26,7 @@ from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import IMAGES, SOUNDS, is_kaldi_folder, list_items
+from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import Floats, name_first
 
 if TYPE_CHECKING:
@@ -73,11 +74,13 @@ class Stretch(NamedTuple):
         path: The recording.
         start: In seconds.
         end: In seconds; infinity is the end of the recording.
+        channel: From 1, or None for the average of all.
     """
 
     path: Path
     start: float
     end: float
+    channel: int | None = None
 
 
 Pixels = NDArray[np.uint8]  # (H, W) grey or (H, W, 3) RGB
@@ -186,7 +189,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
         LikenessError: it is no image of a known format, has over 67 megapixels or 256 MiB, or is
             truncated or damaged.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if isinstance(source, np.ndarray):
         return _encoded(Image.fromarray(source))
@@ -201,7 +204,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
                     raise LikenessError(f"{image.width} x {image.height} pixels, over {most}")
                 # A large JPEG is decoded at an eighth of its size.
                 image.draft("RGB", (2 * SIDE, 2 * SIDE))
-                return _encoded(ImageOps.exif_transpose(image))
+                return _encoded(image)
     except Exception as error:
         # Pillow's decoders raise OSError, SyntaxError, struct.error, EOFError, IndexError and more
         # for damaged files.
@@ -209,16 +212,18 @@ def thumbnail(source: Path | Pixels) -> bytes:
 
 
 def _encoded(image: Any) -> bytes:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if image.mode.startswith(("I", "F")):
+        image = ImageOps.exif_transpose(image)
         # 16 bits and more are scaled to their own range, as convert() would clip at 255. For a
         # thumbnail every so many pixels are enough.
         step = max(1, max(image.size) // (4 * SIDE))
         values = np.asarray(image)[::step, ::step].astype(np.float64)
         low, high = float(values.min()), float(values.max())
         image = Image.fromarray(((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8))
-    image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    is_grey = image.mode in ("1", "L")
+    image = to_rgb(image).convert("L" if is_grey else "RGB")
     image.info = {}  # comments and profiles, which Pillow would write again
     file = io.BytesIO()
     if max(image.size) <= 64:
@@ -246,7 +251,7 @@ class Heard(NamedTuple):
 def read_sound(source: Path | Stretch) -> Heard:
     """The first 10 seconds of a recording, or of a stretch of it, in mono, at most 16 kHz.
 
-    The channels are averaged, and NaN becomes silence.
+    The channels are averaged, unless one is named, and NaN becomes silence.
 
     Raises:
         LikenessError: the file cannot be decoded, its rate is outside 1 to 768 kHz, it or its
@@ -255,7 +260,8 @@ def read_sound(source: Path | Stretch) -> Heard:
     """
     import soundfile
 
-    path, start, end = source if isinstance(source, Stretch) else (source, 0.0, np.inf)
+    part = source if isinstance(source, Stretch) else Stretch(source, 0.0, np.inf)
+    path, start, end, channel = part
     if not path.is_file():
         raise LikenessError(f"{path.name}: no file")
     try:
@@ -271,8 +277,11 @@ def read_sound(source: Path | Stretch) -> Heard:
             # Some formats do not say how long they are: the whole of a file is read to its end.
             num = int(SECONDS * rate) if last == frames else min(int(SECONDS * rate), last - first)
             raw = file.read(max(num, 0), dtype="float32", always_2d=True)
+        if channel is not None:
+            first_of_one = max(channel, 1) - 1
+            raw = raw[:, first_of_one : first_of_one + 1]
         if not raw.size:
-            raise LikenessError("0 samples")
+            raise LikenessError("0 samples, or no such channel")
         seconds = max(last - first, len(raw)) / rate
         wave: Floats = np.nan_to_num(
             raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
@@ -360,8 +369,13 @@ def media_of_items(items: Sequence[Item]) -> Media:
 
     def find(id: str) -> Source:
         item = items[rows[id]] if id in rows else None
-        if item is None or item.span is not None:
-            return None
-        return item.path if item.stretch is None else Stretch(item.path, *item.stretch)
+        return None if item is None or item.span is not None else source_of_item(item)
 
     return Media(find)
+
+
+def source_of_item(item: Item) -> Source:
+    """The file of an item, or the part of a recording that it is."""
+    if item.stretch is None and item.channel is None:
+        return item.path
+    return Stretch(item.path, *(item.stretch or (0.0, np.inf)), item.channel)

@@ -145,7 +145,8 @@ def _keys_of_bytes(items: Sequence[Item], seen: Sequence[Seen]) -> list[object]:
     for item, each in zip(items, seen, strict=True):
         file = (item.path, item.span)
         key = digests.get(file, file)
-        keys.append(None if not each.header or isinstance(key, Problem) else (key, item.stretch))
+        whole = (key, item.stretch, item.channel)
+        keys.append(None if not each.header or isinstance(key, Problem) else whole)
     return keys
 
 

@@ -296,7 +296,8 @@ def joined_processes() -> Iterator[str]:
 
 def list_digest(items: Sequence[Item]) -> str:
     """The digest of what each item of a list is read from."""
-    return digest(f"{item.id}\0{item.path}\0{item.span}\0{item.stretch}" for item in items)
+    parts = ((item.id, item.path, item.span, item.stretch, item.channel) for item in items)
+    return digest("\0".join(map(str, each)) for each in parts)
 
 
 def _embed_pieces(

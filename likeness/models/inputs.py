@@ -25,6 +25,7 @@ from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.items.remote import is_url, listed_path, refuse_missing_files
+from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import nfc
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
@@ -277,7 +278,7 @@ def _as_numpy(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
         if str(array.dtype) == "torch.bfloat16":  # numpy has no such type
             array = array.float()
     if hasattr(array, "convert") and hasattr(array, "mode"):
-        array = array.convert("RGB")
+        array = to_rgb(array)
     return np.asarray(array)
 
 

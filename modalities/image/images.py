@@ -43,8 +43,8 @@ def read(
 ) -> Array:
     """Read an item as (C, H, W) levels from 0 to 255: RGB, or grey.
 
-    It is grey where `grey` is set or the item's packed pixels have one channel. Of files, EXIF
-    rotation is applied, CMYK, palettes and 16 bits are converted, and transparency is dropped. Of
+    It is grey where `grey` is set or the item's packed pixels have one channel. Files are read as
+    toolkit/data/images.py says: upright, in sRGB, on middle grey where they are transparent. Of
     packed pixels, the item's `ending` states their shape (`raw_ending`).
 
     Args:

@@ -28,7 +28,8 @@ def read(
 ) -> decoding.Wave:
     """Read one item as a mono wave at the wanted rate.
 
-    Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
+    Any rate and any number of channels can be read. Channels are averaged, unless the item is one
+    of them, and integers are scaled
     to [-1, 1). The file is decoded, mixed and resampled block by block: the memory is the result
     and a few MiB, whatever the number of channels and the rate of the file.
 
@@ -106,8 +107,7 @@ def mono_blocks(
     speed, length = decoding.speed_of(item.id), 0.0
     to_rate: soxr.ResampleStream | None = None
     for raw, file_hz, frames in decoding.decode(item, max_seconds, max_values):
-        mixed = raw[:, 0] if raw.shape[1] == 1 else raw.mean(axis=1, dtype=np.float32)
-        block: decoding.Wave = np.ascontiguousarray(mixed)
+        block = decoding.select_channel(raw, item)
         peak = np.abs(block).max(initial=0)
         if not peak <= decoding.MAX_LEVEL:  # NaN is not either
             raise decoding.BadAudio(

@@ -8,9 +8,9 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
@@ -20,6 +20,13 @@ from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
+from likeness.modalities.speaker._extent import (
+    WHOLE,
+    frames_of_header,
+    is_joined,
+    replace_zero_size,
+    states_length,
+)
 from likeness.toolkit.data.reading import Unreadable
 
 Wave = NDArray[np.float32]
@@ -38,9 +45,6 @@ MAX_VALUES = 2**29
 _LONGEST_VALUES = 2**34  # samples x channels of a recording of which a stretch is read
 _BLOCK_VALUES = 2**20  # values decoded at once: 4 MiB of float32, however many channels there are
 _UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header does not state it
-# The share of the stated samples that a whole file gives: the delay and the padding of an encoder
-# are a few thousandths of the file.
-_WHOLE = 0.9
 # The longest recording of which a stretch is read, a day; what lies before it may be decoded too.
 _LONGEST_SECONDS = 86_400.0
 # A stretch may reach so far beyond the end of its recording, as for Kaldi's extract-segments.
@@ -156,17 +160,21 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
     """Open a file that libsndfile reads; what fails in the block is a BadAudio that names it.
 
     Raises:
-        BadAudio: The file cannot be decoded, or its header does not state its length.
+        BadAudio: The file cannot be decoded, its header does not state its length or states another
+            one, or it has several streams.
     """
     source = source_of(item)
     try:
-        with soundfile.SoundFile(source) as file:
-            # libsndfile cannot read such a file without losing its place.
-            if file.frames == _UNSTATED:
-                raise BadAudio(
-                    "its header does not state its length, as when it was written to a pipe; "
-                    "write it again to a file"
-                )
+        with ExitStack() as opened:
+            bare: Any = opened.enter_context(
+                source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue())
+            )
+            file = opened.enter_context(soundfile.SoundFile(source))
+            if file.format in ("WAV", "WAVEX") and not file.frames:
+                if content := replace_zero_size(bare):
+                    file = opened.enter_context(soundfile.SoundFile(_Bytes(content)))
+            else:
+                _check_extent(file, bare)
             yield file
     except BadAudio as error:
         raise type(error)(f"{item.name}: {error}") from None
@@ -178,6 +186,28 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
             f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(SOUNDS)} are "
             f"read (and {', '.join(AV_SOUNDS)} with PyAV)"
         ) from error
+
+
+def _check_extent(file: soundfile.SoundFile, bare: BinaryIO) -> None:
+    """Raise BadAudio for a file that does not hold what its header states."""
+    frames = int(file.frames)
+    # libsndfile cannot read such a file without losing its place.
+    if frames == _UNSTATED:
+        raise BadAudio(
+            "its header does not state its length, as when it was written to a pipe; write it "
+            "again to a file"
+        )
+    in_header = frames_of_header(file, bare)
+    check_whole(frames, in_header, file.samplerate)
+    if frames > in_header:
+        raise BadAudio(
+            f"it has {frames} samples, but its header states {in_header}; write it again"
+        )
+    if is_joined(file.format, bare):
+        raise BadAudio(
+            "it has several streams, as of files joined end to end, of which one would be read; "
+            "write them as one, as ffmpeg does"
+        )
 
 
 def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
@@ -224,10 +254,37 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         while samples < frames:
             raw: Wave = file.read(min(block, frames - samples), dtype="float32", always_2d=True)
             if not len(raw):  # the file ends before the length that its header states
-                check_whole(item, file.format, samples, frames, rate_hz)
+                with item.open() as bare:
+                    if not is_mp3 or states_length(bare):
+                        check_whole(samples, frames, rate_hz)
                 break
             samples += len(raw)
             yield raw, rate_hz, frames
+
+
+def select_channel(raw: Wave, item: Item) -> Wave:
+    """Return the channel of a block that an item is, or the average of all.
+
+    Args:
+        raw: (samples, channels).
+        item: The item.
+
+    Returns:
+        (samples,).
+
+    Raises:
+        BadAudio: The recording has no such channel.
+    """
+    num = raw.shape[1]
+    if item.channel is None and num > 1:
+        return np.asarray(raw.mean(axis=1, dtype=np.float32))
+    channel = item.channel or min(num, 1)  # 0 is the only channel of a recording
+    if not (1 <= channel <= num and (item.channel != 0 or num == 1)):
+        raise BadAudio(
+            f"{item.name}: the recording has {num} channels, which count from 1; correct the "
+            "channel in the list, or leave it empty for the average of all"
+        )
+    return np.ascontiguousarray(raw[:, channel - 1])
 
 
 def checked_frames(
@@ -278,6 +335,11 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
         ) from error
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
+            if len(container.streams.audio) > 1:
+                raise BadAudio(
+                    f"it has {len(container.streams.audio)} sound tracks; write the one that is "
+                    "meant as a file of its own"
+                )
             yield container, container.streams.audio[0]
     except BadAudio as error:
         raise type(error)(f"{item.name}: {error}") from None
@@ -305,8 +367,10 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
         )
         to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
         for frame in container.decode(stream):
+            # The last frame of a file is longer than what the file states of it.
+            length = round((frame.duration or 0) * (frame.time_base or 0) * rate_hz) or None
             for planar in to_planar.resample(frame):
-                raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T
+                raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T[:length]
                 inside = raw[max(0, begin - frames) : max(0, stop - frames)]
                 frames += len(raw)
                 if len(inside):
@@ -319,43 +383,24 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
         frames_of(item.stretch, rate_hz, frames)
 
 
-def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz: int) -> None:
-    """Raise BadAudio for a file that gave fewer than 9 in 10 of the samples that its header states.
+def check_whole(samples: int, frames: int, rate_hz: int) -> None:
+    """Raise CutShort for a file with fewer than 9 in 10 of the samples that its header states.
 
     Such a file is a download that was broken off.
 
     Args:
-        item: The item.
-        file_format: The format as libsndfile names it.
-        samples: How many samples were decoded.
+        samples: How many samples there are.
         frames: How many samples the header states.
         rate_hz: The rate of the file in Hz.
 
     Raises:
-        BadAudio: The file is cut short. An MP3 is only refused if its first frame states its
-            length.
+        CutShort: The file is cut short.
     """
-    if samples < _WHOLE * frames and (file_format != "MP3" or _states_length(item)):
+    if samples < WHOLE * frames:
         raise CutShort(
             f"the file is cut short, {samples / rate_hz:.1f} s of the {frames / rate_hz:.1f} s "
             "that its header states; fetch it again"
         )
-
-
-def _states_length(item: Item) -> bool:
-    """Return whether the first frame of an MP3 states its length.
-
-    Without that libsndfile guesses the length from the first bit rate. Where the bit rate varies,
-    the guess is wrong.
-    """
-    with item.open() as file:
-        head = file.read(10)
-        has_tag = head[:3] == b"ID3" and len(head) == 10
-        # An ID3 tag states its size as four times seven bits.
-        tag_size = sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
-        file.seek(10 + tag_size if has_tag else 0)
-        frame = file.read(256)
-    return any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
 
 
 def check_header(

@@ -2,7 +2,6 @@
 
 import hashlib
 import struct
-from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -20,9 +19,7 @@ QUIET_DBFS = -60.0  # a recording whose peak is lower holds no speech that can b
 # sample or two.
 CLIPPED_RUN = 3
 CLIPPED_LEVEL = 0.98
-_MAX_CHUNKS = 64  # of a WAV file, before that of its samples
 _AV_SECOND = 1_000_000  # av.time_base
-_OPEN_END = (0, 2**32 - 1)  # sizes that a writer leaves who did not know the end
 
 
 def audio_header(item: Item) -> Header:
@@ -31,8 +28,8 @@ def audio_header(item: Item) -> Header:
     Raises:
         BadAudio: There is no such recording, it is shorter or longer than is read, or a stretch
             ends after it.
-        CutShort: The file holds fewer than nine in ten of the samples that its header states. For
-            WAV, the size of the file shows it, and for FLAC its last sample.
+        CutShort: The file holds fewer than nine in ten of the samples that its header states, or
+            the last sample of a FLAC file is not there.
     """
     if item.suffix in AV_SOUNDS:
         return _av_header(item)
@@ -43,16 +40,12 @@ def audio_header(item: Item) -> Header:
             raise decoding.CutShort(
                 "the file is cut short, its last sample is not there; fetch it again"
             )
-        if file.format in ("WAV", "WAVEX"):
-            with item.open() as bare:
-                share = _share_of_wave(bare)
-            if share < 1:
-                decoding.check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
         return _checked(item, kind, rate_hz, channels, frames)
 
 
 def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
     """The header of a recording of this length, or of the stretch of it that an item is."""
+    decoding.select_channel(np.empty((0, channels), np.float32), item)
     _, inside = decoding.checked_frames(
         item.stretch, rate_hz, channels, frames, decoding.MAX_SECONDS, decoding.MAX_VALUES
     )
@@ -71,28 +64,6 @@ def _has_last(file: soundfile.SoundFile, frames: int) -> bool:
         return len(file.read(1)) == 1
     except soundfile.SoundFileError:
         return False
-
-
-def _share_of_wave(file: BinaryIO) -> float:
-    """The share of its stated samples that a WAV file holds; 1 where nothing is stated.
-
-    libsndfile passes over it: it takes the samples that are there for all.
-    """
-    head = file.read(12)
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        return 1.0
-    for _ in range(_MAX_CHUNKS):
-        chunk = file.read(8)
-        if len(chunk) < 8:
-            return 1.0
-        name, size = chunk[:4], struct.unpack("<I", chunk[4:])[0]
-        if name != b"data":
-            file.seek(size + size % 2, 1)
-            continue
-        start = file.tell()
-        there = file.seek(0, 2) - start
-        return 1.0 if size in _OPEN_END else min(1.0, there / size)
-    return 1.0
 
 
 def _av_header(item: Item) -> Header:

@@ -52,7 +52,7 @@ def keep(x: Tensor, mask: Tensor | None) -> Tensor:
 def flat(x: Tensor) -> Tensor:
     """Flatten (B, C, F, T) to (B, C * F, T).
 
-    It goes through (B, T, C, F): where dimensions before one of free size are flattened,
+    It goes through (B, T, C, F): where dimensions before one of free size are to_rgb,
     torch.export fixes that size.
     """
     return x.permute(0, 3, 1, 2).contiguous().flatten(2).transpose(1, 2)

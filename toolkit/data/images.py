@@ -12,16 +12,18 @@ front-end decides about scaling and the order of colours (toolkit/data/pixels.py
 import contextlib
 import hashlib
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
+from likeness.eval.reports.colours import is_srgb, to_rgb
 from likeness.eval.reports.media import FORMATS, MAX_BYTES, MAX_JPEG_PIXELS, MAX_PIXELS, formats_of
 from likeness.toolkit.data import reading
 
@@ -31,8 +33,8 @@ _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
 _END_OF_JPEG = b"\xff\xd9"
 _AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write
 _ORIENTATION = 0x0112  # the tag of EXIF
+_CICP = re.compile(rb"\0\0\0\x04cICP(..)", re.DOTALL)  # of a PNG: primaries and transfer by H.273
 _TURNS = range(2, 9)  # values of this tag that turn or mirror an image; those from 5 swap its edges
-_TIFF_BITS = 258  # the tag of a TIFF with the bits of each channel
 
 
 class BadImage(reading.Unreadable):
@@ -80,10 +82,12 @@ def file_bytes(item: Item) -> bytes:
 def decode_bytes(content: bytes, name: str) -> Pixels:
     """Decodes an image file to RGB, upright as its EXIF orientation says.
 
-    Grey, palette and CMYK become RGB. Transparency is dropped, as OpenCV does. 16 bits become 8:
-    grey is rounded, and of colours the upper 8 bits stay. Floats and 32 bits are refused, because
-    their range is not known. It takes 4 bytes of memory for each pixel, twice that where EXIF turns
-    the image, and 3 for the result.
+    Grey, palettes and CMYK become RGB, colours with a profile (ICC) or another gamma become those
+    of sRGB, and a transparent image is laid on middle grey, (128, 128, 128). 16 bits become 8: grey
+    is rounded, and of colours the upper 8 bits stay. Floats, 32 bits and signed levels are refused,
+    because their range is not known. Of a file of several images or pages, the first is read. It
+    takes 4 bytes of memory for each pixel, twice that where EXIF turns the image or where it is
+    transparent, and 3 for the result.
 
     Args:
         content: The bytes of the image file.
@@ -102,11 +106,10 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
             image.draft(None, (-(-image.width // 2), -(-image.height // 2)))
         elif (pixels := _plain_jpeg(image, content)) is not None:
             return pixels
-        image.load()
-        # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
-        with contextlib.suppress(Exception):
-            ImageOps.exif_transpose(image, in_place=True)
-        return _to_rgb(image, name)
+        codes = _CICP.search(content, 0, _FIRST_BYTES) if image.format == "PNG" else None
+        if codes and codes[1] not in (b"\1\x0d", b"\1\1"):
+            raise BadImage(f"{name}: its colours (cICP) are not those of sRGB; convert it to sRGB")
+        return np.array(to_rgb(image))
 
 
 @contextlib.contextmanager
@@ -169,6 +172,7 @@ def _plain_jpeg(image: Image.Image, content: bytes) -> Pixels | None:
         or image.mode not in ("RGB", "L")
         or not content.endswith(_END_OF_JPEG)
         or _orientation(image) != 1
+        or not is_srgb(image)
     ):
         return None
     try:
@@ -253,24 +257,6 @@ def to_pixels(image: reading.Array) -> Pixels:
     return np.asarray(merged, np.uint8).reshape(*image.shape[1:], len(image))
 
 
-def _to_rgb(image: Image.Image, name: str) -> Pixels:
-    """Converts an image of any mode."""
-    if image.mode.startswith(("I", "F")):
-        tags = getattr(image, "tag_v2", {})
-        bits = max(tags.get(_TIFF_BITS, (1,))) if image.format == "TIFF" else 16
-        grey = np.asarray(image)
-        # Levels from 0 to 255 in 32 bits would become nearly black.
-        if image.mode == "F" or bits > 16 or grey.min() < 0 or grey.max() > 65535:
-            raise BadImage(
-                f"{name}: 32-bit or floating-point pixels have no known range; convert it to 8 bits"
-            )
-        # Pillow's own conversion would cut 16-bit levels off at 255.
-        levels = ((grey.astype(np.int64) + 128) // 257).astype(np.uint8)
-        return np.repeat(levels[..., None], 3, axis=2)
-    # RGBA comes in between, because Pillow warns where a palette has transparent entries.
-    return np.array((image.convert("RGBA") if image.mode == "P" else image).convert("RGB"))
-
-
 def image_header(item: Item) -> reading.Header:
     """Returns what the header of an image says.
 
@@ -286,6 +272,8 @@ def image_header(item: Item) -> reading.Header:
                 raise CutImage(
                     f"{item.name}: the file is cut short, it has no end of a JPEG; fetch it again"
                 )
+        if getattr(image, "is_animated", False):  # or of several pages
+            kind += ", the first of several"
     return reading.Header(kind, reading.size_of(item), size=size)
 
 

@@ -171,13 +171,13 @@ def _content(item: Item) -> bytes:
     """The bytes of an item that can be packed."""
     with item.open() as source:
         content = source.read(MAX_SPAN + 1)
-    is_whole = item.stretch is None and 0 < len(content) <= MAX_SPAN
+    is_whole = item.stretch is None and item.channel is None and 0 < len(content) <= MAX_SPAN
     is_data = item.suffix not in _LABEL_SUFFIXES and re.fullmatch(r"\.\w{1,16}", item.suffix, re.A)
     if not (is_whole and is_data):
         raise LikenessError(
-            f"{item.name}: it cannot be packed; a shard holds whole files (no stretches of "
-            f"recordings) of 1 to {MAX_SPAN} bytes, with a suffix such as .flac that is none of "
-            f"{', '.join(_LABEL_SUFFIXES)}"
+            f"{item.name}: it cannot be packed; a shard holds whole files (no stretches or "
+            f"channels of recordings) of 1 to {MAX_SPAN} bytes, with a suffix such as .flac that "
+            f"is none of {', '.join(_LABEL_SUFFIXES)}"
         )
     return content
 

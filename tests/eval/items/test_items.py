@@ -39,6 +39,7 @@ rows = st.builds(
         st.none(),
         st.tuples(st.floats(0, 1e6), st.one_of(st.floats(2e6, 1e9), st.just(float("inf")))),
     ),
+    st.one_of(st.none(), st.integers(0, 99)),
 )
 
 

@@ -151,8 +151,8 @@ def test_turns_of_an_rttm(tmp_path: Path) -> None:
     head = ";; a comment\nSPKR-INFO m 1 <NA> <NA> <NA> unknown ann <NA>\n"
     (tmp_path / "m.rttm").write_text(head + rttm("m 1 0.5 2.25 by ann", "m 1 1 2 by bob"))
     assert list(listed(tmp_path / "m.rttm")) == [
-        Item("ann/m@0.5-2.75", tmp_path / "deep" / "m.flac", "ann", stretch=(0.5, 2.75)),
-        Item("bob/m@1-3", tmp_path / "deep" / "m.flac", "bob", stretch=(1.0, 3.0)),
+        Item("ann/m@0.5-2.75", tmp_path / "deep" / "m.flac", "ann", stretch=(0.5, 2.75), channel=1),
+        Item("bob/m@1-3", tmp_path / "deep" / "m.flac", "bob", stretch=(1.0, 3.0), channel=1),
     ]
     assert len(listed(tmp_path / "m.rttm", root=tmp_path / "deep")) == 2
     with pytest.raises(FileNotFoundError, match="absent"):
@@ -191,7 +191,7 @@ WRONG = {
         rttm("n 1 0.5 2.25 by ann"): r"0 recordings.*'n'.*--root",
         rttm("m 1 x 1 by ann"): "m 1 x 1",
         "m 0 1 ann\n": "no rows",
-        rttm("m 1 0 1 by ann", "m 2 0 1 by bob"): "one channel",
+        rttm("m 1 0 1 by ann", "m both 0 1 by bob"): "m both 0 1",
         rttm("m 1 0 1 by ann", "m 1 0 1 by ann"): "twice",
         rttm("m 1 -1 3 by ann"): "from -1 to 2 s",
     },

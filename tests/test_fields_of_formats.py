@@ -1,0 +1,318 @@
+"""A field of a format that is read is obeyed or refused, never ignored (map, section 3).
+
+Every suffix that is read has its fields in `picture_files` and `recording_files`; a suffix without
+them fails. The fields of lists and of embeddings stand here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings as formats
+from likeness.eval.formats.embeddings import read_embeddings
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.items.item_lists import read_items, write_items
+from likeness.eval.items.items import Item, Items
+from likeness.eval.items.listing import AV_SOUNDS, IMAGES, SOUNDS, list_items
+from likeness.eval.reports.media import Stretch, read_sound, source_of_item, thumbnail
+from likeness.modalities.face.images import decode
+from likeness.modalities.image import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.decoding import BadAudio
+from likeness.modalities.speaker.inspection import RECORDINGS as INSPECTED
+from likeness.models.inputs import items_of
+from likeness.toolkit.data.images import INSPECTION, BadImage
+from tests.picture_files import PICTURES
+from tests.recording_files import GLIDE, HZ, OTHER, RECORDINGS, STEREO, WAVE, wav
+
+
+def cases(table: dict[str, dict[str, tuple[object, object]]]) -> list[tuple[str, str]]:
+    """Each field, once for all suffixes of a format but for the first."""
+    first = {id(fields): suffix for suffix, fields in reversed(table.items())}
+    return [(suffix, field) for key, suffix in first.items() for field in table[suffix]]
+
+
+def test_every_suffix_that_is_read_has_its_fields() -> None:
+    assert set(PICTURES) == set(IMAGES)
+    assert set(RECORDINGS) == {*SOUNDS, *AV_SOUNDS}
+
+
+@pytest.mark.parametrize(("suffix", "field"), cases(PICTURES))
+def test_fields_of_pictures(tmp_path: Path, suffix: str, field: str) -> None:
+    if suffix in (".heic", ".heif"):
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    make, shown = PICTURES[suffix][field]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(make())
+    item = Item("a", path)
+    if isinstance(shown, str):
+        for read in (
+            decode,
+            images.read,
+            lambda item: INSPECTION.content(item, INSPECTION.header(item)),
+        ):
+            with pytest.raises(BadImage, match=shown):
+                read(item)
+        return
+    pixels = decode(item)
+    assert pixels.shape == shown.shape
+    assert np.abs(pixels - shown.astype(np.float64)).max() <= 2
+    assert np.array_equal(images.read(item, dtype="uint8"), pixels.transpose(2, 0, 1))
+    # What is handed in as an open picture is read alike, and so is what a report shows.
+    with Image.open(io.BytesIO(make())) as opened, items_of(opened, modality="image") as handed:
+        assert np.array_equal(decode(handed[0]), pixels)
+    if "bits" not in field:  # levels of which are spread in a report
+        report = np.asarray(Image.open(io.BytesIO(thumbnail(path))).convert("RGB"), np.float64)
+        assert np.abs(report - pixels).max() <= 12 * (suffix == ".jpg") + 2
+
+
+def test_pictures_that_differ_in_alpha_alone_differ(tmp_path: Path) -> None:
+    for level in (0, 255):  # black drawings and white ones
+        pixels = np.full((8, 8, 4), level, np.uint8)
+        shown = []
+        for number, shape in enumerate((np.eye(8), np.tri(8))):
+            pixels[..., 3] = 255 * shape
+            path = tmp_path / f"{level}-{number}.png"
+            Image.fromarray(pixels).save(path)
+            shown.append(decode(Item("a", path)))
+        assert np.abs(shown[0].astype(int) - shown[1]).max() > 100
+
+
+def test_a_file_of_several_pictures_is_named(tmp_path: Path) -> None:
+    for suffix in (".gif", ".tif", ".webp", ".png"):
+        field = next(name for name in PICTURES[suffix] if name.startswith("several"))
+        path = tmp_path / f"a{suffix}"
+        path.write_bytes(PICTURES[suffix][field][0]())
+        assert "first of several" in INSPECTION.header(Item("a", path)).format
+
+
+@pytest.mark.parametrize(("suffix", "field"), cases(RECORDINGS))
+def test_fields_of_recordings(tmp_path: Path, suffix: str, field: str) -> None:
+    if suffix in AV_SOUNDS:
+        pytest.importorskip("av")
+    make, heard = RECORDINGS[suffix][field]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(make())
+    whole = Item("a", path)
+    shard = tmp_path / "s.tar"
+    shard.write_bytes(b"front" + path.read_bytes() + b"behind")
+    spanned = Item("a", shard, None, (5, path.stat().st_size), suffix)
+    if isinstance(heard, str):
+        for item in (whole, spanned):
+            with pytest.raises(BadAudio, match=heard):
+                audio.read(item)
+        with pytest.raises(BadAudio):
+            INSPECTED.content(whole, INSPECTED.header(whole))
+        return
+    wave = audio.read(whole)
+    assert len(wave) == pytest.approx(len(heard), abs=200)  # the last block of an ADPCM is full
+    num = min(len(wave), len(heard))
+    similarity = wave[:num] @ heard[:num] / np.linalg.norm(wave[:num]) / np.linalg.norm(heard[:num])
+    assert similarity > 0.98
+    assert np.linalg.norm(wave[:num]) == pytest.approx(np.linalg.norm(heard[:num]), rel=0.05)
+    assert np.array_equal(audio.read(spanned), wave)
+    header = INSPECTED.header(whole)
+    assert header.seconds == pytest.approx(len(wave) / HZ, abs=0.05)
+
+
+# A call of two channels: the first is the glide, and the second silent but for its reverse.
+@pytest.fixture
+def call(tmp_path: Path) -> Path:
+    (tmp_path / "call.wav").write_bytes(wav(STEREO + OTHER[::-1]))
+    (tmp_path / "one.wav").write_bytes(wav(GLIDE))
+    return tmp_path
+
+
+def turns(*channels: str) -> str:
+    return "".join(f"SPEAKER call {c} 0.25 0.5 <NA> <NA> ann <NA> <NA>\n" for c in channels)
+
+
+PART = slice(HZ // 4, HZ * 3 // 4)
+FIRST, SECOND = WAVE, WAVE[::-1]
+MIXED = (FIRST + SECOND) / 2
+# The files of a list, and what of call.wav its items are, or the words of a refusal.
+LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
+    "RTTM, channel": ({"m.rttm": turns("2", "1")}, [SECOND[PART], FIRST[PART]]),
+    "RTTM, channel by letter": ({"m.rttm": turns("B", "A")}, [SECOND[PART], FIRST[PART]]),
+    "RTTM, no channel": ({"m.rttm": turns("<NA>")}, [MIXED[PART]]),
+    "RTTM, other lines": (
+        {"m.rttm": "SPKR-INFO call 1 <NA> <NA> <NA> unknown ann <NA>\n" + turns("2")},
+        [SECOND[PART]],
+    ),
+    "RTTM, a channel that is not there": ({"m.rttm": turns("3")}, "2 channels"),
+    "RTTM, channel 0 of two": ({"m.rttm": turns("0")}, "2 channels"),
+    "RTTM, channel 0 of one": ({"m.rttm": turns("0").replace("call", "one")}, [WAVE[PART]]),
+    "RTTM, a word": ({"m.rttm": turns("both")}, "call both"),
+    "table, channel": (
+        {"t.csv": "path,channel\ncall.wav,2\ncall.wav,1\none.wav,\n"},
+        [SECOND, FIRST, WAVE],
+    ),
+    "table, channel by side": ({"t.csv": "path,channel\ncall.wav,right\n"}, [SECOND]),
+    "table, channel, start and end": (
+        {"t.csv": "path,channel,start,end\ncall.wav,2,0.25,0.75\n"},
+        [SECOND[PART]],
+    ),
+    "table, start and duration": (
+        {"t.csv": "path,start,duration\none.wav,0.25,0.5\n"},
+        [WAVE[PART]],
+    ),
+    "table, a column of its own": ({"t.csv": "path,channel\ncall.wav,telephone\n"}, [MIXED]),
+    "table, channel of both kinds": (
+        {"t.csv": "path,channel\ncall.wav,2\none.wav,telephone\n"},
+        "telephone",
+    ),
+    "Kaldi, recordings": ({"wav.scp": "r call.wav\n"}, [MIXED]),
+    "Kaldi, segments": (
+        {"wav.scp": "r call.wav\n", "segments": "u r 0.25 0.75\n"},
+        [MIXED[PART]],
+    ),
+    "Kaldi, channel of segments": (
+        {"wav.scp": "r call.wav\n", "segments": "u r 0.25 0.75 1\nv r 0.25 -1 0\n"},
+        [SECOND[PART], FIRST[HZ // 4 :]],
+    ),
+    "Kaldi, a channel that is none": (
+        {"wav.scp": "r call.wav\n", "segments": "u r 0.25 0.75 B\n"},
+        "u r 0.25 0.75 B",
+    ),
+    "Kaldi, reco2file_and_channel": (
+        {
+            "wav.scp": "a call.wav\nb call.wav\n",
+            "reco2file_and_channel": "a call A\nb call B\n",
+        },
+        [FIRST, SECOND],
+    ),
+    "Kaldi, reco2file_and_channel of files that are channels": (
+        {"wav.scp": "a one.wav\n", "reco2file_and_channel": "a call B\n"},
+        [WAVE],
+    ),
+    "Kaldi, a pipe": ({"wav.scp": "r sox call.wav -t wav - remix 2 |\n"}, "pipe"),
+    "Kaldi, an archive": ({"wav.scp": "r wavs.ark:17\n"}, "archive"),
+}
+
+
+@pytest.mark.parametrize("field", LISTS)
+def test_fields_of_lists(call: Path, field: str) -> None:
+    files, heard = LISTS[field]
+    for name, text in files.items():
+        (call / name).write_text(text)
+    if isinstance(heard, str):
+        with pytest.raises(LikenessError, match=heard):
+            [audio.read(item) for item in list_items(call / next(iter(files)), suffixes=SOUNDS)]
+        return
+    items = list_items(call / next(iter(files)), suffixes=SOUNDS)
+    write_items(call / "again.tsv", items)
+    assert [*read_items(call / "again.tsv")] == [item._replace(label=None) for item in items]
+    for item, wave in zip(items, heard, strict=True):
+        assert np.abs(audio.read(item) - wave).max() < 1e-4
+        shown = source_of_item(item)
+        assert isinstance(shown, Path | Stretch)
+        assert np.abs(read_sound(shown).wave - wave).max() < 1e-4
+        assert INSPECTED.header(item).seconds == pytest.approx(len(wave) / HZ)
+
+
+def test_a_table_in_memory_names_channels_beside_none(call: Path) -> None:
+    """As pandas has numbers of which some are missing."""
+    table = {"path": ["call.wav", "one.wav"], "channel": [2.0, None]}
+    with items_of(pyarrow.table(table).to_pandas(), modality="speaker", root=call) as items:
+        assert [item.channel for item in Items.of(items)] == [2, None]
+
+
+@pytest.mark.parametrize("column", ["start", "end", "channel", "side"])
+def test_trials_name_no_parts(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "t.csv"
+    for values, fits in ((("1", "2"), False), (("1", "1"), True)):
+        rows = "".join(f"a,b{i},1,{value}\n" for i, value in enumerate(values))
+        path.write_text(f"enrol,probe,label,{column}\n{rows}")
+        if fits:
+            assert len(read_trials(path).enrol) == 2
+        else:
+            with pytest.raises(LikenessError, match=column):
+                read_trials(path)
+
+
+def kaldi(head: bytes, numbers: np.ndarray) -> bytes:
+    return b"a \0B" + head + numbers.tobytes()
+
+
+ONE, TWO = np.array([1.5, -2.0]), struct.pack("<bi", 4, 2)
+ROW = struct.pack("<bi", 4, 1) + TWO
+META = {"similarity": "dot"}
+# For each suffix of embeddings its fields, and the vector of `a`, or the words of a refusal.
+VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
+    ".ark": {
+        "floats": (kaldi(b"FV " + TWO, ONE.astype("<f4")), ONE),
+        "doubles": (kaldi(b"DV " + TWO, ONE), ONE),
+        "a matrix of one row": (kaldi(b"FM " + ROW, ONE.astype("<f4")), ONE),
+        "compressed": (kaldi(b"CM " + ROW, ONE), "refused"),
+        "text": (b"a  [ 1.5 -2 ]\n", "refused"),
+    },
+    ".scp": {
+        "an offset": (b"a e.ark:2\n", ONE),
+        "a range": (b"a e.ark:2[0:1]\n", "OFFSET"),
+        "a pipe": (b"a cat e.ark |\n", "OFFSET"),
+    },
+    ".npz": {},
+    ".parquet": {},
+}
+
+
+def test_every_suffix_of_embeddings_has_its_fields() -> None:
+    assert set(VECTORS) == set(formats._READ)
+
+
+@pytest.mark.parametrize(("suffix", "field"), [(s, f) for s in VECTORS for f in VECTORS[s]])
+def test_fields_of_embeddings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, field: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, vector = VECTORS[suffix][field]
+    Path("e.ark").write_bytes(kaldi(b"FV " + TWO, ONE.astype("<f4")))
+    path = Path(f"e{suffix}")
+    path.write_bytes(content)
+    if isinstance(vector, str):
+        with pytest.raises(LikenessError, match=vector):
+            read_embeddings(path)
+    else:
+        assert np.array_equal(read_embeddings(path).matrix, [vector])
+
+
+@pytest.mark.parametrize("kind", ["<f2", "<f4", ">f4", "<f8"])
+def test_kinds_of_numbers_and_meta_of_npz(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "e.npz"
+    np.savez(path, ids=np.array(["a"]), matrix=ONE[None].astype(kind), meta=json.dumps(META))
+    read = read_embeddings(path)
+    assert np.array_equal(read.matrix, [ONE])
+    assert dict(read.meta) == META
+
+
+@pytest.mark.parametrize("kind", [pyarrow.float16(), pyarrow.float32(), pyarrow.float64()])
+@pytest.mark.parametrize("size", [-1, 2])
+def test_kinds_of_numbers_and_meta_of_parquet(
+    tmp_path: Path, kind: pyarrow.DataType, size: int
+) -> None:
+    import pyarrow.parquet
+
+    vectors = pyarrow.array([ONE.astype(kind.to_pandas_dtype())], pyarrow.list_(kind, size))
+    table = pyarrow.table({"id": ["a"], "vector": vectors})
+    stated = table.replace_schema_metadata({"likeness": json.dumps(META)})
+    pyarrow.parquet.write_table(stated, tmp_path / "e.parquet")
+    read = read_embeddings(tmp_path / "e.parquet")
+    assert np.array_equal(read.matrix, [ONE])
+    assert dict(read.meta) == META
+
+
+def test_a_picture_that_is_handed_in_stays_as_it_was() -> None:
+    with Image.open(io.BytesIO(PICTURES[".png"]["orientation"][0]())) as opened:
+        size = opened.size
+        with items_of(opened, modality="image") as handed:
+            assert decode(handed[0]).shape[:2] == size
+        assert opened.size == size
