@@ -15,6 +15,7 @@ from likeness.eval.intervals import paired, uncertainty
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.paired import Paired
+from likeness.eval.items.self_matches import trial_counts
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
@@ -191,6 +192,8 @@ def _measure_one(
         subjects_from=source,
         system=name,
     )
+    if about := trial_counts(listed):
+        results = [replace(of, conventions=about | dict(of.conventions)) for of in results]
     compared.results += results
     return results, resamples
 

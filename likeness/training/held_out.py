@@ -15,7 +15,7 @@ from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.toolkit.console import say, warn
-from likeness.toolkit.training.listed import Data, list_by
+from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.recipe import Recipe
@@ -73,7 +73,7 @@ def measure_held_out(
     from likeness.toolkit.training.recipe import Retrieval, Verification, fit_to_data
 
     if isinstance(recipe.measure, Verification):
-        listed, trials = list_by(recipe.measure.trials, data)
+        listed, trials = trials_by(recipe.measure.trials, data)
         items = Items.of(listed)
     elif isinstance(recipe.measure, Retrieval):
         items = Items.of(list_by(recipe.measure.items, data))

@@ -42,11 +42,11 @@ def test_bad_embeddings(ids, matrix):
 
 def test_trials():
     trials = Trials(
-        ("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 1])
+        ("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 0])
     )
     assert len(trials) == 3
     assert trials.enrol.dtype == np.int32
-    assert trials.target.tolist() == [True, False, True]
+    assert trials.target.tolist() == [True, False, False]
     assert Trials(("a",), ("c",), np.array([0]), np.array([0])).target is None
     assert len(Trials((), (), np.array([]), np.array([]))) == 0
 
