@@ -26,7 +26,7 @@ from likeness.eval.metrics.verification import (
 )
 from likeness.eval.progress import step
 from likeness.eval.results import Result, metric_beside, table
-from likeness.eval.types import Bools, Ints, Scores, Trials
+from likeness.eval.types import Bools, Ints, Scores, Trials, item_keys
 
 
 @dataclass(eq=False)
@@ -246,7 +246,9 @@ def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str,
     sides = ((trials.enrol_ids, numbers[0]), (trials.probe_ids, numbers[1]))
     first: dict[int, str] = {}
     return {
-        name: name.split("/", 1)[0] if by_folder else f"subject of {first.setdefault(number, name)}"
+        name: item_keys([name])[0].split("/", 1)[0]
+        if by_folder
+        else f"subject of {first.setdefault(number, name)}"
         for ids, of_side in sides
         for name, number in zip(ids, of_side.tolist(), strict=True)
     }
