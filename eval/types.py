@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from posixpath import normpath
 from typing import Any
 from unicodedata import normalize
@@ -224,29 +223,32 @@ class Trials:
 
     def _look_for_repeats(self) -> None:
         """Finds self-matches and repeats, and refuses pairs with two labels, by one sort."""
-        keys = [item_keys(self.enrol_ids), item_keys(self.probe_ids)]
-        number = {key: i for i, key in enumerate(dict.fromkeys(chain(*keys)))}
-        of_ids = [np.fromiter(map(number.__getitem__, ids), np.int32, len(ids)) for ids in keys]
-        first, second = of_ids[0][self.enrol], of_ids[1][self.probe]
+        names = [*item_keys(self.enrol_ids)]
+        number = dict(zip(names, range(len(names)), strict=True))
+        first, second = self.enrol, self.probe
+        if len(number) < len(names):  # one item is spelled in two ways
+            first = np.array([number[name] for name in names], np.int32)[first]
+        if self.probe_ids != self.enrol_ids or first is not self.enrol:
+            begin, probes = len(names), item_keys(self.probe_ids)
+            names += [name for name in dict.fromkeys(probes) if name not in number]
+            number.update(zip(names[begin:], range(begin, len(names)), strict=True))
+            second = np.fromiter(map(number.__getitem__, probes), np.int32, len(probes))[second]
         object.__setattr__(self, "itself", np.flatnonzero(first == second))
         if self.target is None:
             return
         # Equal numbers but for the last two bits, which are the label, are one pair.
-        marked = np.minimum(first, second).astype(np.int64)
-        marked *= len(number)
-        marked += np.maximum(first, second, out=second)
-        del first, second
-        marked *= 4
-        marked += self.target
+        marked = np.multiply(np.minimum(first, second), 4 * len(names), dtype=np.int64)
+        marked += np.maximum(first, second) * np.int64(4)
+        marked += self.target.view(np.int8)
         if self.spoof is not None:
             marked += 2 * np.asarray(self.spoof, dtype=np.bool_)
         marked.sort()
         again = np.flatnonzero((marked[1:] ^ marked[:-1]) < 4)
-        low, high = np.divmod(marked[again] >> 2, max(1, len(number)))
+        low, high = np.divmod(marked[again] >> 2, max(1, len(names)))
         object.__setattr__(self, "repeats", int(np.count_nonzero(low != high)))
         clash = np.flatnonzero(marked[again] != marked[again + 1])
         if clash.size:
-            at, names = again[clash[0]], list(number)
+            at = again[clash[0]]
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
             raise LikenessError(

@@ -135,7 +135,8 @@ def identify(
         gallery: the embeddings to search in. There may be several galleries apart, such as G1 and
             G2 of IJB: rank-K pools them, open-set TPIR is the mean over them, and the closed
             protocol merges them.
-        probes: the embeddings to search for.
+        probes: the embeddings to search for. A probe that is in a gallery, by its id, does not find
+            itself, and is left out if nothing else enrols its subject.
         settings: what is measured and by which rule.
         gallery_subjects: lines `id subject` (default: the first folder of the ids). They may be a
             mapping.

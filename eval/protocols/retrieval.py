@@ -94,7 +94,8 @@ def retrieve(
             gallery.
         labels: lines `id label` (default: the first folder of the ids). They may be a mapping.
         settings: what is measured and by which rule.
-        gallery: the embeddings to search in, instead of the queries themselves.
+        gallery: the embeddings to search in, instead of the queries themselves. A query that is in
+            it, by its id, does not find itself.
         gallery_labels: the same of the gallery (default: those of the queries).
         quality: as in `likeness.eval.protocols.verification.evaluate`.
 
