@@ -177,32 +177,35 @@ def warn_of_copied_trials(trials: Trials, enrol: Embeddings, probe: Embeddings) 
     warn_of_copies("trials", copies, len(trials), lambda row: pair_text(trials, row))
 
 
-def name_self_matches(queries: Embeddings, gallery: Embeddings, itself: SelfMatches) -> None:
+def name_self_matches(
+    queries: Embeddings, gallery: Embeddings, itself: SelfMatches, *, among: bool = False
+) -> None:
     """Name the queries that are in a gallery themselves, or whose copy is.
 
     Args:
         queries: What is searched for.
-        gallery: What is searched in; where it is the queries, these are not named themselves.
+        gallery: What is searched in.
         itself: The queries that are in the gallery themselves.
+        among: Whether the queries search each other, so that all are.
     """
-    if itself.queries.size and queries is not gallery:
+    if itself.queries.size and not among:
         name = shorten(queries.ids[itself.queries[0]])
         text = itself_text("searches", itself.num_queries, len(queries), name)
         warnings.warn(text, stacklevel=3)
     asked, searched = content_keys(queries), content_keys(gallery)
-    keys, first, counts = np.unique(searched, return_index=True, return_counts=True)
+    keys, counts = np.unique(searched, return_counts=True)
     place = np.minimum(np.searchsorted(keys, asked), keys.size - 1)
     num = np.where(keys[place] == asked, counts[place], 0)
     same = asked[itself.queries] == searched[itself.gallery]
     np.subtract.at(num, itself.queries[same], 1)
     copies = np.flatnonzero((num > 0) & (queries.norms > 0))
-    other = first[place]
-    warn_of_copies(
-        "searches",
-        copies,
-        len(queries),
-        lambda row: f"{queries.ids[row]} {gallery.ids[other[row]]}",
-    )
+
+    def pair(row: int) -> str:
+        own = itself.gallery[itself.queries == row]
+        other = np.setdiff1d(np.flatnonzero(searched == asked[row]), own)[0]
+        return f"{queries.ids[row]} {gallery.ids[other]}"
+
+    warn_of_copies("searches", copies, len(queries), pair)
 
 
 def without_copies(embeddings: Embeddings) -> Embeddings:

@@ -156,7 +156,8 @@ def _measured(
     similarity = settings.similarity or queries.embeddings.meta.get("similarity") or "cosine"
     searched = gallery or queries
     itself = self_matches(queries, searched)
-    name_self_matches(queries.embeddings, searched.embeddings, itself)
+    among = gallery is None
+    name_self_matches(queries.embeddings, searched.embeddings, itself, among=among)
     per_query, used = _of_queries(queries, searched, itself, settings.ks, similarity)
     codes = np.unique(np.asarray(queries.labels)[used], return_inverse=True)[1].astype(np.int64)
     num_classes, size = int(codes.max()) + 1, len(searched.embeddings)

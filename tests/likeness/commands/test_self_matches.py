@@ -23,6 +23,8 @@ import likeness
 from likeness import cli
 from likeness.commands._signature import Command
 from likeness.eval.formats.embeddings import read_embeddings
+from likeness.eval.types import Trials
+from likeness.toolkit.training.listed import trials_by
 from tests.scripts import run_command
 
 TAKES = {"trials", "scores", "pairs", "gallery", "probes", "unlabelled"}
@@ -282,3 +284,17 @@ def test_a_threshold_is_of_distinct_items(world: Path, said: Callable[..., str])
     shutil.copy("lobby/0.wav", "lobby/copy.wav")
     shown = said("threshold", *MODEL, "--unlabelled", "lobby", "--out", "lobby.json")
     assert "1 of 53 items" in shown
+
+
+def test_a_file_verified_against_itself_is_named(world: Path, said: Callable[..., str]) -> None:
+    first, second = (f"voices/{id}" for id in IDS[:2])
+    assert ITSELF in said("verify", first, f"./{first}", *MODEL)
+    assert ITSELF not in said("verify", first, second, *MODEL)
+
+
+def test_what_a_training_measures_is_without_them() -> None:
+    """`train`, `compare` and `reproduce` list the trials of a recipe by one function."""
+    trials = Trials(("a", "b"), ("a", "b"), [0, 0], [0, 1], [True, False])
+    with pytest.warns(UserWarning, match=ITSELF):
+        _, listed = trials_by(lambda data: ([], trials), Path("data"))
+    assert (len(listed), listed.self_matches) == (1, 1)
