@@ -8,8 +8,9 @@ frames, F mel bins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from posixpath import normpath
 from typing import Any
 from unicodedata import normalize
 
@@ -24,6 +25,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
 
 _SHOWN = 5  # how many offenders an error names
+_LABELS = ("nontarget", "target", "spoof", "spoof")
 UNKNOWN = "unknown"  # the group of items without a value
 
 
@@ -125,6 +127,20 @@ def nfc(text: str) -> str:
     return normalize("NFC", text)
 
 
+def item_keys(ids: Sequence[str]) -> Sequence[str]:
+    """The ids in a form in which two spellings of one item are equal.
+
+    What differs in Unicode's forms, or in ./ and // within a path, is one item.
+
+    >>> item_keys(["./a//b.wav", "a/b.wav"])
+    ['a/b.wav', 'a/b.wav']
+    """
+    text = "\n".join(ids)
+    if text.isascii() and "./" not in text and "//" not in text:
+        return ids
+    return [normalize("NFC", normpath(id)) for id in ids]
+
+
 def norms_of(rows: NDArray[Any]) -> Floats:
     """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
     norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
@@ -162,6 +178,12 @@ class Trials:
     enrol_ids, probe_ids: the distinct ids of each side. enrol, probe: (P,) int32 indices into them.
     target: (P,) bool, or None for a blind list. spoof: (P,) bool, which of the others imitate the
     enrolled subject; None where labels know no spoofs.
+
+    self_matches: how many trials of an item with itself were left out of the list, see
+    likeness.eval.items.self_matches. itself: the rows of those that it has. repeats: how many
+    labelled trials of two items repeat a pair, in the same or in the other order.
+
+    LikenessError: arrays do not fit the ids, or a pair has two labels, in one order or in both.
     """
 
     enrol_ids: tuple[str, ...]
@@ -170,6 +192,9 @@ class Trials:
     probe: Ints
     target: Bools | None = None
     spoof: Bools | None = None
+    self_matches: int = 0
+    itself: NDArray[np.int64] = field(init=False)
+    repeats: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         sides = (("enrol", self.enrol_ids), ("probe", self.probe_ids))
@@ -192,11 +217,47 @@ class Trials:
             )
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
+        self._look_for_repeats()
+
+    def _look_for_repeats(self) -> None:
+        """Finds self-matches and repeats, and refuses pairs with two labels, by one sort."""
+        names = [*item_keys(self.enrol_ids)]
+        number = dict(zip(names, range(len(names)), strict=True))
+        first, second = self.enrol, self.probe
+        if len(number) < len(names):  # one item is spelled in two ways
+            first = np.array([number[name] for name in names], np.int32)[first]
+        if self.probe_ids != self.enrol_ids or first is not self.enrol:
+            begin, probes = len(names), item_keys(self.probe_ids)
+            names += [name for name in dict.fromkeys(probes) if name not in number]
+            number.update(zip(names[begin:], range(begin, len(names)), strict=True))
+            second = np.fromiter(map(number.__getitem__, probes), np.int32, len(probes))[second]
+        object.__setattr__(self, "itself", np.flatnonzero(first == second))
+        if self.target is None:
+            return
+        # Equal numbers but for the last two bits, which are the label, are one pair.
+        marked = np.multiply(np.minimum(first, second), 4 * len(names), dtype=np.int64)
+        marked += np.maximum(first, second) * np.int64(4)
+        marked += self.target.view(np.int8)
+        if self.spoof is not None:
+            marked += 2 * np.asarray(self.spoof, dtype=np.bool_)
+        marked.sort()
+        again = np.flatnonzero((marked[1:] ^ marked[:-1]) < 4)
+        low, high = np.divmod(marked[again] >> 2, max(1, len(names)))
+        object.__setattr__(self, "repeats", int(np.count_nonzero(low != high)))
+        clash = np.flatnonzero(marked[again] != marked[again + 1])
+        if clash.size:
+            at = again[clash[0]]
+            pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
+            labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
+            raise LikenessError(
+                f"pairs are labelled both {labels} (first: {pair}, in this order or the other); "
+                "remove one label of each"
+            )
 
     def __len__(self) -> int:
         return int(self.enrol.size)
 
-    def rows(self, kept: NDArray[Any]) -> Trials:
+    def rows(self, kept: NDArray[Any], self_matches: int | None = None) -> Trials:
         """Some of the trials, by (K,) rows or (P,) bool, and the ids that these have."""
         columns: dict[str, Any] = {}
         for side in ("enrol", "probe"):
@@ -206,7 +267,8 @@ class Trials:
         for label in ("target", "spoof"):
             values = getattr(self, label)
             columns[label] = None if values is None else values[kept]
-        return Trials(**columns)
+        before = self.self_matches if self_matches is None else self_matches
+        return Trials(**columns, self_matches=before)
 
     def __repr__(self) -> str:
         num = "no" if self.target is None else int(self.target.sum())

@@ -30,6 +30,7 @@ from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Difference, Outcome, after_holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
+from likeness.eval.items.self_matches import trial_counts, without_self_trials
 from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
@@ -247,6 +248,7 @@ def bench(
         raise LikenessError(f"a {modality} and a {others[0]} model; give models of one modality")
     parsed = parse(conditions, modality)
     listed = trials if isinstance(trials, Trials) else read_trials(trials)
+    listed, _ = without_self_trials(listed)
     check_labels("the trials", listed.target)
     subject_of = names_of(subjects)
     numbers, source = subjects_of(listed, subject_of)
@@ -354,7 +356,7 @@ class _Cells:
             "items": num,
             "refused": bad,
         }
-        about = {"subjects_from": self.source, **draws_of(settings)}
+        about = {"subjects_from": self.source, **draws_of(settings), **trial_counts(self.trials)}
         own, draws = own_rates(part, settings)
         lacking = np.full(settings.num_resamples, np.nan)
         draws = {"eer": lacking} | draws

@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from likeness.eval.formats import tables
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.types import Bools, Ints, Trials, name_first, nfc
+from likeness.eval.types import Bools, Ints, Trials, item_keys, name_first, nfc
 
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
@@ -125,6 +126,8 @@ def labels_of(
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
+    if mapping is None:
+        ids = item_keys(ids)  # a leading ./ is no label
     missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
     if missing:
         raise LikenessError(
@@ -168,10 +171,9 @@ def subjects_of(
         return _from_mapping(trials, mapping), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
-    if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
-        subjects = number_subjects(
-            *(labels_of("trials", side) for side in (trials.enrol_ids, trials.probe_ids))
-        )
+    sides = item_keys(trials.enrol_ids), item_keys(trials.probe_ids)
+    if all("/" in id for id in chain(*sides)):
+        subjects = number_subjects(*([id.split("/", 1)[0] for id in side] for side in sides))
         if not _contradictions(trials, subjects).any():
             return subjects, "first path component of the ids"
     subjects = _connected_groups(trials, trials.target)

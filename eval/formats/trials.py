@@ -110,6 +110,11 @@ def read_scores(
             f"{table.where}: scores are NaN, infinite or not numbers (first: "
             f"{pair_text(scored, int(bad[0]))}); score these trials again"
         )
+    if trials is not None and scored.itself.size and not trials.itself.size:
+        # The list was read without its self-trials, see likeness.eval.items.self_matches.
+        others = np.ones(len(scored), dtype=np.bool_)
+        others[scored.itself] = False
+        scored, values = scored.rows(others), values[others]
     return (scored, values) if trials is None else _align(table.where, scored, values, trials)
 
 
@@ -296,23 +301,12 @@ def trials_of(table: Table) -> Trials:
         LikenessError: A pair has both labels.
     """
     enrol, probe = table.column("enrol"), table.column("probe")
-    target: Bools | None = None
-    if "label" in table.roles:
-        target = _targets(table.column("label"))
-        # Equal numbers but for the last bit are one pair with both labels.
-        marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
-        marked *= 2
-        marked += target
-        marked.sort()
-        both = np.flatnonzero(np.bitwise_xor(marked[1:], marked[:-1]) == 1)
-        if both.size:
-            first, second = divmod(int(marked[both[0]]) >> 1, len(probe.keys))
-            raise LikenessError(
-                f"{table.where}: pairs are labelled both target and nontarget (first: "
-                f"{quoted(f'{enrol.keys[first]} {probe.keys[second]}')}); remove one label of each"
-            )
-    spoof = _spoofs(table.column("label")) if "label" in table.roles else None
-    return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target, spoof)
+    labels = table.column("label") if "label" in table.roles else None
+    target, spoof = (None, None) if labels is None else (_targets(labels), _spoofs(labels))
+    try:
+        return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target, spoof)
+    except LikenessError as error:
+        raise LikenessError(f"{table.where}: {error}") from None
 
 
 def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:

@@ -34,6 +34,7 @@ Protocol = Literal["open", "closed", "ijb_evals"]
 TILE = 1 << 14  # templates
 CELLS = 1 << 23  # scores held at once: 32 MB in float32
 _OWN_ROWS = 4096  # templates of mates that are read together
+_NO_PAIRS: tuple[Counts, Counts] = np.empty(0, np.int64), np.empty(0, np.int64)
 
 RULES: dict[Protocol, str] = {
     "open": "open set: alone at rank 1 and score > the (floor(fpir N) + 1)-th largest top score of "
@@ -302,12 +303,14 @@ def search_embeddings(
     *,
     similarity: str = "cosine",
     keep: int = 0,
+    itself: tuple[Counts, Counts] = _NO_PAIRS,
 ) -> Searched:
     """`search` straight from embeddings, in blocks: about 150 MB beside the inputs, whatever their
     number.
 
     probes: (Q, D) raw rows. gallery: (G, D). similarity: a name of
-    likeness.eval.metrics.similarity. Equal rows give equal scores to the last bit, so ties stay
+    likeness.eval.metrics.similarity. itself: (K,) probes and (K,) templates that are the same
+    items, whose scores do not count. Equal rows give equal scores to the last bit, so ties stay
     ties. LikenessError: as for `search`, rows with NaN or infinity, D that differs, unknown
     similarity.
     """
@@ -327,6 +330,7 @@ def search_embeddings(
         scores = scorer(y[templates], twins[templates], similarity)
         return lambda rows: scores(x[sequence[rows]])
 
+    back, place = np.argsort(sequence), np.argsort(order)
     searched = _search(
         order,
         np.bincount(enrolled),
@@ -334,8 +338,8 @@ def search_embeddings(
         scores_of,
         lambda some, templates: single(x[sequence[some]], y[templates], similarity),
         keep,
+        (back[itself[0]], place[itself[1]]),
     )
-    back = np.argsort(sequence)
     each = {name: getattr(searched, name)[back] for name in ("mate", "rival", "above", "tied")}
     return replace(searched, highest_probe=sequence[searched.highest_probe], **each)
 
@@ -398,6 +402,7 @@ def _search(
     scores_of: Callable[[Counts], Callable[[slice], NDArray[Any]]],
     pairs_of: Callable[[Counts, Counts], NDArray[Any]],
     keep: int,
+    itself: tuple[Counts, Counts] = _NO_PAIRS,
 ) -> Searched:
     """Searches all probes in a gallery, of which no more than a tile is needed at a time.
 
@@ -412,9 +417,12 @@ def _search(
             overwritten.
         pairs_of: Probes (K,) and templates (K,) -> the scores (K,) of these pairs.
         keep: How many of the largest non-mated scores are kept.
+        itself: (K,) probes and (K,) places in `order` that are the same items.
     """
     starts = np.cumsum(each) - each
-    own_score = _own_scores(mate, order, each, pairs_of)
+    by_probe = np.argsort(itself[0], kind="stable")
+    probes, places = itself[0][by_probe], itself[1][by_probe]
+    own_score = _own_scores(mate, order, each, pairs_of, probes * order.size + places)
     rival = np.full(mate.size, -np.inf)
     above, tied = np.zeros(mate.size, np.int64), np.zeros(mate.size, np.int64)
     highest: _Highest = np.empty(0), np.empty(0, np.int64), -np.inf
@@ -427,10 +435,14 @@ def _search(
         for start in range(0, mate.size, step):
             rows = slice(start, min(start + step, mate.size))
             scores = score(rows)
+            own = slice(*np.searchsorted(probes, (start, rows.stop)).tolist())
+            at = places[own] - first
+            here = (at >= 0) & (at < templates.size)
+            scores[probes[own][here] - start, at[here]] = -np.inf
             if templates.size > end - begin:
                 scores = np.maximum.reduceat(scores, starts[begin:end] - first, axis=1)
-            own = np.flatnonzero((mate[rows] >= begin) & (mate[rows] < end))
-            scores[own, mate[rows][own] - begin] = -np.inf
+            mates = np.flatnonzero((mate[rows] >= begin) & (mate[rows] < end))
+            scores[mates, mate[rows][mates] - begin] = -np.inf
             best = scores.max(axis=1)
             np.maximum(rival[rows], best, out=rival[rows])
             behind = np.flatnonzero((mate[rows] >= 0) & (best >= own_score[rows]))
@@ -467,9 +479,16 @@ def _with_higher(highest: _Highest, scores: NDArray[Any], start: int, keep: int)
 
 
 def _own_scores(
-    mate: Counts, order: Counts, each: Counts, pairs_of: Callable[[Counts, Counts], NDArray[Any]]
+    mate: Counts,
+    order: Counts,
+    each: Counts,
+    pairs_of: Callable[[Counts, Counts], NDArray[Any]],
+    itself: Counts,
 ) -> Floats:
-    """(Q,) the best score of each probe with the templates of its own subject; -inf without one."""
+    """(Q,) the best score of each probe with the templates of its own subject; -inf without one.
+
+    itself: (K,) the pairs of the same item, as numbers probe * G + place in `order`.
+    """
     own = np.full(mate.size, -np.inf)
     starts = np.cumsum(each) - each
     has = np.flatnonzero(mate >= 0)
@@ -480,7 +499,10 @@ def _own_scores(
         counts = each[mate[part]]
         first = np.cumsum(counts) - counts
         inside = np.arange(int(counts.sum())) - np.repeat(first, counts)
-        templates = order[np.repeat(starts[mate[part]], counts) + inside]
-        values = pairs_of(np.repeat(part, counts), templates)
+        places = np.repeat(starts[mate[part]], counts) + inside
+        probes = np.repeat(part, counts)
+        values = pairs_of(probes, order[places])
+        if itself.size:
+            values[np.isin(probes * order.size + places, itself)] = -np.inf
         own[part] = np.maximum.reduceat(values, first)
     return own

@@ -152,6 +152,7 @@ def rank_blocks(
     depth: int,
     by_position: bool = False,
     drop_first: bool = False,
+    itself: tuple[Counts, Counts] | None = None,
 ) -> Iterator[tuple[slice, Ranks]]:
     """Blocks of queries and their Ranks; every query once. gallery=None: queries are the gallery,
     each without itself.
@@ -160,6 +161,8 @@ def rank_blocks(
     is then 1 and depth the whole gallery.
     drop_first: with by_position and without a gallery, what ranks first is dropped instead of the
     query itself (RDML).
+    itself: (K,) queries in ascending order and (K,) rows of the gallery that are the same items,
+    which are not searched. None: those of the same row, without a gallery.
     LikenessError: unknown similarity, inner products beyond float32.
     """
     items = queries if gallery is None else gallery
@@ -174,6 +177,9 @@ def rank_blocks(
         np.searchsorted(gallery_codes[order], query_codes, side=side) for side in ("left", "right")
     )
     later, original = duplicates(items, similarity)
+    if itself is None:
+        every = np.arange(len(queries) if gallery is None and not drop_first else 0)
+        itself = every, every
     scores_of = _scorer(queries, gallery, similarity)
     most_relevant = max(1, int((end - begin).max()))
     height = max(1, min(len(queries), _CELLS // len(items), _RELEVANT // most_relevant))
@@ -184,10 +190,11 @@ def rank_blocks(
         scores_of(part, scores)
         scores[:, later] = scores[:, original]
         relevant = [order[b:e] for b, e in zip(begin[part], end[part], strict=True)]
-        if gallery is None and not drop_first:
-            own = np.arange(start, part.stop)
-            scores[np.arange(own.size), own] = -np.inf
-            relevant = [each[each != row] for each, row in zip(relevant, own, strict=True)]
+        own = slice(*np.searchsorted(itself[0], (start, part.stop)).tolist())
+        asked, found = itself[0][own] - start, itself[1][own]
+        scores[asked, found] = -np.inf
+        for query, row in zip(asked.tolist(), found.tolist(), strict=True):
+            relevant[query] = relevant[query][relevant[query] != row]
         if by_position:
             yield part, _ranks_by_position(scores, relevant, drop_first)
         else:

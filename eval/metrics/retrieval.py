@@ -161,12 +161,14 @@ def query_metrics(
     ks: Sequence[int] = (1, 2, 4, 8),
     similarity: str = "cosine",
     compat: Compat | None = None,
+    itself: tuple[Counts, Counts] | None = None,
 ) -> dict[str, Floats]:
     """The metrics of `retrieval_metrics` for each query: name -> (Q,), and "relevant", the number R
     of relevant items.
 
     Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
-    Arguments and errors: those of `retrieval_metrics`.
+    Arguments and errors: those of `retrieval_metrics`; itself: as in
+    `likeness.eval.metrics.ranks.rank_blocks`.
     """
     check_choice("compat", compat or "pml", get_args(Compat))
     check_counts("ks", ks)
@@ -194,6 +196,7 @@ def query_metrics(
         depth=depth,
         by_position=compat is not None,
         drop_first=compat == "rdml",
+        itself=itself,
     )
     by_metric: dict[str, list[Floats]] = {}
     for _, ranks in blocks:

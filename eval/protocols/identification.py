@@ -26,6 +26,12 @@ from likeness.eval.intervals.bootstrap import (
     times_drawn,
 )
 from likeness.eval.intervals.small_rates import exact_bounds
+from likeness.eval.items.self_matches import (
+    NO_MATCHES,
+    SelfMatches,
+    name_self_matches,
+    self_matches,
+)
 from likeness.eval.metrics.identification import (
     RULES,
     Protocol,
@@ -129,7 +135,8 @@ def identify(
         gallery: the embeddings to search in. There may be several galleries apart, such as G1 and
             G2 of IJB: rank-K pools them, open-set TPIR is the mean over them, and the closed
             protocol merges them.
-        probes: the embeddings to search for.
+        probes: the embeddings to search for. A probe that is in a gallery, by its id, does not find
+            itself, and is left out if nothing else enrols its subject.
         settings: what is measured and by which rule.
         gallery_subjects: lines `id subject` (default: the first folder of the ids). They may be a
             mapping.
@@ -156,20 +163,54 @@ def identify(
     of_gallery, of_probes = names_of(gallery_subjects), names_of(probe_subjects)
     settings = settings or IdentificationSettings()
     similarity = _similarity(settings, [queries, *apart])
-    in_gallery = {id for rows in apart for id in rows.ids}
     subjects_from = "first path component of the ids" if of_probes is None else "given mapping"
+    galleries = [Labelled(rows, labels_of("gallery", rows.ids, of_gallery)) for rows in apart]
+    asked = Labelled(queries, labels_of("probe", queries.ids, of_probes))
+    itself = [self_matches(asked, of) for of in galleries]
+    for of, same in zip(galleries, itself, strict=True):
+        name_self_matches(queries, of.embeddings, same)
+    conventions: Conventions = {"similarity": similarity, "subjects_from": subjects_from}
+    if num_themselves := np.unique(np.concatenate([same.queries for same in itself])).size:
+        conventions["self_matches"] = num_themselves
+        rows = np.flatnonzero(_searchable(asked, galleries, itself))
+        ids = tuple(queries.ids[row] for row in rows.tolist())
+        queries = Embeddings(ids, queries.matrix[rows], queries.meta)
+        asked = Labelled(queries, [asked.labels[row] for row in rows.tolist()])
+        itself = [self_matches(asked, of) for of in galleries]
     evaluation = identify_labelled(
-        [Labelled(rows, labels_of("gallery", rows.ids, of_gallery)) for rows in apart],
-        Labelled(queries, labels_of("probe", queries.ids, of_probes)),
+        galleries,
+        asked,
         replace(settings, similarity=similarity),
         system="probes",
-        conventions={
-            "similarity": similarity,
-            "subjects_from": subjects_from,
-            "probes_enrolled_themselves": len(in_gallery & {*queries.ids}),
-        },
+        conventions=conventions,
+        itself=itself,
     )
     return replace(evaluation, files=files_in(gallery, probes, gallery_subjects, probe_subjects))
+
+
+def _searchable(
+    probes: Labelled, galleries: Sequence[Labelled], itself: Sequence[SelfMatches]
+) -> Bools:
+    """(Q,) the probes but those whose subject only they themselves enrol.
+
+    Without themselves these would pass for strangers.
+    """
+    found = np.concatenate([of.queries for of in itself])
+    labels = np.asarray(probes.labels)
+    others = -np.bincount(found, minlength=labels.size)
+    for gallery in galleries:
+        names, sizes = np.unique(np.asarray(gallery.labels), return_counts=True)
+        place = np.minimum(np.searchsorted(names, labels), names.size - 1)
+        others += np.where(names[place] == labels, sizes[place], 0)
+    is_left: Bools = np.ones(labels.size, dtype=np.bool_)
+    is_left[found] = others[found] > 0
+    if not is_left.any():
+        raise LikenessError(
+            f"all {labels.size:,} probes are the only templates of their subjects in the gallery "
+            f"(first: {probes.embeddings.ids[0]!r}), and an item does not find itself; give other "
+            "probes"
+        )
+    return is_left
 
 
 @step("measuring")
@@ -180,9 +221,13 @@ def identify_labelled(
     *,
     system: str,
     conventions: Conventions,
+    itself: Sequence[SelfMatches] = (),
 ) -> SearchEvaluation:
-    """`identify` of embeddings whose subjects are known; conventions: more for the record."""
-    searched, names = _searched(galleries, probes, settings)
+    """`identify` of embeddings whose subjects are known.
+
+    conventions: more for the record; itself: the probes that are in each gallery themselves.
+    """
+    searched, names = _searched(galleries, probes, settings, itself)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
@@ -193,11 +238,6 @@ def identify_labelled(
     num_mated = int(np.count_nonzero(mated))
     if without := mated.size - num_mated:
         notes.append(f"rank-k is over the {num_mated:,} probes with a mate; {without:,} have none.")
-    if themselves := conventions.get("probes_enrolled_themselves"):
-        notes.append(
-            f"{themselves} probes are in the gallery themselves (same id) and find themselves: "
-            "their hits mean nothing."
-        )
     subject = np.unique(np.asarray(probes.labels), return_inverse=True)[1]
     counts: dict[str, int | None] = {
         "probes": mated.size,
@@ -246,14 +286,21 @@ def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -
 
 
 def _searched(
-    galleries: Sequence[Labelled], probes: Labelled, settings: IdentificationSettings
+    galleries: Sequence[Labelled],
+    probes: Labelled,
+    settings: IdentificationSettings,
+    itself: Sequence[SelfMatches],
 ) -> tuple[list[Searched], list[NDArray[np.generic]]]:
     """The search in each gallery, and the subjects of each; the closed protocol merges them."""
     rows = [gallery.embeddings.matrix for gallery in galleries]
     names = [np.asarray(gallery.labels) for gallery in galleries]
-    keep = 0
+    keep, pairs = 0, [*itself] or [NO_MATCHES] * len(rows)
     if settings.protocol == "closed":
         if len(rows) > 1:
+            begin = np.cumsum([0, *map(len, rows)])
+            shifted = [of.gallery + first for of, first in zip(pairs, begin, strict=False)]
+            asked = np.concatenate([of.queries for of in pairs])
+            pairs = [SelfMatches(asked, np.concatenate(shifted))]
             rows, names = [np.concatenate(rows)], [np.concatenate(names)]
         num_probes = len(probes.embeddings.ids)
         # More than are needed, because the draws of the bootstrap weigh the probes anew.
@@ -266,8 +313,9 @@ def _searched(
             probes.labels,
             similarity=settings.similarity or "cosine",
             keep=keep,
+            itself=same,
         )
-        for matrix, of_rows in zip(rows, names, strict=True)
+        for matrix, of_rows, same in zip(rows, names, pairs, strict=True)
     ]
     return searched, names
 

@@ -15,6 +15,7 @@ from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of, quality_by_id
 from likeness.eval.intervals import bootstrap, uncertainty
+from likeness.eval.items.self_matches import SelfMatches, name_self_matches, self_matches
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
@@ -93,7 +94,8 @@ def retrieve(
             gallery.
         labels: lines `id label` (default: the first folder of the ids). They may be a mapping.
         settings: what is measured and by which rule.
-        gallery: the embeddings to search in, instead of the queries themselves.
+        gallery: the embeddings to search in, instead of the queries themselves. A query that is in
+            it, by its id, does not find itself.
         gallery_labels: the same of the gallery (default: those of the queries).
         quality: as in `likeness.eval.protocols.verification.evaluate`.
 
@@ -152,13 +154,19 @@ def _measured(
         labels_from: A phrase on where the classes come from.
     """
     similarity = settings.similarity or queries.embeddings.meta.get("similarity") or "cosine"
-    per_query, used = _of_queries(queries, gallery, settings.ks, similarity)
+    searched = gallery or queries
+    itself = self_matches(queries, searched)
+    among = gallery is None
+    name_self_matches(queries.embeddings, searched.embeddings, itself, among=among)
+    per_query, used = _of_queries(queries, searched, itself, settings.ks, similarity)
     codes = np.unique(np.asarray(queries.labels)[used], return_inverse=True)[1].astype(np.int64)
-    num_classes, size = int(codes.max()) + 1, len((gallery or queries).embeddings)
+    num_classes, size = int(codes.max()) + 1, len(searched.embeddings)
     counts: dict[str, int | None] = {"queries": codes.size, "lone": int(np.count_nonzero(~used))}
     counts |= {"gallery": size, "classes": num_classes, "subjects": num_classes}
     common: Conventions = {"similarity": similarity, **_conventions(settings, gallery is None)}
     common["labels_from"] = labels_from
+    if gallery is not None and itself.queries.size:
+        common["self_matches"] = itself.num_queries
     intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
@@ -180,15 +188,20 @@ def _measured(
 
 
 def _of_queries(
-    queries: Labelled, gallery: Labelled | None, ks: Sequence[int], similarity: str
+    queries: Labelled,
+    searched: Labelled,
+    itself: SelfMatches,
+    ks: Sequence[int],
+    similarity: str,
 ) -> tuple[dict[str, Floats], Bools]:
     """The metrics (Q,) of the queries with a relevant item, and (N,) which these are."""
     rows = queries.embeddings
     values = query_metrics(
         rows.matrix,
         queries.labels,
-        gallery=None if gallery is None else gallery.embeddings.matrix,
-        gallery_labels=None if gallery is None else gallery.labels,
+        gallery=None if searched is queries else searched.embeddings.matrix,
+        gallery_labels=None if searched is queries else searched.labels,
+        itself=itself,
         ks=ks,
         similarity=similarity,
     )
@@ -204,7 +217,7 @@ def _of_queries(
 def _conventions(settings: RetrievalSettings, among: bool) -> Conventions:
     """What the record says of every metric. among: whether the queries search each other."""
     conventions: Conventions = {
-        "self": "removed by index" if among else "separate gallery, nothing removed",
+        "self": "removed by index" if among else "removed by id",
         "ties": "expected value over the orders of tied items",
         "lone": "excluded",
     }

@@ -15,13 +15,14 @@ from likeness.eval.intervals import paired, uncertainty
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.paired import Paired
+from likeness.eval.items.self_matches import trial_counts
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
 from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
 from likeness.eval.progress import step
 from likeness.eval.results import Result, metric_beside, table
-from likeness.eval.types import Bools, Ints, Scores, Trials
+from likeness.eval.types import Bools, Ints, Scores, Trials, item_keys
 
 
 @dataclass(eq=False)
@@ -187,6 +188,8 @@ def _measure_one(
         subjects_from=source,
         system=name,
     )
+    if about := trial_counts(listed):
+        results = [replace(of, conventions=about | dict(of.conventions)) for of in results]
     compared.results += results
     return results, resamples
 
@@ -239,7 +242,9 @@ def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str,
     sides = ((trials.enrol_ids, numbers[0]), (trials.probe_ids, numbers[1]))
     first: dict[int, str] = {}
     return {
-        name: name.split("/", 1)[0] if by_folder else f"subject of {first.setdefault(number, name)}"
+        name: item_keys([name])[0].split("/", 1)[0]
+        if by_folder
+        else f"subject of {first.setdefault(number, name)}"
         for ids, of_side in sides
         for name, number in zip(ids, of_side.tolist(), strict=True)
     }

@@ -23,6 +23,7 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
+from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
@@ -427,6 +428,8 @@ def evaluate(
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)
+    if listed is not None:
+        listed, _ = without_self_trials(listed)
     lost = None
     if failures is not None:
         if listed is None or listed.target is None or listed.spoof is not None:
@@ -509,9 +512,10 @@ def _read(
     else:
         name, origin = str(system), read_origin(Path(system))
         trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
+    trials, others = without_self_trials(trials)
     check_labels(name, trials.target)
     assert trials.target is not None
-    return trials, Scores(values, trials.target), origin
+    return trials, Scores(values[others], trials.target), origin
 
 
 def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:

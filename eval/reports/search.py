@@ -35,7 +35,7 @@ from likeness.eval.reports.page import (
     write,
 )
 from likeness.eval.results import Result, footnotes
-from likeness.eval.types import Floats
+from likeness.eval.types import Floats, item_keys
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -93,8 +93,9 @@ def nearest(
     rows = np.unique(np.linspace(0, size - 1, min(size, num_queries)).astype(np.int64))
     own, of_gallery = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)
     # An item of the gallery with the query's id is the query.
-    row_of = {id: i for i, id in enumerate(searched.ids)}
-    itself = np.array([row_of.get(queries.embeddings.ids[i], -1) for i in rows.tolist()])
+    row_of = {id: i for i, id in enumerate(item_keys(searched.ids))}
+    asked = item_keys([queries.embeddings.ids[i] for i in rows.tolist()])
+    itself = np.array([row_of.get(id, -1) for id in asked])
     in_gallery = itself >= 0
     num = min(num, len(searched) - bool(in_gallery.any()))
     score = make_scorer(searched.matrix, similarity)

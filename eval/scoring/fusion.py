@@ -12,6 +12,7 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
+from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.origin import read_origin
@@ -117,6 +118,9 @@ def _read(scores: Sequence[File]) -> tuple[Trials, Floats, tuple[str, ...]]:
     if len(scores) < 2:
         raise LikenessError(f"a fusion needs two score files or more, but got {len(scores)}")
     trials, values = read_scores(Path(scores[0]))
+    if trials.target is not None:
+        trials, others = without_self_trials(trials)
+        values = values[others]
     columns = [values]
     for path in scores[1:]:
         trials, values = read_scores(Path(path), trials)

@@ -26,13 +26,26 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Models, models_of
 from likeness.eval.formats.trials import read_trials, write_scores
+from likeness.eval.items.self_matches import (
+    enrolled_itself,
+    warn_of_copied_trials,
+    without_self_trials,
+)
 from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.option import Option
 from likeness.eval.scoring import normalization, templates
 from likeness.eval.scoring.origin import Origin, digest_of, write_origin
 from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
-from likeness.eval.types import Floats, Floats32, Scores, Trials, check_choice, name_first
+from likeness.eval.types import (
+    Floats,
+    Floats32,
+    Scores,
+    Trials,
+    check_choice,
+    item_keys,
+    name_first,
+)
 
 Missing = Literal["refuse", "skip"]
 _EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
@@ -310,7 +323,23 @@ def _read(
     if missing == "skip":
         listed, items_of, left_out = _with_embeddings(listed, enrol, other, items_of)
         name += left_out
+    # A blind list is scored whole, because whoever has its labels expects all of its scores.
+    itself, is_blind = _itself(listed, items_of, strip_extension), listed.target is None
+    listed, _ = without_self_trials(listed, itself, left_out=not is_blind)
     return _Inputs(listed, enrol, other, items_of), name
+
+
+def _itself(
+    trials: Trials, models: Mapping[str, Sequence[str]] | None, strip_extension: bool
+) -> NDArray[np.int64]:
+    """The rows of the trials of an item with itself, or with a model that it enrols."""
+    if not strip_extension:
+        return trials.itself if models is None else enrolled_itself(trials, models)
+    enrol, probe = (tuple(map(drop_extension, ids)) for ids in (trials.enrol_ids, trials.probe_ids))
+    if models is None:
+        return replace(trials, enrol_ids=enrol, probe_ids=probe).itself
+    bare = {model: tuple(map(drop_extension, items)) for model, items in models.items()}
+    return enrolled_itself(replace(trials, probe_ids=probe), bare)
 
 
 def _with_embeddings(
@@ -387,6 +416,7 @@ def sides_of(
         enrol = probe = _only(embeddings, ids)
     else:
         enrol, probe = _only(pooled(embeddings), trials.enrol_ids), _only(apart, trials.probe_ids)
+    warn_of_copied_trials(trials, enrol, probe)
     warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
     left = _centred(enrol, subtract_mean)
     if models is not None:  # the mean is subtracted from the items, before they are pooled
@@ -554,7 +584,9 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
     cohort, subject_of = scoring.cohort, scoring.cohort_subjects
     if cohort is None:
         return None
-    shared = [name for name in cohort.ids if name in ids]
+    asked = {*item_keys([*ids])}
+    keys = zip(cohort.ids, item_keys(cohort.ids), strict=True)
+    shared = [name for name, key in keys if key in asked]
     if shared:
         warnings.warn(
             f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "

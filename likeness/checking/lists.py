@@ -1,5 +1,6 @@
 """Lists of whatever a person has: its items, and trials of subjects that were held out."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_trials
@@ -15,6 +17,7 @@ from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
 from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
 from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, name_first
@@ -160,6 +163,7 @@ def draw_lists(
         )
     except ValueError as error:
         raise LikenessError(f"{where}: {error}") from None
+    trials, _ = without_self_trials(trials, _itself(chosen, trials))
     assert trials.target is not None
     if trials.target.all() or not trials.target.any():
         kind = "target" if trials.target.all() else "nontarget"
@@ -168,6 +172,16 @@ def draw_lists(
             "leave out --same-sex and --cross-session"
         )
     return chosen, trials
+
+
+def _itself(chosen: Items, trials: Trials) -> NDArray[np.int64]:
+    """The rows of trials of one file or stretch, which the data have under two ids."""
+    codes, number = np.arange(len(chosen)), dict[Item, int]()
+    for row in np.unique([trials.enrol, trials.probe]).tolist():
+        item = chosen[row]
+        bare = item._replace(id="", path=Path(os.path.realpath(item.path)), label=None)
+        codes[row] = number.setdefault(bare, row)
+    return np.flatnonzero(codes[trials.enrol] == codes[trials.probe])
 
 
 def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
+from likeness.eval.items.self_matches import itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.eval.types import name_first, nfc
+from likeness.eval.types import item_keys, name_first, nfc
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face, refuse_head
@@ -383,6 +385,8 @@ def search(
         with step("searching the gallery"):
             hits = store.search(embeddings, k + 1, **how)
         matches = dict(zip(embeddings.ids, hits, strict=True))
+        found = [best[0].subject for best in hits if best]
+        _name_enrolled(embeddings.ids, store.items(found) if found else set())
         similarity, size = store.similarity, len(store)
     rows = []
     for probe, best in matches.items():
@@ -395,6 +399,15 @@ def search(
             rows.append(row)
     rows += [FoundRow(item.id, note=item.reason) for item in bad]
     return Found(rows, similarity, threshold, source, size)
+
+
+def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
+    """Name the probes that are enrolled themselves and find themselves, as they were asked to."""
+    known = {*item_keys([*enrolled])}
+    itself = [id for id, key in zip(probes, item_keys(probes), strict=True) if key in known]
+    if itself:
+        text = itself_text("searches", len(itself), len(probes), itself[0], left_out=False)
+        warnings.warn(text, stacklevel=3)
 
 
 def list_subjects(gallery: Name) -> Sequence[Entry]:

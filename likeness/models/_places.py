@@ -8,6 +8,7 @@ from pathlib import Path
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digest
+from likeness.eval.items.self_matches import without_copies
 from likeness.eval.metrics.unlabelled import centre_of, estimated_thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
@@ -57,6 +58,7 @@ def estimate(
     Raises:
         LikenessError: There are too few items, or a rate is out of range.
     """
+    embeddings = without_copies(embeddings)
     unit = embeddings.unit()
     values, centre = estimated_thresholds(unit, fars), tuple(centre_of(unit).tolist())
     meta = _without(model, centre).meta

@@ -272,6 +272,7 @@ class Model:
             >>> round(result.score, 3), result.same
             (1.0, None)
         """
+        from likeness.eval.items.self_matches import itself_text
         from likeness.eval.metrics.similarity import pairs
         from likeness.models.inputs import items_of
         from likeness.models.verdicts import judged, remedy_for
@@ -285,6 +286,10 @@ class Model:
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )
+        paths = {Path(of).resolve() for of in (first, second) if isinstance(of, str | PathLike)}
+        if len(paths) == 1 and type(first) is type(second):
+            text = itself_text("pairs", 1, 1, f"{first} {second}", left_out=False)
+            warnings.warn(text, stacklevel=2)
         both = Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))
         (score,) = pairs(both.matrix[:1], both.matrix[1:], [0], [0], self.similarity)
         return judged(comparer, float(score), (float(both.norms[0]), float(both.norms[1])))

@@ -20,6 +20,7 @@ from likeness.eval.formats import trials
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import refuse_missing_files
+from likeness.eval.items.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.settings import Scoring
@@ -31,6 +32,7 @@ from likeness.toolkit.models.loaded import Loaded
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared
 
+ITSELF = "one item, compared with itself"
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
     "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which "
@@ -302,14 +304,18 @@ class VerifiedPairs:
         from likeness.eval.metrics.system import VerificationSettings
         from likeness.eval.protocols.side_by_side import evaluate_together
 
-        known = [row for row in self.rows if row.score is not None and row.label is not None]
+        labelled = [row for row in self.rows if row.score is not None and row.label is not None]
+        known = [row for row in labelled if row.note != ITSELF]
         if len({row.label for row in known}) < 2:
             return None
         first, i = np.unique([row.first for row in known], return_inverse=True)
         second, j = np.unique([row.second for row in known], return_inverse=True)
         scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
         names = tuple(first.tolist()), tuple(second.tolist())
-        listed = Trials(*names, i.astype(np.int32), j.astype(np.int32), labels == 1)
+        num_itself = len(labelled) - len(known)
+        listed = Trials(
+            *names, i.astype(np.int32), j.astype(np.int32), labels == 1, self_matches=num_itself
+        )
         measured = {self.similarity: (listed, Scores(scores, labels == 1))}
         return evaluate_together(measured, VerificationSettings())
 
@@ -327,8 +333,9 @@ class VerifiedPairs:
         if threshold is not None:
             at = f" at {self.source}" if self.source else ""
             lines.append(f"threshold {threshold:.4g}{at}")
-        wrong = [row for row in decided if row.label is not None and row.same is not row.label]
-        if labelled := sum(row.label is not None for row in decided):
+        decided = [row for row in decided if not row.note and row.label is not None]
+        wrong = [row for row in decided if row.same is not row.label]
+        if labelled := len(decided):
             false_accepts = sum(bool(row.same) for row in wrong)
             false_rejects = len(wrong) - false_accepts
             same = sum(bool(row.label) for row in decided)
@@ -348,6 +355,29 @@ class VerifiedPairs:
         if find_spec("scipy") and (evaluation := self.evaluation()) is not None:
             lines.append(evaluation.table().rstrip())
         return "\n".join(lines)
+
+
+def _name_self_matches(pairs: Sequence[Pair], id_of: Mapping[str, str]) -> frozenset[int]:
+    """The pairs of a file with itself, which are named as in a list of trials.
+
+    Args:
+        pairs: The pairs.
+        id_of: The file of each name.
+
+    Raises:
+        LikenessError: A pair has two labels, in one order or in both.
+    """
+    name_of = {id: name for name, id in reversed([*id_of.items()])}
+    ids, number = tuple(name_of.values()), {id: i for i, id in enumerate(name_of)}
+    sides = np.array([[number[id_of[name]] for name in pair[:2]] for pair in pairs], np.int32)
+    known = np.array([pair.label is not None for pair in pairs])
+    labels = np.array([pair.label for pair in pairs])[known].astype(np.bool_)
+    every = Trials(ids, ids, sides[:, 0], sides[:, 1])
+    warn_of_repeats(Trials(ids, ids, sides[known, 0], sides[known, 1], labels), "pairs")
+    if every.itself.size:
+        pair = trials.pair_text(every, int(every.itself[0]))
+        warnings.warn(itself_text("pairs", every.itself.size, len(every), pair), stacklevel=3)
+    return frozenset(every.itself.tolist())
 
 
 def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pair]:
@@ -409,6 +439,7 @@ def verify_pairs(
     refuse_missing_files(list(path_of.values()), allow_some=True)
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}
+    itself = _name_self_matches(pairs, id_of)
     items = [Item(id_of[name], path) for name, path in path_of.items()]
     items = list({item.id: item for item in items}.values())
     embeddings, bad = embed_where_readable(
@@ -423,7 +454,8 @@ def verify_pairs(
         places = sides[readable, 0], sides[readable, 1]
         scores[readable] = similarities(matrix, matrix, *places, model.similarity)
     rows = []
-    for pair, (first, second), score in zip(pairs, sides.tolist(), scores.tolist(), strict=True):
+    values = zip(pairs, sides.tolist(), scores.tolist(), strict=True)
+    for row, (pair, (first, second), score) in enumerate(values):
         if math.isnan(score):
             name = next(name for name in pair[:2] if id_of[name] in reason_of)
             reason = reason_of[id_of[name]]
@@ -433,5 +465,6 @@ def verify_pairs(
             made = judged(comparer, score, (float(norms[first]), float(norms[second])))
             quality = made.norms if model.norm_is_quality else (None, None)
             verdict = made.same, made.threshold, made.probability
-            rows.append(PairRow(*pair, score, *verdict, *quality))
+            compared = PairRow(*pair, score, *verdict, *quality)
+            rows.append(compared._replace(note=ITSELF) if row in itself else compared)
     return VerifiedPairs(rows, model.similarity, comparer.source)

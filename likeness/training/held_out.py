@@ -27,7 +27,7 @@ from likeness.eval.scoring.score import Scored, score
 from likeness.eval.types import Trials
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.parallel.distributed import embed_all
-from likeness.toolkit.training.listed import Data, list_by
+from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import load_embedder, metrics_of, run_test
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
@@ -70,7 +70,7 @@ def measure_held_out(
         LikenessError: Items cannot be read.
     """
     if isinstance(recipe.measure, Verification):
-        listed, trials = list_by(recipe.measure.trials, data)
+        listed, trials = trials_by(recipe.measure.trials, data)
         items = Items.of(listed)
     elif isinstance(recipe.measure, Retrieval):
         items = Items.of(list_by(recipe.measure.items, data))

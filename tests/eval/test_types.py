@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from posixpath import normpath
+from unicodedata import normalize
+
 import numpy as np
 import pytest
 
@@ -42,13 +45,24 @@ def test_bad_embeddings(ids, matrix):
 
 def test_trials():
     trials = Trials(
-        ("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 1])
+        ("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 0])
     )
     assert len(trials) == 3
     assert trials.enrol.dtype == np.int32
-    assert trials.target.tolist() == [True, False, True]
+    assert trials.target.tolist() == [True, False, False]
     assert Trials(("a",), ("c",), np.array([0]), np.array([0])).target is None
     assert len(Trials((), (), np.array([]), np.array([]))) == 0
+
+
+@pytest.mark.parametrize("ids", [("a", "b", "c"), ("./a", "b", "x//../c"), ("Zoe\u0308", "b", "c")])
+def test_a_pair_with_two_labels_is_refused_in_any_order(ids: tuple[str, ...]) -> None:
+    plain = tuple(normpath(normalize("NFC", id)) for id in ids)
+    with pytest.raises(ValueError, match="labelled both"):
+        Trials(ids, plain, [0, 2, 1], [1, 0, 0], [True, False, False])
+    with pytest.raises(ValueError, match="both spoof and nontarget"):
+        Trials(ids, plain, [0, 0], [1, 1], [0, 0], [True, False])
+    trials = Trials(ids, plain, [0, 1, 2, 2], [1, 0, 2, 0], [True, True, False, False])
+    assert (trials.repeats, trials.itself.tolist()) == (1, [2])
 
 
 @pytest.mark.parametrize(

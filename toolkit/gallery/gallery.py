@@ -209,6 +209,10 @@ class Gallery:
         _refuse_unknown([nfc(subject)], made.subjects)
         return made.rows
 
+    def items(self, subjects: Sequence[str]) -> set[str]:
+        """Gives the ids of what some subjects were enrolled from; of none who is not enrolled."""
+        return {*self._store.enrolments(list(dict.fromkeys(map(nfc, subjects)))).items}
+
     def everything(self) -> Enrolments:
         """Gives all raw enrolments with their subjects and items, in the order of enrolment."""
         return self._store.enrolments()

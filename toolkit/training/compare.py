@@ -44,6 +44,7 @@ from likeness.toolkit.console import say
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.listed import trials_by
 from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
@@ -285,7 +286,7 @@ def _train_and_measure(
     try:
         train(recipe, out=folder)
         if isinstance(recipe.measure, Verification):
-            items, trials = recipe.measure.trials(data)
+            items, trials = trials_by(recipe.measure.trials, data)
             scores = load_model(folder, recipe).score((items, trials))
             write_scores(folder / SCORES, trials, scores.values)
             metrics = metrics_of(recipe.metrics, scores, only=only)

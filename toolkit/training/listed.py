@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from likeness.eval.items.items import Items
+from likeness.eval.items.items import Item, Items
+from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.types import Trials
 
 _LISTING = ("modality", "columns", "label", "root")
 
@@ -47,6 +49,17 @@ def listing_of(part: Any) -> dict[str, Any] | None:
     if "every" not in parameters:
         return None
     return {name: parameters[name].default for name in _LISTING}
+
+
+def trials_by(part: Any, data: Data) -> tuple[Sequence[Item], Trials]:
+    """Return the items and trials that a recipe lists, without those of an item with itself.
+
+    Args:
+        part: part(data), the trials of a recipe.
+        data: As for `list_by`.
+    """
+    items, trials = list_by(part, data)
+    return items, without_self_trials(trials)[0]
 
 
 def list_by(part: Any, data: Data) -> Any:

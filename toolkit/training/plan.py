@@ -33,7 +33,7 @@ from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
 from likeness.toolkit.training.fine_tuning import LoRA
-from likeness.toolkit.training.listed import Data, list_by
+from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.recipe import (
     Compute,
     Parallel,
@@ -116,7 +116,7 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
         with step("listing the trials"):
-            trials = list_by(recipe.measure.trials, data)
+            trials = trials_by(recipe.measure.trials, data)
         _check_trials(trials, classes)
     held_out = [] if trials is None else [trials[0]]
     for settings in measure.settings_of(recipe.measure):

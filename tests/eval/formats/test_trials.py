@@ -101,7 +101,7 @@ BLIND = [("a", "x", None), ("a", "y", None)]
         ("enrol probe\na x\na y", BLIND),
         ("modelid\tsegmentid\na\tx\na\ty\n", BLIND),
         ("Test-ID,Enroll-ID,Is_Target\nx,a,1\ny,b,0\n", [("a", "x", True), ("b", "y", False)]),
-        ("key id1 id2\n1 0 1\n0 1 0\n", [("0", "1", True), ("1", "0", False)]),
+        ("key id1 id2\n1 0 1\n0 1 2\n", [("0", "1", True), ("1", "2", False)]),
         ("1 0 7\n0 1 7\n0 0 8\n", [("0", "7", True), ("1", "7", False), ("0", "8", False)]),
         ("0 7 1\n1 7 0\n5 8 0\n", [("0", "7", True), ("1", "7", False), ("5", "8", False)]),
         ("1,J D,Jane\n0,J D,Eve M\n", [("J D", "Jane", True), ("J D", "Eve M", False)]),
@@ -310,7 +310,7 @@ def test_lines_hold_what_repr_and_join_write(tmp_path):
         ]
     )
     ids = ("a", "b/\u00fc", "'c'", "1.5")
-    triples = [(ids[k % 4], ids[k % 3], k % 5 == 0) for k in range(values.size)]
+    triples = [(ids[k % 4], ids[k % 3], k % 4 == k % 3) for k in range(values.size)]
     write_scores(tmp_path / "list", made(triples), values)
     lines = zip(triples, values.tolist(), strict=True)
     text = "".join(

@@ -220,7 +220,7 @@ def test_what_cannot_be_scored_is_refused(folder, how, message):
     files.write_embeddings(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
     files.write_embeddings(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
     write(folder / "unknown", ["x s1/u1 1", "s2/u2 z 0"])
-    write(folder / "one_model", ["m1 s1/u1 1"])
+    write(folder / "one_model", ["m1 s1/u2 1"])
     write(folder / "no_model", ["m1 s1/u1 1", "n s1/u1 0"])
     write(folder / "lacking", ["m1 s1/u1 gone"])
     write(folder / "one_subject", ["c0 t0"])

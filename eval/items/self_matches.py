@@ -1,0 +1,290 @@
+"""What compares an item with itself, and pairs that are there twice.
+
+An item that is compared with itself measures nothing, so no rate counts it. `Trials` itself refuses
+a pair with two labels. A pair that is there twice counts each time, and is named: published lists
+have such pairs (VoxCeleb1-O 337, in both orders), and their numbers are over all trials.
+
+The protocols of published sets (IJB, LFW) are measured as they are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.formats.embeddings import Embeddings, Labelled
+from likeness.eval.formats.trials import pair_text
+from likeness.eval.metrics.ranks import row_keys
+from likeness.eval.types import Bools, Trials, item_keys, quoted
+
+Rows = NDArray[np.int64]
+
+
+def itself_text(what: str, count: int, total: int, first: str, *, left_out: bool = True) -> str:
+    """Say how many comparisons are of an item with itself, in the words of all commands.
+
+    Args:
+        what: What they are: "trials", "pairs" or "searches".
+        count: How many are of an item with itself.
+        total: How many there are.
+        first: The first of them.
+        left_out: Whether they are left out, or shown because they were asked for.
+
+    Example:
+        >>> itself_text("trials", 1, 20, "a a")
+        '1 of 20 trials compares an item with itself (first: a a), which measures nothing and is \
+left out'
+    """
+    compare = "compares" if count == 1 else "compare"
+    end = " and is left out" if left_out else ""
+    return (
+        f"{count:,} of {total:,} {what} {compare} an item with itself (first: {first}), which "
+        f"measures nothing{end}"
+    )
+
+
+def without_self_trials(
+    trials: Trials, itself: Rows | None = None, *, left_out: bool = True, what: str = "trials"
+) -> tuple[Trials, Bools]:
+    """Leave out the trials of an item with itself, and name them and those that repeat a pair.
+
+    Args:
+        trials: P trials.
+        itself: The rows of those with themselves (default: those whose ids name one item).
+        left_out: Whether they are left out; else they are only named.
+        what: What a message calls them.
+
+    Returns:
+        The other trials, and (P,) which these are.
+
+    Raises:
+        LikenessError: No trial is left.
+
+    Example:
+        >>> trials = Trials(("a",), ("a", "b"), [0, 0], [0, 1], [True, False])
+        >>> others, rows = without_self_trials(trials)
+        >>> len(others), rows.tolist(), others.self_matches
+        (1, [False, True], 1)
+    """
+    itself = trials.itself if itself is None else itself
+    others: Bools = np.ones(len(trials), dtype=np.bool_)
+    total = len(trials)
+    if itself.size:
+        row, others[itself] = itself[0], not left_out
+        pair = pair_text(trials, row)
+        if not others.any():
+            raise LikenessError(
+                f"all {total:,} {what} compare an item with itself (first: {pair}), which "
+                "measures nothing; give pairs of different items"
+            )
+        text = itself_text(what, itself.size, total, pair, left_out=left_out)
+        warnings.warn(text, stacklevel=3)
+    warn_of_repeats(trials, what)
+    if not others.all():
+        trials = trials.rows(others, self_matches=trials.self_matches + itself.size)
+    return trials, others
+
+
+def warn_of_repeats(trials: Trials, what: str) -> None:
+    """Name the labelled trials that repeat a pair."""
+    if trials.repeats:
+        repeat = "repeats" if trials.repeats == 1 else "repeat"
+        warnings.warn(
+            f"{trials.repeats:,} of {len(trials):,} {what} {repeat} a pair, in the same or in the "
+            "other order; each counts, as in published lists",
+            stacklevel=4,
+        )
+
+
+def trial_counts(trials: Trials) -> dict[str, int]:
+    """What a result says of the list of its trials: self-matches left out, pairs repeated."""
+    counts = {"self_matches": trials.self_matches, "repeated_trials": trials.repeats}
+    return {name: count for name, count in counts.items() if count}
+
+
+def enrolled_itself(trials: Trials, models: Mapping[str, Sequence[str]]) -> Rows:
+    """The rows of trials whose probe is one of the items that enrol the model.
+
+    Args:
+        trials: P trials of models.
+        models: Model -> the items that enrol it.
+
+    Example:
+        >>> trials = Trials(("ann",), ("ann/1", "ann/2"), [0, 0], [0, 1])
+        >>> enrolled_itself(trials, {"ann": ["./ann/1"]}).tolist()
+        [0]
+    """
+    number = {key: i for i, key in enumerate(dict.fromkeys(item_keys(trials.probe_ids)))}
+    of_probe = np.array([number[key] for key in item_keys(trials.probe_ids)], dtype=np.int64)
+    enrolled = [
+        row * len(number) + number[key]
+        for row, model in enumerate(trials.enrol_ids)
+        for key in item_keys(models.get(model, ()))
+        if key in number
+    ]
+    if not enrolled:
+        return np.zeros(0, dtype=np.int64)
+    pairs = trials.enrol.astype(np.int64) * len(number) + of_probe[trials.probe]
+    return np.flatnonzero(np.isin(pairs, enrolled))
+
+
+def content_keys(rows: Embeddings) -> NDArray[np.uint64]:
+    """(N,) a number for what an item holds: embeddings that are equal bit for bit share it."""
+    keys = row_keys(rows.matrix).astype(np.uint64) << np.uint64(32)
+    return keys | rows.norms.view(np.uint32)
+
+
+def warn_of_copies(what: str, copies: NDArray[Any], total: int, pair: Callable[[int], str]) -> None:
+    """Name the comparisons of two items that hold the same, such as a file and its copy.
+
+    They count: equal embeddings are no proof, and data sets are published with their copies.
+
+    Args:
+        what: As in `warn_of_itself`.
+        copies: The rows of such comparisons.
+        total: How many comparisons there are.
+        pair: The names of both sides of a row.
+    """
+    if copies.size:
+        compare = "compares" if copies.size == 1 else "compare"
+        warnings.warn(
+            f"{copies.size:,} of {total:,} {what} {compare} two copies of one item (first: "
+            f"{shorten(pair(int(copies[0])))}, whose embeddings are equal); they count, so remove "
+            "one of each copy",
+            stacklevel=4,
+        )
+
+
+def warn_of_copied_trials(trials: Trials, enrol: Embeddings, probe: Embeddings) -> None:
+    """Name the trials of two items with equal embeddings.
+
+    Args:
+        trials: P trials.
+        enrol: What its enrolment ids were made from, before they were pooled or centred.
+        probe: The same of its probe ids.
+    """
+    keys = content_keys(enrol), content_keys(probe)
+    i, j = enrol.rows(trials.enrol_ids), probe.rows(trials.probe_ids)
+    is_copy = keys[0][i][trials.enrol] == keys[1][j][trials.probe]
+    is_copy &= (enrol.norms[i] > 0)[trials.enrol]
+    is_copy[trials.itself] = False
+    copies = np.flatnonzero(is_copy)
+    warn_of_copies("trials", copies, len(trials), lambda row: pair_text(trials, row))
+
+
+def name_self_matches(
+    queries: Embeddings, gallery: Embeddings, itself: SelfMatches, *, among: bool = False
+) -> None:
+    """Name the queries that are in a gallery themselves, or whose copy is.
+
+    Args:
+        queries: What is searched for.
+        gallery: What is searched in.
+        itself: The queries that are in the gallery themselves.
+        among: Whether the queries search each other, so that all are.
+    """
+    if itself.queries.size and not among:
+        name = shorten(queries.ids[itself.queries[0]])
+        text = itself_text("searches", itself.num_queries, len(queries), name)
+        warnings.warn(text, stacklevel=3)
+    asked, searched = content_keys(queries), content_keys(gallery)
+    keys, counts = np.unique(searched, return_counts=True)
+    place = np.minimum(np.searchsorted(keys, asked), keys.size - 1)
+    num = np.where(keys[place] == asked, counts[place], 0)
+    same = asked[itself.queries] == searched[itself.gallery]
+    np.subtract.at(num, itself.queries[same], 1)
+    copies = np.flatnonzero((num > 0) & (queries.norms > 0))
+
+    def pair(row: int) -> str:
+        own = itself.gallery[itself.queries == row]
+        other = np.setdiff1d(np.flatnonzero(searched == asked[row]), own)[0]
+        return f"{queries.ids[row]} {gallery.ids[other]}"
+
+    warn_of_copies("searches", copies, len(queries), pair)
+
+
+def without_copies(embeddings: Embeddings) -> Embeddings:
+    """Leave out items that are there again, by their ids or with equal embeddings, and name them.
+
+    Args:
+        embeddings: Items that are all compared with each other.
+
+    Example:
+        >>> without_copies(Embeddings(("a", "./a", "b"), [[1, 0], [1, 1], [0, 1]])).ids
+        ('a', 'b')
+    """
+    number = {key: i for i, key in enumerate(dict.fromkeys(item_keys(embeddings.ids)))}
+    by_id = np.array([number[key] for key in item_keys(embeddings.ids)])
+    of_id, of_content = (
+        np.unique(of, return_index=True)[1] for of in (by_id, content_keys(embeddings))
+    )
+    first = np.intersect1d(of_id, of_content)
+    if first.size == len(embeddings):
+        return embeddings
+    again = np.setdiff1d(np.arange(len(embeddings)), first)
+    name = shorten(embeddings.ids[again[0]])
+    text = itself_text("items", again.size, len(embeddings), name)
+    warnings.warn(text.replace("an item with itself", "another with itself"), stacklevel=3)
+    return Embeddings(
+        tuple(embeddings.ids[row] for row in first), embeddings.matrix[first], embeddings.meta
+    )
+
+
+class SelfMatches(NamedTuple):
+    """Which queries are in a gallery themselves: K pairs, by query.
+
+    Attributes:
+        queries: (K,) rows of the queries.
+        gallery: (K,) rows of the gallery.
+    """
+
+    queries: Rows
+    gallery: Rows
+
+    @property
+    def num_queries(self) -> int:
+        """How many queries are in the gallery."""
+        return np.unique(self.queries).size
+
+
+NO_MATCHES = SelfMatches(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def self_matches(queries: Labelled, gallery: Labelled) -> SelfMatches:
+    """Find the queries that are in a gallery themselves, by their ids.
+
+    Args:
+        queries: What is searched for.
+        gallery: What is searched in.
+
+    Raises:
+        LikenessError: An item has another label in the gallery.
+
+    Example:
+        >>> rows = Embeddings(("a", "b"), [[1, 0], [0, 1]])
+        >>> gallery = Embeddings(("c", "./b"), [[1, 0], [0, 1]])
+        >>> self_matches(Labelled(rows, ["a", "b"]), Labelled(gallery, ["c", "b"]))
+        SelfMatches(queries=array([1]), gallery=array([1]))
+    """
+    asked, searched = item_keys(queries.embeddings.ids), item_keys(gallery.embeddings.ids)
+    number = {key: i for i, key in enumerate(dict.fromkeys(searched))}
+    codes = np.fromiter((number[key] for key in searched), np.int64, len(searched))
+    own = np.fromiter((number.get(key, -1) for key in asked), np.int64, len(asked))
+    order = np.argsort(codes, kind="stable")
+    begin, end = (np.searchsorted(codes[order], own, side=side) for side in ("left", "right"))
+    each = end - begin
+    inside = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+    rows = np.repeat(np.arange(len(asked)), each)
+    found = order[np.repeat(begin, each) + inside]
+    labels = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)[found]
+    for at in np.flatnonzero(labels[0] != labels[1])[:1].tolist():
+        raise LikenessError(
+            f"{queries.embeddings.ids[rows[at]]!r} is labelled both {quoted(str(labels[0][at]))} "
+            f"and {quoted(str(labels[1][at]))}; remove one label"
+        )
+    return SelfMatches(rows, found)
