@@ -15,6 +15,7 @@ from likeness.eval.formats import tables
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
+from likeness.eval.items.levels import check_levels
 from likeness.eval.types import Bools, Ints, Trials, name_first, nfc
 
 Names = File | Mapping[str, str]
@@ -120,11 +121,14 @@ def labels_of(
         kind: What a label is: "subject" or "label".
 
     Raises:
-        LikenessError: Ids have no label. All are counted, the first are named.
+        LikenessError: Ids have no label. All are counted, the first are named. The first component
+            need not be the label (levels.check_levels).
 
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
+    if mapping is None:
+        check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
     missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
     if missing:
         raise LikenessError(
@@ -170,7 +174,10 @@ def subjects_of(
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
         subjects = number_subjects(
-            *(labels_of("trials", side) for side in (trials.enrol_ids, trials.probe_ids))
+            *(
+                [id.partition("/")[0] for id in side]
+                for side in (trials.enrol_ids, trials.probe_ids)
+            )
         )
         if not _contradictions(trials, subjects).any():
             return subjects, "first path component of the ids"

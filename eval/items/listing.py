@@ -154,6 +154,11 @@ def is_kaldi_folder(folder: Path) -> bool:
     return (folder / "wav.scp").is_file()
 
 
+def is_plain_folder(path: Path, label: str = "") -> bool:
+    """Returns whether the first folders of the files are their labels."""
+    return path.is_dir() and not label and not is_kaldi_folder(path)
+
+
 def read_kaldi_folder(folder: Path, root: Path) -> Items:
     """Reads a Kaldi data folder.
 

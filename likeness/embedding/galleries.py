@@ -10,6 +10,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
+from likeness.eval.items.levels import check_levels
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
@@ -167,6 +169,8 @@ def enrol(
         of_item = {item.id: subject or _subject(item, by_folder) for item in items}
         if not subject and str(data) in of_item and len(items) == 1:
             of_item = {items[0].id: items[0].label or ""}
+        if not subject and (by_folder or is_plain_folder(Path(data), label)):
+            check_levels(of_item, data)
         unnamed = [item_id for item_id, who in of_item.items() if not who]
         if unnamed:
             raise LikenessError(
