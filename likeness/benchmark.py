@@ -204,6 +204,7 @@ def bench(
     conditions: Annotated[Sequence[str], Option(separator=",")] = (),
     *,
     root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
     subjects: Annotated[Names | None, Option(path="file")] = None,
     groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
@@ -220,6 +221,7 @@ def bench(
             reverb0.5 (s), quiet20 (dB less); of pictures jpeg30 (quality), blur2 and small32
             (pixels), dark30 (%), mirror. The items as they are come first in any case.
         root: the folder that the ids of the trials, which are paths, start from.
+        columns: as in `likeness.eval.scoring.score.score`.
         subjects: as in `likeness.eval.protocols.verification.evaluate`.
         groups: as in `likeness.eval.protocols.verification.evaluate`. The trials are split by the
             groups of both sides as well.
@@ -246,7 +248,7 @@ def bench(
     if others:
         raise LikenessError(f"a {modality} and a {others[0]} model; give models of one modality")
     parsed = parse(conditions, modality)
-    listed = trials if isinstance(trials, Trials) else read_trials(trials)
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
     check_labels("the trials", listed.target)
     subject_of = names_of(subjects)
     numbers, source = subjects_of(listed, subject_of)

@@ -146,11 +146,11 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
 
     Nested folders are looked at by `levels`. Here it is so where all items lie in one folder, or in
     folders such as part1 and flac, and where parts of the names of files return under many first
-    folders and look like subjects: numbers behind a word such as spk; or, for voices, words and hashes, as in Speech
-    Commands (word/HASH_nohash_0.wav). Files that name their folder are no such sign, nor are
-    running numbers. Of voices in folders that are called by words, a number before another number,
-    as in backward/00000001_NO_01.wav, is taken for a subject if all folders have the same ones, and
-    more of them than files of each.
+    folders and look like subjects: numbers behind a word such as spk; or, for voices, words and
+    hashes, as in Speech Commands (word/HASH_nohash_0.wav). Files that name their folder are no such
+    sign, nor are running numbers. Of voices in folders that are called by words, a number before
+    another number, as in backward/00000001_NO_01.wav, is taken for a subject if all folders have
+    the same ones, and more of them than files of each.
 
     Args:
         paths: The path of each item below the folder of the data, with slashes.

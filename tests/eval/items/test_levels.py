@@ -43,7 +43,7 @@ def test_levels_that_are_in_doubt(folders: list[str], counts: list[int]) -> None
     for option, count in zip(options, counts, strict=True):
         fields = [LabelPattern(option).fields(id) for id in ids]
         assert len({each["label"] for each in fields if each is not None}) == count
-    with pytest.raises(LikenessError, match="^here: which folder .* a list of ids$"):
+    with pytest.raises(LikenessError, match=r"^here: which folder .* a list of ids$"):
         check_levels(ids, "here", remedy="give a list of ids")
 
 

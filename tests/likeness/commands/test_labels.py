@@ -64,7 +64,7 @@ def test_data_whose_folders_are_in_doubt(name: str, places: dict[str, Path]) -> 
     words = words_of(name, OF_DATA[name], places)
     said = refused(*words)
     assert "level 1 has 2 names" in said
-    assert 'level 2 has 4 such as \'ann\' (--label "{split}/{label}/*")' in said
+    assert "level 2 has 4 such as 'ann' (--label \"{split}/{label}/*\")" in said
     assert not places["out"].exists()
     if name == "check":
         assert run_command(*words, "--label", "{split}/{label}/*") == 0
