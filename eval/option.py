@@ -1,5 +1,7 @@
 """What a parameter of a public function says of its option on the command line."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,3 +34,23 @@ class Option:
     endings: tuple[str, ...] = ()
     separator: str = ""
     is_typed: bool = True
+
+
+_options: frozenset[str] | None = None  # of the command that runs; None in Python
+
+
+def note_options(names: Iterable[str]) -> None:
+    """Notes the options of the command that runs, so that messages name no others."""
+    global _options
+    _options = frozenset(names)
+
+
+def if_option(text: str) -> str:
+    """Returns a part of a message that names options, or "" if the command that runs lacks one.
+
+    Example:
+        >>> if_option(", or name it by --columns")
+        ', or name it by --columns'
+    """
+    named = re.findall(r"--[a-z][a-z-]+", text)
+    return text if _options is None or _options.issuperset(named) else ""

@@ -26,7 +26,7 @@ from likeness.eval.formats.provenance import digests_of, files_in, names_of_file
 from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
-from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
+from likeness.eval.intervals.bootstrap import MOST_RESAMPLES, Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Difference, Outcome, after_holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
@@ -209,7 +209,7 @@ def bench(
     groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
     both_sides: bool = False,
-    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000,
+    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 1000,
 ) -> Bench:
     """Measure models on the same trials under conditions, such as codecs, noise and rooms.
 

@@ -149,7 +149,7 @@ def enrol(
             of each file below DATA).
         existing: What becomes of subjects who are enrolled already: refuse enrols nobody, add adds
             to their enrolments, replace puts the files in their place, skip leaves them.
-        workers: How many processes read files.
+        workers: How many processes read files; 0 reads them in this one.
         root: As in `likeness.checking.lists.items`.
         columns: As in `likeness.checking.lists.items`.
         label: As in `likeness.checking.lists.items`.
@@ -438,7 +438,7 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
     if rule.far is not None and not model and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with gallery_at(gallery) as store:
-        return check(store, rule.decide(resolve_model(model), store.meta)[0])
+        return check(store, *rule.decide(resolve_model(model), store.meta))
 
 
 def cluster_items(
