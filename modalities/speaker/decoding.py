@@ -142,7 +142,8 @@ def source_of(item: Item) -> Path | _Bytes:
     is_local = os.path.isfile(item.path)
     if is_local and item.span is None:
         return item.path
-    if not os.path.exists(item.path) and not is_url(item.path):
+    is_absent = os.path.isdir(item.path) or not os.path.exists(item.path)
+    if is_absent and not is_url(item.path):
         raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
     try:
         with item.open() as file:
