@@ -1,7 +1,8 @@
 """What a parameter of a public function says of its option on the command line."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,10 +40,15 @@ class Option:
 _options: frozenset[str] | None = None  # of the command that runs; None in Python
 
 
-def note_options(names: Iterable[str]) -> None:
-    """Notes the options of the command that runs, so that messages name no others."""
+@contextmanager
+def only_options(names: Iterable[str]) -> Iterator[None]:
+    """Within the block, messages name no options but these, which the command has that runs."""
     global _options
-    _options = frozenset(names)
+    before, _options = _options, frozenset(names)
+    try:
+        yield
+    finally:
+        _options = before
 
 
 def if_option(text: str) -> str:

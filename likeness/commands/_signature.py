@@ -22,7 +22,7 @@ import typer
 
 from likeness.commands._outputs import OUTPUTS, check_outputs, writes
 from likeness.eval.errors import LikenessError
-from likeness.eval.option import Option, note_options
+from likeness.eval.option import Option, only_options
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -369,14 +369,14 @@ def command(
         names = {*options, *(name for each in own.values() for name in _names_of(each)), "--force"}
 
         def parsed(**values: Any) -> None:
-            note_options(names)
             force = values.pop("force", True)
             present = {name: value for name, value in values.items() if value not in (None, [])}
             if OUTPUTS & present.keys():
                 check_outputs(present, force)
             typed = {name: present[x.name] for name, x in options.items() if x.name in present}
             calls = (Call(function, typed) for function in functions)
-            run(*calls, **{name: values[name] for name in own})
+            with only_options(names):
+                run(*calls, **{name: values[name] for name in own})
 
         setattr(parsed, "__signature__", inspect.Signature(parameters))  # noqa: B010
         parsed.__doc__ = run.__doc__
