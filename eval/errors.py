@@ -154,3 +154,13 @@ def shorten(text: str, most: int = _LONGEST) -> str:
     'aaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaab'
     """
     return text if len(text) <= most else f"{text[:20]}...{text[20 - most :]}"
+
+
+def likeness_version() -> str:
+    """Returns the installed version, or "unknown" where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,5 +1,8 @@
 """What a parameter of a public function says of its option on the command line."""
 
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,3 +35,28 @@ class Option:
     endings: tuple[str, ...] = ()
     separator: str = ""
     is_typed: bool = True
+
+
+_options: frozenset[str] | None = None  # of the command that runs; None in Python
+
+
+@contextmanager
+def only_options(names: Iterable[str]) -> Iterator[None]:
+    """Within the block, messages name no options but these, which the command has that runs."""
+    global _options
+    before, _options = _options, frozenset(names)
+    try:
+        yield
+    finally:
+        _options = before
+
+
+def if_option(text: str) -> str:
+    """Returns a part of a message that names options, or "" if the command that runs lacks one.
+
+    Example:
+        >>> if_option(", or name it by --columns")
+        ', or name it by --columns'
+    """
+    named = re.findall(r"--[a-z][a-z-]+", text)
+    return text if _options is None or _options.issuperset(named) else ""

@@ -11,8 +11,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+from likeness.eval.errors import likeness_version
 from likeness.eval.formats import files
-from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.intervals.bootstrap import Bounds, Ends
 from likeness.eval.types import counted
 

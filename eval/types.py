@@ -8,10 +8,11 @@ frames, F mel bins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from posixpath import normpath
-from typing import Any
+from typing import Any, cast
 from unicodedata import normalize
 
 import numpy as np
@@ -86,8 +87,10 @@ def freeze_numbers(settings: object, *names: str) -> None:
         object.__setattr__(settings, name, tuple(values))
 
 
-def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None:
-    """Refuses a value that is no whole number of at least `least`.
+def check_counts(
+    name: str, values: Iterable[object], *, least: int = 1, most: float = math.inf
+) -> None:
+    """Refuses a value that is no whole number of at least `least` and at most `most`.
 
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
@@ -95,9 +98,11 @@ def check_counts(name: str, values: Iterable[object], *, least: int = 1) -> None
     likeness.LikenessError: ks: 0 is not a whole number from 1; give such numbers only
     """
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not is_whole or not least <= cast(int, value) <= most:
+            to = "" if math.isinf(most) else f" to {most:,}"
             raise LikenessError(
-                f"{name}: {value!r} is not a whole number from {least}; give such numbers only"
+                f"{name}: {value!r} is not a whole number from {least}{to}; give such numbers only"
             )
 
 

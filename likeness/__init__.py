@@ -26,7 +26,7 @@ __all__ = sorted([*__all__, "__version__"])
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name == "__version__":
-        from likeness.eval.formats.provenance import likeness_version
+        from likeness.eval.errors import likeness_version
 
         return likeness_version()
     if name not in __all__:

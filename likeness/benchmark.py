@@ -26,7 +26,7 @@ from likeness.eval.formats.provenance import digests_of, files_in, names_of_file
 from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
-from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
+from likeness.eval.intervals.bootstrap import MOST_RESAMPLES, Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Difference, Outcome, after_holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
@@ -205,11 +205,12 @@ def bench(
     conditions: Annotated[Sequence[str], Option(separator=",")] = (),
     *,
     root: str | Path | None = None,
+    columns: str | Mapping[str, str] = "",
     subjects: Annotated[Names | None, Option(path="file")] = None,
     groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
     both_sides: bool = False,
-    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000,
+    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 1000,
 ) -> Bench:
     """Measure models on the same trials under conditions, such as codecs, noise and rooms.
 
@@ -221,6 +222,7 @@ def bench(
             reverb0.5 (s), quiet20 (dB less); of pictures jpeg30 (quality), blur2 and small32
             (pixels), dark30 (%), mirror. The items as they are come first in any case.
         root: the folder that the ids of the trials, which are paths, start from.
+        columns: as in `likeness.eval.scoring.score.score`.
         subjects: as in `likeness.eval.protocols.verification.evaluate`.
         groups: as in `likeness.eval.protocols.verification.evaluate`. The trials are split by the
             groups of both sides as well.
@@ -247,7 +249,7 @@ def bench(
     if others:
         raise LikenessError(f"a {modality} and a {others[0]} model; give models of one modality")
     parsed = parse(conditions, modality)
-    listed = trials if isinstance(trials, Trials) else read_trials(trials)
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
     listed, _ = without_self_trials(listed)
     check_labels("the trials", listed.target)
     subject_of = names_of(subjects)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from likeness.errors import one_sentence
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import help_columns, say, shown
 
 GROUPS = {  # of commands, in the order of --help
@@ -95,7 +96,7 @@ def command_of(name: str) -> Any:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from likeness.eval.formats.provenance import likeness_version
+        from likeness.eval.errors import likeness_version
 
         say(f"likeness {likeness_version()}")
         raise typer.Exit
@@ -159,6 +160,32 @@ def _show_plainly(argument: Any) -> None:
     argument.get_usage_pieces = lambda ctx: [word]
 
 
+def _in_our_words(error: Any) -> str:
+    """The sentence on a value that an option does not take, or on an option that is missing."""
+    if (parameter := error.param) is None:
+        return str(error.message)
+    is_option = parameter.param_type_name == "option"
+    name = parameter.opts[0] if is_option else parameter.metavar or parameter.name
+    if not error.message:
+        return f"{name} is missing: {parameter.help}"
+    if not hasattr(error.__cause__, "errors"):  # a path
+        text = str(error.message).rstrip(".").replace("directory", "folder")
+        return f"{name}: {re.sub('^(dir|path)(?= )', _of_path, text)}; correct it"
+    typed, described = error.__cause__.errors()[0]["input"], parameter.type_descriptor
+    if described.is_choice:
+        return f"{name} {typed!r}: give one of {', '.join(map(str, described.choices))}"
+    is_whole = int in (described.annotation, *typing.get_args(described.annotation))
+    limits = (("at least", parameter.min), ("at most", parameter.max))
+    bounds = " and ".join(f"{word} {bound:,}" for word, bound in limits if bound is not None)
+    number = "a whole number" if is_whole else "a number"
+    return f"{name} {typed!r}: give {number}{' of ' * bool(bounds)}{bounds}"
+
+
+def _of_path(word: re.Match[str]) -> str:
+    """Our word for what a path has to be."""
+    return {"dir": "folder", "path": "file or folder"}[word[0]]
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, a signal with
     130.
@@ -179,6 +206,8 @@ def main(arguments: list[str] | None = None) -> None:
                 command.invoke(context)
         except typer.Exit as ended:
             sys.exit(ended.exit_code)
+        except typer.BadParameter as error:
+            raise LikenessError(_in_our_words(error)) from None
         except _USAGE as error:
             error.show()
             sys.exit(2)

@@ -14,7 +14,8 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Items, label_numbers
-from likeness.eval.items.listing import files_below, is_kaldi_folder, list_items, suffixes_of
+from likeness.eval.items.levels import check_levels
+from likeness.eval.items.listing import files_below, is_plain_folder, list_items, suffixes_of
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.audio import speed_copies
@@ -151,8 +152,9 @@ def list_all(
         LikenessError: The data or some of the files are missing, or cannot be understood.
     """
     path = Path(data)
-    is_plain = path.is_dir() and not is_kaldi_folder(path) and not columns and not label
-    if is_plain or (modality == "face" and path.suffix == ".rec"):
+    if (is_plain_folder(path, label) and not columns) or (
+        modality == "face" and path.suffix == ".rec"
+    ):
         return scan(path, modality)
     listing = partial(list_items, path, suffixes=suffixes_of(modality), columns=columns, root=root)
     listed = listing(label=label)
@@ -176,8 +178,8 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
         Items whose id is the posix path below root, and whose label is the first folder.
 
     Raises:
-        LikenessError: root is missing.
-        LikenessError: There is no such file in any folder, or there are several .rec files.
+        LikenessError: root is missing, there is no such file in any folder, there are several .rec
+            files, or the first folders need not be the labels (levels.check_levels).
     """
     if modality == "face" and root.suffix == ".rec" and root.is_file():
         return _records(root)
@@ -206,6 +208,7 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
             f"{root}: no {modality} files in its folders{beside}; DATA/LABEL/file is expected, "
             f"with one of {', '.join(suffixes)}"
         )
+    check_levels(labelled.ids, root)
     return labelled
 
 

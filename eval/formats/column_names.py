@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.tables import is_number
+from likeness.eval.option import if_option
 
 Words = Mapping[str, tuple[str, ...]]
 ColumnNames = str | Mapping[str, str]
@@ -167,9 +168,10 @@ def choose(
             if not fitting:
                 problem = f"there is no column {name!r}" if name else f"no column is the {role}"
             likely = [names[place] for place in fitting] or [*names, "NAME"]
+            stated_as = shlex.quote(f"{role}={likely[0]}")
             raise LikenessError(
-                f"{where}: {problem}; its columns are ({', '.join(names[:_MAX_NAMED])}): say which "
-                f"it is, as in --columns {shlex.quote(f'{role}={likely[0]}')}"
+                f"{where}: {problem}; its columns are ({', '.join(names[:_MAX_NAMED])}): name it "
+                f"in the header{if_option(f', or say which it is, as in --columns {stated_as}')}"
             )
     return places
 

@@ -3,13 +3,12 @@
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
-from likeness.eval.errors import DISTRIBUTION, LikenessError
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats._kaldi import archives, meta_path
 from likeness.eval.formats.column_names import COLUMN_OF_LIST
 from likeness.eval.formats.files import file_digest
@@ -165,11 +164,3 @@ def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
         twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
         raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
     return names
-
-
-def likeness_version() -> str:
-    """Returns the installed version, or "unknown" where it is not installed."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"

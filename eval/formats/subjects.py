@@ -16,6 +16,7 @@ from likeness.eval.formats import tables
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
+from likeness.eval.items.levels import check_levels
 from likeness.eval.types import Bools, Ints, Trials, item_keys, name_first, nfc
 
 Names = File | Mapping[str, str]
@@ -121,13 +122,15 @@ def labels_of(
         kind: What a label is: "subject" or "label".
 
     Raises:
-        LikenessError: Ids have no label. All are counted, the first are named.
+        LikenessError: Ids have no label. All are counted, the first are named. The first component
+            need not be the label (levels.check_levels).
 
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
     if mapping is None:
         ids = item_keys(ids)  # a leading ./ is no label
+        check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
     missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
     if missing:
         raise LikenessError(

@@ -41,6 +41,7 @@ from likeness.eval.formats.column_names import (
 )
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
+from likeness.eval.option import if_option
 from likeness.eval.types import Bools, Floats, Ints, Trials, quoted
 
 Layouts = tuple[tuple[str, ...], ...]
@@ -202,7 +203,8 @@ def _read(
         raise LikenessError(
             f"{table.where}: {reasons}; labels must be 1 0, target nontarget spoof, tgt imp, true "
             "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
-            "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
+            "a header; name the columns in one"
+            + if_option(", or by --columns enrol=NAME --columns probe=NAME")
         )
     if len(fitting) > 1:
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)

@@ -30,6 +30,7 @@ Ends = tuple[float, float]
 MIN_DRAWN = (
     5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
 )
+MOST_RESAMPLES = 1_000_000  # more take days, and change no digit that is printed
 FEW_DRAWN = 20  # of fewer an interval is marked
 NOTHING_KNOWN = "the interval holds every possible value, so that nothing is known"
 
@@ -114,7 +115,7 @@ def check_draws(level: float, num_resamples: int, seed: int) -> None:
     """
     if not 0 < level < 1:
         raise LikenessError(f"level = {level}: give a share between 0 and 1, e.g. 0.95")
-    check_counts("num_resamples", [num_resamples], least=0)
+    check_counts("num_resamples", [num_resamples], least=0, most=MOST_RESAMPLES)
     check_counts("seed", [seed], least=0)
 
 

@@ -15,15 +15,11 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import FURTHER
 from likeness.eval.items.items import Items
+from likeness.eval.items.levels import is_part
 from likeness.eval.types import name_first
 
 _COLUMNS = {"label", *FURTHER} - {"start", "end"}
 _MAX_PATH = 4096  # characters
-_SPLITS = {
-    *("train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"),
-    *("part", "set", "subset", "split", "fold", "disc", "disk", "batch", "chunk", "shard", "vol"),
-    *("wav", "flac", "mp3", "ogg", "opus", "m4a", "sph", "jpg", "jpeg", "png", "audio", "raw"),
-}
 _NUMBERED = re.compile(r"[^\W\d]*-?\d+")
 _SUBJECT = re.compile(r"(?i:spk|speaker|s|id|subj?|subject|p|person|user|client)[_-]?\d+")
 _SEPARATORS = re.compile(r"([_\-. ]+)")
@@ -148,13 +144,13 @@ def alike(labels: Iterable[str]) -> list[tuple[str, ...]]:
 def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | None:
     """Finds out whether the first folder of each path is no subject.
 
-    That is so where all items lie in one folder, or in folders such as train, part1 and flac, and
-    where the names of other folders or of files return under many first folders and look like
-    subjects: numbers behind a word such as spk; or, for voices, words and hashes, as in Speech
-    Commands (word/HASH_nohash_0.wav). Files that name their folder are no such sign, nor are
-    running numbers. Of voices in folders that are called by words, a number before another number,
-    as in backward/00000001_NO_01.wav, is taken for a subject if all folders have the same ones, and
-    more of them than files of each.
+    Nested folders are looked at by `levels`. Here it is so where all items lie in one folder, or in
+    folders such as part1 and flac, and where parts of the names of files return under many first
+    folders and look like subjects: numbers behind a word such as spk; or, for voices, words and
+    hashes, as in Speech Commands (word/HASH_nohash_0.wav). Files that name their folder are no such
+    sign, nor are running numbers. Of voices in folders that are called by words, a number before
+    another number, as in backward/00000001_NO_01.wav, is taken for a subject if all folders have
+    the same ones, and more of them than files of each.
 
     Args:
         paths: The path of each item below the folder of the data, with slashes.
@@ -175,12 +171,7 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
     if len(deep) < max(2, _MOST * len(paths)):
         return None
     first = {names[0] for names in deep}
-    below = [(names[0], names[1]) for names in deep if len(names) >= 3]
-    is_split = all(_SPLITS.intersection(re.split(r"[\W\d_]+", name.casefold())) for name in first)
-    is_deep = len(below) >= _MOST * len(paths) and len(_names(below)) >= 2
-    kind = "parent" if len(first) == 1 else "split" if is_split else ""
-    if is_deep and kind:
-        return Suggestion("*/{label}/**", _names(below), 1.0, kind)
+    kind = "parent" if len(first) == 1 else "split" if all(map(is_part, first)) else ""
     for pattern, pairs in _candidates(deep):
         shared, names = _shared(pairs), _names(pairs)
         is_few = 1 < len(names) <= len(pairs) / 2
@@ -200,7 +191,7 @@ def _names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Patterns, and the first folder and the label that each path has by the pattern."""
     depth = Counter(map(len, deep)).most_common(1)[0][0]
-    patterns = ["{word}/{label}/**"] if depth >= 3 else []
+    patterns = []
     written = "{word}/" if depth == 2 else "{word}/**/"
     stems = [_SEPARATORS.split(names[-1].rpartition(".")[0] or names[-1]) for names in deep]
     width = Counter(map(len, stems)).most_common(1)[0][0]
@@ -246,7 +237,7 @@ def _are_subjects(
     values: set[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
 ) -> bool:
     """Whether names that return under many folders look like subjects."""
-    if {value.casefold() for value in values} <= _SPLITS or values <= folders:
+    if all(map(is_part, values)) or values <= folders:
         return False
     if all(map(_NUMBERED.fullmatch, values)):
         return all(map(_SUBJECT.fullmatch, values))

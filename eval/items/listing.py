@@ -14,12 +14,13 @@ from typing import Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
-from likeness.eval.formats.files import text_lines
+from likeness.eval.formats.files import refuse_device, text_lines
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.item_lists import channel_mark, channel_of, items_of_rows, read_items
 from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url
+from likeness.eval.option import if_option
 from likeness.eval.progress import step, track
 from likeness.eval.types import name_first, nfc
 
@@ -101,6 +102,8 @@ def list_items(
     path, stated = Path(data), parse_columns(columns)
     if not os.path.exists(path):
         raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
+    if path.suffix.lower() in (*SOUNDS, *AV_SOUNDS, *IMAGES, ".rec"):
+        refuse_device(path)  # of a list a pipe will do
     path = path.parent if path.name == "wav.scp" else path
     base = Path(root) if root else path if path.is_dir() else path.parent
     items = _listed(path, base, suffixes, stated, passed_over)
@@ -144,14 +147,22 @@ def _refuse_missing(items: Items, path: Path, base: Path) -> None:
     if missing:
         raise LikenessError(
             f"{path}: {len(missing)} of {len(paths)} files do not exist ({name_first(missing)}); "
-            f"correct the paths, say with --root where they start (now {base}; --root . is the "
-            "current folder), or put the names of the columns, such as path,label, above the list"
+            "correct the paths"
+            + if_option(
+                f", say with --root where they start (now {base}; --root . is the current folder)"
+            )
+            + ", or put the names of the columns, such as path,label, above the list"
         )
 
 
 def is_kaldi_folder(folder: Path) -> bool:
     """Returns whether a folder is one of Kaldi's."""
     return (folder / "wav.scp").is_file()
+
+
+def is_plain_folder(path: Path, label: str = "") -> bool:
+    """Returns whether the first folders of the files are their labels."""
+    return path.is_dir() and not label and not is_kaldi_folder(path)
 
 
 def read_kaldi_folder(folder: Path, root: Path) -> Items:
@@ -285,7 +296,7 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
         if len(recording) != 1:
             raise LikenessError(
                 f"{path}: {len(recording)} recordings in {folder} are called {file!r} (as .wav or "
-                "such); name a folder that has each once with --root"
+                f"such); name a folder that has each once{if_option(' with --root')}"
             )
         label = "" if speaker == "<NA>" else speaker
         id = f"{speaker}/{file}@{start:.10g}-{end:.10g}{channel_mark(channel)}"

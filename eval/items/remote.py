@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.errors import LikenessError, Unreachable, first_line, install_line
+from likeness.eval.option import if_option
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
@@ -82,8 +83,9 @@ def listed_path(root: Path, url: str) -> str:
         _named.add(scheme)
     if scheme not in _named and not (is_url(root) and _store_of(root) == store):
         raise LikenessError(
-            f"{url_of(url)}: no store was named that a list may lead to; say --root {store}, "
-            "or name its credentials by the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
+            f"{url_of(url)}: no store was named that a list may lead to; "
+            f"{if_option(f'say --root {store}, or ')}name its credentials by the environment, "
+            "such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
             f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
         )
     return Path(url).as_posix()
@@ -140,7 +142,8 @@ def refuse_missing_files(paths: Iterable[Path], *, allow_some: bool = False) -> 
     missing = [path for path in absent if path.is_dir() or not (path.exists() or is_url(path))]
     if not missing or (allow_some and len(missing) < len(paths) - len(urls)):
         return
-    remedy = "say with --root where they start" if allow_some else "the folder that they start from"
+    remedy = allow_some and if_option("say with --root where they start")
+    remedy = remedy or "the folder that they start from"
     what = "is a folder" if missing[0].is_dir() else "does not exist"
     raise LikenessError(f"{str(missing[0])!r} {what}; correct the paths, or {remedy}")
 

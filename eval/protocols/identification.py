@@ -18,6 +18,7 @@ from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.intervals.bootstrap import (
+    MOST_RESAMPLES,
     Drawn,
     bounds,
     check_draws,
@@ -90,7 +91,7 @@ class IdentificationSettings:
     protocol: Protocol = "open"
     terms: report.Terms = "likeness"
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -62,7 +62,9 @@ class RetrievalSettings:
     similarity: str | None = None
     ks: Annotated[Sequence[int], Option("--k", least=1, most=1_000_000)] = (1, 2, 4, 8)
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0)] = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
+        1000
+    )
     seed: int = 0
     quality: Annotated[Quality | None, Option(is_typed=False)] = None
 

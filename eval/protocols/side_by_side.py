@@ -20,6 +20,7 @@ from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
 from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
+from likeness.eval.option import if_option
 from likeness.eval.progress import step
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials, item_keys
@@ -96,7 +97,7 @@ def check_labels(name: str, target: Bools | None) -> None:
         ...
     """
     if target is None or target.all() or not target.any():
-        problem = "it has no labels; give the trial list that has them, by --trials"
+        problem = "it has no labels; give the trial list that has them" + if_option(", by --trials")
         if target is not None:
             kind = "target" if target.any() else "nontarget"
             problem = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.groupings import groupings_of
-from likeness.eval.formats.provenance import digests_of, files_in, likeness_version, names_of_files
+from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
 from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
 from likeness.eval.formats.subjects import Names, names_of, quality_by_id
 from likeness.eval.formats.trials import read_scores, read_trials

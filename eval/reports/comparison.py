@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from likeness.eval.errors import shorten
+from likeness.eval.errors import likeness_version, shorten
 from likeness.eval.formats.files import write_text
-from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.intervals.comparison import LEVEL, Cell, Comparison, Run, difference_rows
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import course_figure, drawn, logged

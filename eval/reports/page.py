@@ -21,8 +21,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from likeness.eval.errors import likeness_version
 from likeness.eval.formats.files import write_text
-from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.results import (
     Result,
     bracketed,

@@ -84,9 +84,9 @@ class Scoring:
             `s`, `z` and `t` by all. See `likeness.eval.scoring.normalization`.
         top_n: How many scores `as` takes; those of the whole cohort, with a warning, where it is
             smaller.
-        calibration: Turns the scores into log-likelihood ratios, as fitted by `likeness.calibrate`
-            or `likeness fit calibration`. Its quality measures are computed from the embeddings,
-            the cohort and the durations.
+        calibration: Turns the scores into log-likelihood ratios, as `likeness fit calibration`
+            fits them. Its quality measures are computed from the embeddings, the cohort and the
+            durations.
         durations: The seconds of each item, for the quality measure log_duration.
 
     Raises:

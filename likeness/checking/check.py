@@ -19,7 +19,8 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import alike, suggest_labels
-from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
+from likeness.eval.items.levels import check_levels
+from likeness.eval.items.listing import is_plain_folder, list_items, suffixes_of
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.option import Option
 
@@ -470,13 +471,16 @@ def check(
     if test is not None:
         tested = list_items(Path(test), suffixes=suffixes_of(kind), missing="leave", **listing)
     vectors = None if embeddings is None else embeddings_of(embeddings)
+    for source, listed in ((data, items), (test, tested)):
+        if source is not None and is_plain_folder(Path(source), label):
+            check_levels(listed.ids, source)
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
     result = Checked(str(data), kind, items, files, clean)
-    plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
-    result._add_all(folder if plain else None, passed_over, tested, of_test, decoded=decoded)
+    plain = folder if is_plain_folder(folder, label) else None
+    result._add_all(plain, passed_over, tested, of_test, decoded=decoded)
     if vectors is not None:
         result._add_similar(vectors)
     return result

@@ -15,7 +15,7 @@ from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import write_text
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
-from likeness.eval.items.listing import is_kaldi_folder, list_items, suffixes_of
+from likeness.eval.items.listing import is_plain_folder, list_items, suffixes_of
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.option import Option
@@ -103,7 +103,7 @@ def list_most(data: Path, **listing: Any) -> tuple[Items, Modality]:
             "what they are with --modality speaker, face or image"
         )
     modality: Modality = "speaker" if voices >= images else "image"
-    if data.is_dir() and not is_kaldi_folder(data):
+    if is_plain_folder(data):
         read = sounds if modality == "speaker" else pictures
         listed = listed[np.array([ending in read for ending in endings])]
     return listed, modality

@@ -22,7 +22,7 @@ import typer
 
 from likeness.commands._outputs import OUTPUTS, checked_outputs, writes
 from likeness.eval.errors import LikenessError
-from likeness.eval.option import Option
+from likeness.eval.option import Option, only_options
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -69,10 +69,11 @@ class Source:
 
     def _shown(self) -> str:
         """The default, for help; one that stands for nothing is not shown."""
-        if self.default in (None, (), "", False, _EMPTY):
+        if self.default is False or self.default in (None, (), "", _EMPTY):
             return ""
         values = self.default if isinstance(self.default, list | tuple) else [self.default]
-        text = ("x" if self.kind is tuple else ", ").join(map(str, values))
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+        text = ("x" if self.kind is tuple else ", ").join(texts)
         return f" (default: {text})"
 
     def parameter(self, is_required: bool) -> inspect.Parameter:
@@ -365,13 +366,16 @@ def command(
         if not resumes and OUTPUTS & {each.name for each in parameters}:
             parameters.append(_FORCE)
 
+        names = {*options, *(name for each in own.values() for name in _names_of(each)), "--force"}
+
         def parsed(**values: Any) -> None:
             force = values.pop("force", None)
             present = {name: value for name, value in values.items() if value not in (None, [])}
             typed = {name: present[x.name] for name, x in options.items() if x.name in present}
             calls = (Call(function, typed) for function in functions)
             writes_any = OUTPUTS & present.keys()
-            with checked_outputs(present, force) if writes_any else nullcontext():
+            outputs = checked_outputs(present, force) if writes_any else nullcontext()
+            with only_options(names), outputs:
                 run(*calls, **{name: values[name] for name in own})
 
         setattr(parsed, "__signature__", inspect.Signature(parameters))  # noqa: B010
@@ -379,6 +383,14 @@ def command(
         return Command(parsed, functions, sources, own, details)
 
     return decorate
+
+
+def _names_of(parameter: inspect.Parameter) -> Iterator[str]:
+    """How a parameter that only the command has may be typed."""
+    yield f"--{parameter.name.rstrip('_').replace('_', '-')}"
+    for details in getattr(parameter.annotation, "__metadata__", ()):
+        for words in (details.default, *(details.param_decls or ())):
+            yield from re.findall(r"--[a-z-]+", str(words))
 
 
 def _joined(functions: Sequence[Callable[..., Any]], own: Mapping[str, Any]) -> dict[str, Source]:

@@ -65,6 +65,10 @@ def evaluate(
     measure.refuse_others()
     if save_to is None:
         refuse_idle("without --save-to", {"--guarantee": guarantee})
+    if report is None:
+        refuse_idle("without --report", {"--media": media})
+    if report is None and measure["--quality"] != "norm":
+        measure.refuse_idle("without --report or --quality norm", "--embeddings")
     planned = None if plan is None else parse_plan(plan)
     if "SCORES" not in measure:
         if planned is None:

@@ -14,6 +14,7 @@ from likeness.commands._signature import Call, command
 from likeness.embedding import galleries
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.items.levels import doubt_of_levels
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
@@ -186,7 +187,7 @@ def cluster(
         + (f", {none:,} of them in none. " if none else ". ")
         + grouped.how
     )
-    if all("/" in name for name in embeddings.ids):
+    if all("/" in name for name in embeddings.ids) and not doubt_of_levels(embeddings.ids):
         numbers = grouped.agreement().items()
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
         say(f"if the first folders name the subjects: {text}")

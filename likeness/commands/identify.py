@@ -45,4 +45,6 @@ def identify(
     if "--gallery" not in measure:
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER to search in")
     measure.refuse_others()
+    if report is None:
+        refuse_idle("without --report", {"--media": media})
     write_evaluation(context, measure(), json, report, media=media)

@@ -3,7 +3,7 @@
 import typer
 
 from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
-from likeness.commands._signature import Call, command
+from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.protocols.retrieval import retrieve as retrieve_queries
 from likeness.eval.protocols.searching import SearchEvaluation
 
@@ -25,4 +25,6 @@ def retrieve(
 
     The search takes about 250 MB beside the embeddings and their ids, whatever their number.
     """
+    if report is None:
+        refuse_idle("without --report", {"--media": media})
     write_evaluation(context, measure(), json, report, media=media)

@@ -73,7 +73,7 @@ def embed_files(
         ray: Embed on a Ray cluster: auto, or the address of its head.
         part: Embed part I of N of the list.
         batch_size: How many inputs make a batch; this changes no embedding.
-        workers: How many processes read files.
+        workers: How many processes read files; 0 reads them in this one.
         bad_items: Unreadable items are left out and named, or nothing is written.
 
     Raises:

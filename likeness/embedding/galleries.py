@@ -11,6 +11,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
+from likeness.eval.items.levels import check_levels
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.items.self_matches import itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
@@ -149,7 +151,7 @@ def enrol(
             of each file below DATA).
         existing: What becomes of subjects who are enrolled already: refuse enrols nobody, add adds
             to their enrolments, replace puts the files in their place, skip leaves them.
-        workers: How many processes read files.
+        workers: How many processes read files; 0 reads them in this one.
         root: As in `likeness.checking.lists.items`.
         columns: As in `likeness.checking.lists.items`.
         label: As in `likeness.checking.lists.items`.
@@ -169,6 +171,8 @@ def enrol(
         of_item = {item.id: subject or _subject(item, by_folder) for item in items}
         if not subject and str(data) in of_item and len(items) == 1:
             of_item = {items[0].id: items[0].label or ""}
+        if not subject and (by_folder or is_plain_folder(Path(data), label)):
+            check_levels(of_item, data)
         unnamed = [item_id for item_id, who in of_item.items() if not who]
         if unnamed:
             raise LikenessError(
@@ -447,7 +451,7 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
     if rule.far is not None and not model and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with gallery_at(gallery) as store:
-        return check(store, rule.decide(resolve_model(model), store.meta)[0])
+        return check(store, *rule.decide(resolve_model(model), store.meta))
 
 
 def cluster_items(

@@ -176,7 +176,7 @@ class _Maker:
                 missing="leave",
             )
         except ValueError as error:
-            if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm"):
+            if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm", *self.suffixes):
                 raise
             raise LikenessError(
                 f"{error}. It was read as a list of files, since a {self.modality} model reads "

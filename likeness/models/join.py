@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.eval.option import Option

@@ -317,7 +317,7 @@ class Model:
             root: the folder that relative paths start from (default: the current one).
             columns: as in `likeness.eval.scoring.score.score`.
             batch_size: how many files pass through the network at once.
-            workers: how many processes read files.
+            workers: how many processes read files; 0 reads them in this one.
             progress: whether to show on stderr how far the work is.
 
         Returns:
@@ -381,7 +381,7 @@ class Model:
             out: the file of thresholds to write.
             fars: a false-accept rate, from 0.001 to 0.1; there may be several.
             root: the folder that relative paths start from (default: the list's own).
-            workers: how many processes read files.
+            workers: how many processes read files; 0 reads them in this one.
 
         Raises:
             LikenessError: there are too few items, a rate is out of range, or the model was loaded

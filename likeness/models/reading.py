@@ -35,8 +35,8 @@ class Reading:
         faces: Of photographs: the largest face near the centre, or all of them, with ids such as
             photo.jpg#2.
         flip: For images: how the embedding is joined with that of the mirror image.
-        crops: For speech: the mean of so many crops of 4 s.
-        chunk_seconds: For speech: the mean of chunks of so many seconds.
+        crops: For speech: the mean of so many crops of 4 s; 0 takes the whole.
+        chunk_seconds: For speech: the mean of chunks of so many seconds; 0 takes the whole.
         only_speech: For speech: leave out pauses, by their energy.
         ijb: Embed the faces of IJB-B or IJB-C in this folder.
         trust: As in `likeness.models.model.load`.

@@ -424,7 +424,7 @@ def verify_pairs(
         pairs: Paths, and labels where they are known.
         root: The folder that relative paths start from; by default the current one.
         batch_size: How many files pass through the network at once.
-        workers: How many processes read files.
+        workers: How many processes read files; 0 reads them in this one.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.

@@ -23,7 +23,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
-from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.errors import likeness_version
 from likeness.service import _pages
 from likeness.service._guard import MAX_BYTES, MAX_WAITING, Guard, changes_gallery
 from likeness.service._work import Service

@@ -24,7 +24,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import is_kaldi_folder
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.modalities.face import validation
@@ -147,7 +147,7 @@ def warn_of_labels(listed: Listed) -> None:
         listed: The data that are trained on.
     """
     path, listing = listed.path, listed.listing
-    is_plain = path.is_dir() and not listing["label"] and not is_kaldi_folder(path)
+    is_plain = is_plain_folder(path, listing["label"])
     try:
         doubt = check_labels(listed.items, listing["modality"], path if is_plain else None)
     except (LikenessError, OSError):  # the training says what is wrong

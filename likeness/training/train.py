@@ -214,7 +214,7 @@ def compare(
         reference: The variant to which differences are taken (default: the one with the best mean
             of the first metric).
         tune: How many settings of the file's RANGES are tried for each variant on validation
-            classes first. A grid of choices ends when every point was tried.
+            classes first; 0 tries none. A grid of choices ends when every point was tried.
         allow_different: The fields besides the method in which the variants may differ, separated
             by commas.
         columns: As in `read_recipe`.

@@ -23,6 +23,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.items import Item, Items
+from likeness.eval.items.levels import check_levels
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Trials, name_first
 
@@ -269,6 +270,8 @@ def _subjects(ids: tuple[str, ...], path: Path | None, data: Path) -> Mapping[st
     Raises:
         LikenessError: Ids have none.
     """
+    if path is None:
+        check_levels(ids, data, remedy=_GIVE_A_LIST)
     mapping = {id: id.partition("/")[0] for id in ids if "/" in id}
     if path is not None:
         mapping = read_mapping(path)

@@ -146,7 +146,8 @@ def source_of(item: Item) -> Path | _Bytes:
     is_local = os.path.isfile(item.path)
     if is_local and item.span is None:
         return item.path
-    if not is_local and not is_url(item.path):
+    is_absent = os.path.isdir(item.path) or not os.path.exists(item.path)
+    if is_absent and not is_url(item.path):
         raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
     try:
         with item.open() as file:
@@ -426,7 +427,6 @@ def check_header(
         raise BadAudio(
             f"the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} channels at "
             f"{rate_hz} Hz, or too large; at most {max_seconds:g} s and {max_values} values at "
-            f"{RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances, raise "
-            "max_seconds or, if it is a file of its own and not AAC, embed it with "
-            "--chunk-seconds 60"
+            f"{RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances "
+            "or, if it is a file of its own and not AAC, embed it by `embed --chunk-seconds 60`"
         )

@@ -10,7 +10,7 @@ import pytest
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, read_trials
-from tests.scripts import printed, refused, run_command, touch
+from tests.scripts import printed, program, refused, run_command, touch
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
@@ -103,3 +103,31 @@ def test_a_finished_demo_stays(tmp_path: Path) -> None:
     words = ("demo", "--only", "speaker", "--out", tmp_path / "speaker")
     assert "already holds a demo" in refused(*words)
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("evaluate s.txt --far eer", "--far 'eer': give a number"),
+        ("evaluate s.txt --terms ISO", "--terms 'ISO': give one of likeness, iso"),
+        ("lists d --out x --seed -3", "--seed '-3': give a whole number of at least 0"),
+        ("lists d --out x --test-share 2", "--test-share '2': give a number of at least 0 and"),
+        ("retrieve --embeddings . --k 1", "--embeddings: file '.' is a folder"),
+        ("align nowhere --out x", "PHOTOGRAPHS: folder 'nowhere' does not exist"),
+        ("evaluate s.txt --resamples 1000001", "at most 1,000,000"),
+        ("evaluate {file} --embeddings {file}", "without --report or --quality norm"),
+        ("retrieve --embeddings {file} --media .", "without --report"),
+        ("train", "RECIPE is missing"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_one_sentence(words: str, said: str) -> None:
+    message = refused(*words.format(file=__file__).split())
+    assert message.startswith("likeness: ")
+    assert message.count("\n") == 1
+    assert said in message
+
+
+def test_the_version_is_said_without_numpy() -> None:
+    ended = program("-X", "importtime", "-m", "likeness", "--version")
+    assert ended.stdout.startswith("likeness ")
+    assert "numpy" not in ended.stderr

@@ -17,9 +17,8 @@ import torch
 
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
-from likeness.eval.errors import LikenessError, Unreachable, install_line
+from likeness.eval.errors import LikenessError, Unreachable, install_line, likeness_version
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.scoring.plda import load_plda
 from tests.scripts import refused, run_command

@@ -68,9 +68,11 @@ def file_bytes(item: Item) -> bytes:
             content = file.read(_FIRST_BYTES)
             if len(content) == _FIRST_BYTES:
                 content += file.read(MAX_BYTES + 1 - _FIRST_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        reason = error.strerror or error
         raise BadImage(f"{item.name}: {reason}; check the list and its root folder") from error
+    except ValueError as error:  # it names the item
+        raise BadImage(str(error)) from error
     if len(content) > MAX_BYTES:
         raise BadImage(
             f"{item.name}: it has over {MAX_BYTES} bytes, but at most so many are read; "

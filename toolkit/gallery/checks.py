@@ -66,6 +66,7 @@ class Checked:
         strangers: The score (N,) of each enrolment without a doubt with the best other subject, by
             the similarity of the gallery.
         threshold: The score from which on a search takes somebody for a subject, or None.
+        source: Where a stored threshold comes from.
     """
 
     doubts: Sequence[Doubt]
@@ -74,6 +75,7 @@ class Checked:
     alone: int
     strangers: Floats
     threshold: float | None = None
+    source: str = ""
 
     def summary(self) -> str:
         """What was found, and how often a stranger will pass for somebody, in a few lines."""
@@ -97,7 +99,8 @@ class Checked:
         if self.threshold is not None and count:
             hits = int((self.strangers >= self.threshold).sum())
             rate = f"{100 * hits / count:.2g} % ({hits:,} of {count:,})"
-            lines.append(f"{among} {rate} at your threshold of {self.threshold:.4g}")
+            source = f" of {self.source}" if self.source else ""
+            lines.append(f"{among} {rate} at the threshold {self.threshold:.4g}{source}")
         return "\n".join(lines)
 
     def save(self, path: Path) -> None:
@@ -105,7 +108,7 @@ class Checked:
         write_rows(path, Doubt._fields, self.doubts)
 
 
-def check(gallery: Gallery, threshold: float | None = None) -> Checked:
+def check(gallery: Gallery, threshold: float | None = None, source: str = "") -> Checked:
     """Look for enrolments that do not fit their subject, and for subjects who are one.
 
     An enrolment is a "misfit" where a tenth of the other subjects or more are as near to it as the
@@ -117,6 +120,7 @@ def check(gallery: Gallery, threshold: float | None = None) -> Checked:
     Args:
         gallery: An open gallery.
         threshold: The score from which on a search takes somebody for a subject.
+        source: Where a stored threshold comes from.
 
     Example:
         >>> from likeness import Embeddings, open_gallery
@@ -129,7 +133,7 @@ def check(gallery: Gallery, threshold: float | None = None) -> Checked:
     """
     made = gallery.everything()
     if not made.items:
-        return Checked([], 0, 0, 0, np.zeros(0), threshold)
+        return Checked([], 0, 0, 0, np.zeros(0), threshold, source)
     names, numbers = np.unique(np.array(made.subjects, dtype=str), return_inverse=True)
     unit = Embeddings(tuple(map(str, range(len(numbers)))), made.rows).unit()
 
@@ -160,4 +164,4 @@ def check(gallery: Gallery, threshold: float | None = None) -> Checked:
         others = [m.score for m in matches if frozenset((who, m.subject)) not in same]
         strangers += others[:1]
     alone = int((np.bincount(numbers) == 1).sum())
-    return Checked(doubts, len(numbers), len(names), alone, np.array(strangers), threshold)
+    return Checked(doubts, len(numbers), len(names), alone, np.array(strangers), threshold, source)

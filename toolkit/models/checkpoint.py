@@ -21,9 +21,8 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.files import atomic_path
-from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.runs import find_model
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.errors import LikenessError, first_line, likeness_version
 from likeness.eval.formats.files import atomic_path
-from likeness.eval.formats.provenance import digest, likeness_version
+from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, track
 from likeness.toolkit.data.reading import Read, as_input

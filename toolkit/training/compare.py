@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import digest, likeness_version, sha256
+from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.comparison import (

@@ -15,6 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digests_of, names_of_files
+from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.option import Option
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import meta_files, protocol
@@ -45,7 +46,7 @@ def evaluate_files(
     ijb: Annotated[Path, Option(path="folder")],
     presets: Mapping[str, protocol.Switches],
     fars: Annotated[Sequence[float], Option("--far")] = (),
-    num_resamples: Annotated[int, Option("--resamples", least=0)] = 0,
+    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 0,
     json_file: Annotated[Path | None, Option("--json", path="output")] = None,
 ) -> str:
     """1:1 of an IJB pack from features of its faces.

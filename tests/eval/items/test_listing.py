@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.eval.errors import LikenessError
 from likeness.eval.items.item_lists import items_of_frame, read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.labels import LabelPattern
@@ -281,3 +283,14 @@ def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path, name: str)
     files = [Item(name, tmp_path / "a"), Item("b", tmp_path / name)]
     write_items(tmp_path / "list.txt", files, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("ending", [".wav", ".m4a", ".png", ".rec"])
+def test_a_pipe_is_no_recording_and_no_picture(ending: str, tmp_path: Path) -> None:
+    """Nothing may ever be written into it, so that reading it would not end."""
+    pipe = tmp_path / f"x{ending}"
+    os.mkfifo(pipe)
+    for read in (lambda: list_items(pipe, suffixes=[".wav"]), Item("x", pipe).open):
+        with pytest.raises(LikenessError, match="is a pipe"):
+            read()

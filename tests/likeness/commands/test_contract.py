@@ -335,3 +335,20 @@ def test_every_command_says_what_it_is_for() -> None:
         summary = cli.summary_of(name)
         assert summary.endswith((".", "?"))
         assert summary == cli.command_of(name).short_help
+
+
+_PYTHON = re.compile(  # words that help texts do without
+    r"\b(None|True|False|tuple|mapping|dict|sequence|dataclass|parameter|keyword|Path|str|int|float|"
+    r"callable|pandas|polars|likeness\.\w+)\b"
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_for_users_and_has_every_default(name: str) -> None:
+    for source in COMMANDS[name].sources.values():
+        text = str(source.parameter(is_required=False).annotation.__metadata__[0].help)
+        assert not _PYTHON.search(text), f"{source.name}: {text}"
+        if type(source.default) in (int, float):
+            assert f"(default: {source.default:g})" in text, source.name
+        elif isinstance(source.default, str) and source.default:
+            assert f"(default: {source.default})" in text, source.name

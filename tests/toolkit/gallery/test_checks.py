@@ -62,7 +62,7 @@ def test_strangers_are_those_of_a_loop_over_the_other_subjects() -> None:
     assert not checked.doubts
     assert checked.strangers == pytest.approx(best, abs=1e-5)
     hits = sum(score >= 0.3 for score in best)
-    assert f"({hits} of 36) at your threshold of 0.3" in checked.summary()
+    assert f"({hits} of 36) at the threshold 0.3" in checked.summary()
 
 
 def test_a_gallery_of_single_enrolments_says_what_it_cannot_say() -> None:
