@@ -104,7 +104,8 @@ def nfc(text: str) -> str:
 
     macOS writes the names of files in NFD, in which an accent is a character of its own; the same
     name in a list is mostly NFC. What reads names from files, or from the names of files, calls
-    this once; nothing asks again. A path keeps the form that the file system has.
+    this once; nothing asks again. A path keeps the form that the file system has. Of the id of an
+    item `item_id` asks.
 
     Raises:
         LikenessError: the text is the name of a file that is not UTF-8, as archives of other
@@ -123,6 +124,17 @@ def nfc(text: str) -> str:
             "rename it"
         ) from None
     return normalize("NFC", text)
+
+
+def item_id(text: str) -> str:
+    """The id of an item, as ids are compared: in NFC, with slashes between the folders.
+
+    Windows writes a path with backslashes, in lists and in the names that others made of paths.
+
+    >>> item_id("ann\\\\1.wav")
+    'ann/1.wav'
+    """
+    return nfc(text).replace("\\", "/")
 
 
 def norms_of(rows: NDArray[Any]) -> Floats:

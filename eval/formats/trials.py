@@ -1,8 +1,9 @@
 """Trial lists and score files in the formats of the field.
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
-list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
-Files are text or .parquet (see `likeness.eval.formats.tables` and
+list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label: last,
+first, or before the score as SpeechBrain writes it. One with labels is a trial list too. Files are
+text or .parquet (see `likeness.eval.formats.tables` and
 `likeness.eval.formats._trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
@@ -13,6 +14,7 @@ example because their ids are themselves 0 or 1.
 """
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +51,8 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
 
     Fields are separated by blanks, tabs, commas or semicolons. Comments (#), blank lines, a header
     and .gz files are accepted. The trials stay in the order of the file, and identical duplicates
-    stay too. Ids are numbered by their first occurrence.
+    stay too. Ids are numbered by their first occurrence. A backslash in one is a slash, as in
+    Windows paths.
 
     Args:
         source: The list, plain or compressed by gzip; a .parquet file; or a table in
@@ -83,7 +86,9 @@ def read_scores(
     """Reads the trials of a score file and their scores.
 
     With `trials`, the scores come in the order of that list and with its labels. They are matched
-    by the pair (enrol, probe): every trial needs one score, and every score needs a trial.
+    by the pair (enrol, probe): every trial needs one score, and every score needs a trial. A row
+    without a score is left out, and so is one without a label beside others with one, as `verify
+    --pairs` writes them; a warning counts them.
 
     Args:
         source: The score file, as for `read_trials`.
@@ -98,7 +103,10 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    table = _read(source, SCORE_LAYOUTS, columns)
+    table = _read(source, SCORE_LAYOUTS, columns, label_needed=False)
+    if not np.isfinite(_scores(table)).all():  # as text, to tell none from NaN
+        table = _read(source, SCORE_LAYOUTS, columns, label_needed=False, fractions=False)
+    table = _complete(table)
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -135,7 +143,12 @@ def read_pairs(
 
 
 def _read(
-    source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
+    source: Any,
+    layouts: Layouts,
+    columns: str | Mapping[str, str],
+    *,
+    label_needed: bool = True,
+    fractions: bool = True,
 ) -> Table:
     """The table, in the one way in which all of its rows can be read."""
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
@@ -145,7 +158,7 @@ def _read(
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
         places = choose(names, stated, where, TRIALS, needed)
-        return {role: place for role, place in places.items() if role in layouts[-1]}
+        return {role: place for role, place in places.items() if role in (*needed, "label")}
 
     def shape_of(sample: list[str]) -> tables.Shape:
         fields = tables.split(sample[0], tables.separator_of(sample[0]))
@@ -175,7 +188,11 @@ def _read(
     elif (path := Path(source)).suffix.lower() == ".parquet":
         table = _of_values(tables.read_parquet(path, places_of))
     else:
-        table = tables.read_table(path, shape_of, fractions="score" in needed)
+        table = tables.read_table(path, shape_of, fractions=fractions and "score" in needed)
+    if "label" in table.roles and table.column("label").keys == [""]:  # of a blind list
+        read = zip(table.roles, table.columns, strict=True)
+        named = {role: column for role, column in read if role != "label"}
+        table = table._replace(roles=tuple(named), columns=[*named.values()])
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
     is_named = bool(table.roles)
@@ -190,7 +207,7 @@ def _read(
             "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
             "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
         )
-    if len(fitting) > 1:
+    if len(fitting) > 1 and not all(_same(fitting[0], way, table.columns) for way in fitting):
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(
             f"{table.where}: its lines can be read as {shown}; put the right one as a header line "
@@ -204,6 +221,39 @@ def _of_values(table: Table) -> Table:
     columns = [tables.in_order(c) if isinstance(c, Column) else c for c in table.columns]
     if not table.column("enrol").codes.size:
         raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
+    return table._replace(columns=columns)
+
+
+def _same(first: Sequence[str], second: Sequence[str], columns: Sequence[Column | Floats]) -> bool:
+    """Whether two ways of reading columns give each role the same values."""
+    pairs = [(columns[first.index(role)], columns[second.index(role)]) for role in first]
+    return all(
+        a is b or (isinstance(a, Column) and isinstance(b, Column) and a.texts() == b.texts())
+        for a, b in pairs
+    )
+
+
+def _complete(table: Table) -> Table:
+    """The rows that have a score, and a label where others have one."""
+    num_rows = len(table.column("enrol").codes)
+    whole = np.ones(num_rows, np.bool_)
+    for role, column in zip(table.roles, table.columns, strict=True):
+        if isinstance(column, Column) and "" in column.keys:
+            lacks = column.codes == column.keys.index("")
+            whole &= ~lacks
+            warnings.warn(
+                f"{table.where}: {lacks.sum()} of {num_rows} trials have no {role}, and are left "
+                "out",
+                stacklevel=4,
+            )
+    if whole.all():
+        return table
+    if not whole.any():
+        raise LikenessError(f"{table.where}: no trial has a score and a label; score them first")
+    columns = [
+        tables.in_order(Column(c.keys, c.codes[whole])) if isinstance(c, Column) else c[whole]
+        for c in table.columns
+    ]
     return table._replace(columns=columns)
 
 
@@ -268,7 +318,7 @@ def trials_of(table: Table) -> Trials:
     Raises:
         LikenessError: A pair has both labels.
     """
-    enrol, probe = table.column("enrol"), table.column("probe")
+    enrol, probe = (tables.as_ids(table.column(side)) for side in ("enrol", "probe"))
     target: Bools | None = None
     if "label" in table.roles:
         target = _targets(table.column("label"))

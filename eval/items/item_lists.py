@@ -20,6 +20,7 @@ from likeness.eval.types import name_first
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
 _OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
+_DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
 _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
@@ -98,10 +99,10 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
-    """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
+    """Writes a list that `read_items` reads, whole or not at all: `id path`, separated by a tab.
 
-    Where items are stretches of recordings, the columns start and end are there too, below a
-    header.
+    Where items have labels, the lines are `id path label`. Where they are stretches of recordings,
+    the columns start and end are there too, below a header.
 
     Args:
         path: The list.
@@ -114,15 +115,17 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             would be read back as others. They are counted.
     """
     timed = any(item.stretch is not None for item in items)
+    labelled = any(item.label for item in items)
     rows = []
     for item in items:
         start, end = item.stretch or ("", "")
         times = [str(start), "" if end == np.inf else str(end)]
-        rows.append([item.id, _place(item.path, root), *times * timed])
+        label = [item.label or ""] * labelled
+        rows.append([item.id, _place(item.path, root), *label, *times * timed])
     bad = [
         item.id
         for item, row in zip(items, rows, strict=True)
-        if item.span is not None or any(map(_UNWRITABLE.search, row[:2]))
+        if item.span is not None or any(map(_UNWRITABLE.search, [*row[:2], item.label or "-"]))
     ]
     if bad:
         raise LikenessError(
@@ -131,7 +134,7 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
             "are not UTF-8; unpack the shards, or rename the files"
         )
-    header = ["id", "path", *["start", "end"] * timed]
+    header = ["id", "path", *["label"] * labelled, *["start", "end"] * timed]
     # Where the first line could be a header, a header comes before it.
     needed = timed or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
     lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
@@ -174,11 +177,7 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     if "" in cells["path"]:
         lacking = [column[cells["path"].index("")] for column in cells.values()]
         raise LikenessError(f"the row {lacking} has no path; fill or remove it")
-    # A backslash is a separator, as on Windows, unless a file has one in its name.
-    names = [
-        text.replace("\\", "/") if "\\" in text and not os.path.exists(root / text) else text
-        for text in cells["path"]
-    ]
+    names = cells["path"]
     times, own = None, names
     if "start" in cells or "end" in cells:
         times = _times(cells, len(names))
@@ -187,14 +186,33 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
             for name, (start, end) in zip(names, times.tolist(), strict=True)
         ]
     ids = [id or name for id, name in zip(cells.get("id", own), own, strict=True)]
-    before = (root / "x").as_posix()[:-1]
-    paths = [
-        listed_path(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
-        for name in names
-    ]
-    labels = ["" if text in ("nan", "NaN") else text for text in cells.get("label", ())]
     further = {role: cells[role] for role in cells if role not in _OWN}
-    return Items.rows(ids, paths, labels or None, times=times, further=further)
+    paths = listed_paths(root, names)
+    return Items.rows(ids, paths, cells.get("label"), times=times, further=further)
+
+
+def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
+    """Returns the paths of files that a list names, as `Path` writes them, with slashes.
+
+    Args:
+        root: The folder that relative paths start from.
+        names: How the list writes them. A backslash is a separator, as on Windows, unless a file
+            has one in its name; a URL has to be of a store that the user has named.
+
+    Example:
+        >>> listed_paths(Path("voices"), ["ann\\\\1.wav", "C:\\\\bob\\\\1.wav", "/bob/2.wav"])
+        ['voices/ann/1.wav', 'C:/bob/1.wav', '/bob/2.wav']
+    """
+    before, paths = (root / "x").as_posix()[:-1], []
+    for name in names:
+        if "\\" in name and not os.path.exists(root / name):
+            name = name.replace("\\", "/")
+        if is_url(name):
+            paths.append(listed_path(root, name))
+        else:
+            is_whole = os.path.isabs(name) or _DRIVE.match(name)
+            paths.append(name if is_whole else before + name)
+    return paths
 
 
 def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:
