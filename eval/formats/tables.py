@@ -207,7 +207,7 @@ def separator_of(first: str) -> str:
     bare = re.sub(r'"[^"]*"', "", first)
     counts = {mark: bare.count(mark) for mark in "\t;,"}
     best = max(counts, key=counts.__getitem__)
-    return best if counts[best] else "," if '"' in first else " "
+    return best if counts[best] else "," if first.lstrip().startswith('"') else " "
 
 
 def split(line: str, separator: str) -> list[str]:

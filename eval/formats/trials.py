@@ -43,6 +43,7 @@ from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.types import Bools, Floats, Ints, Trials, quoted
 
+_VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 Layouts = tuple[tuple[str, ...], ...]
 
 
@@ -52,7 +53,8 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
     Fields are separated by blanks, tabs, commas or semicolons. Comments (#), blank lines, a header
     and .gz files are accepted. The trials stay in the order of the file, and identical duplicates
     stay too. Ids are numbered by their first occurrence. A backslash in one is a slash, as in
-    Windows paths.
+    Windows paths. Rows of `verify --pairs` without a label are left out, with a warning, if others
+    have one.
 
     Args:
         source: The list, plain or compressed by gzip; a .parquet file; or a table in
@@ -77,7 +79,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    return trials_of(_read(source, TRIAL_LAYOUTS, columns))
+    return trials_of(_complete(_read(source, TRIAL_LAYOUTS, columns)))
 
 
 def read_scores(
@@ -86,9 +88,8 @@ def read_scores(
     """Reads the trials of a score file and their scores.
 
     With `trials`, the scores come in the order of that list and with its labels. They are matched
-    by the pair (enrol, probe): every trial needs one score, and every score needs a trial. A row
-    without a score is left out, and so is one without a label beside others with one, as `verify
-    --pairs` writes them; a warning counts them.
+    by the pair (enrol, probe): every trial needs one score, and every score needs a trial. Rows
+    of `verify --pairs` that have no score are left out, with a warning that counts them.
 
     Args:
         source: The score file, as for `read_trials`.
@@ -103,9 +104,9 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    table = _read(source, SCORE_LAYOUTS, columns, label_needed=False)
+    table = _read(source, SCORE_LAYOUTS, columns)
     if not np.isfinite(_scores(table)).all():  # as text, to tell none from NaN
-        table = _read(source, SCORE_LAYOUTS, columns, label_needed=False, fractions=False)
+        table = _read(source, SCORE_LAYOUTS, columns, fractions=False)
     table = _complete(table)
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
@@ -132,7 +133,7 @@ def read_pairs(
     Raises:
         LikenessError: As for `read_trials`.
     """
-    table = _read(source, TRIAL_LAYOUTS, columns, label_needed=False)
+    table = _read(source, TRIAL_LAYOUTS, columns, may_lack=True)
     enrol, probe = (table.column(side).texts() for side in ("enrol", "probe"))
     labels: list[bool | None] = [None] * len(enrol)
     if "label" in table.roles:
@@ -147,16 +148,25 @@ def _read(
     layouts: Layouts,
     columns: str | Mapping[str, str],
     *,
-    label_needed: bool = True,
+    may_lack: bool = False,
     fractions: bool = True,
 ) -> Table:
-    """The table, in the one way in which all of its rows can be read."""
+    """The table, in the one way in which all of its rows can be read.
+
+    Args:
+        source: As for `read_trials`; so is `columns`.
+        layouts: What lines without a header may be.
+        may_lack: Whether rows may have no label; those of `verify --pairs` may, and no score.
+        fractions: Whether scores become numbers at once.
+    """
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
     in_memory = not isinstance(source, str | os.PathLike)
     where = "the table" if in_memory else str(source)
 
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
+        nonlocal may_lack
+        may_lack |= _VERDICTS <= set(names)
         places = choose(names, stated, where, TRIALS, needed)
         return {role: place for role, place in places.items() if role in (*needed, "label")}
 
@@ -196,9 +206,7 @@ def _read(
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
     is_named = bool(table.roles)
-    misfits = [
-        _misfit(way, table.columns, is_named=is_named, label_needed=label_needed) for way in ways
-    ]
+    misfits = [_misfit(way, table.columns, is_named=is_named, may_lack=may_lack) for way in ways]
     fitting = [way for way, misfit in zip(ways, misfits, strict=True) if not misfit]
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
@@ -258,11 +266,7 @@ def _complete(table: Table) -> Table:
 
 
 def _misfit(
-    roles: Sequence[str],
-    columns: Sequence[Column | Floats],
-    *,
-    is_named: bool,
-    label_needed: bool,
+    roles: Sequence[str], columns: Sequence[Column | Floats], *, is_named: bool, may_lack: bool
 ) -> str:
     """What of a table cannot play its role, for messages; "" if all can.
 
@@ -273,17 +277,17 @@ def _misfit(
         roles: Those that its columns may have.
         columns: Its columns.
         is_named: Whether a header or the user gave the roles.
-        label_needed: Whether every row must have a label.
+        may_lack: Whether a row may lack its label or score.
     """
     for role, column in zip(roles, columns, strict=True):
         wrong: list[str] = []
         if not isinstance(column, Column):
             wrong = [] if role == "score" else ["a number"]
         elif role == "label":
-            keys = [key for key in column.keys if key or label_needed]
+            keys = [key for key in column.keys if key or not may_lack]
             wrong = min(([k for k in keys if k.lower() not in kind] for kind in LABELS), key=len)
         elif role == "score":
-            wrong = [key for key in column.keys if not is_number(key)]
+            wrong = [key for key in column.keys if not (is_number(key) or (may_lack and not key))]
             # The labels of a trial list would separate its trials perfectly.
             if not is_named and "label" not in roles and {"0", "1"}.issuperset(column.keys):
                 wrong = column.keys

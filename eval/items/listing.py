@@ -184,7 +184,7 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     if (folder / "segments").is_file():
         cells = _segments(folder / "segments", recordings)
     speakers, sexes = (
-        read_mapping(folder / name) if (folder / name).is_file() else {}
+        read_mapping(folder / name, separator=" ") if (folder / name).is_file() else {}
         for name in ("utt2spk", "spk2gender")
     )
     cells["label"] = [speakers.get(item_id(id), "") for id in cells["id"]]

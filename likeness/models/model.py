@@ -345,6 +345,7 @@ class Model:
                 root=None if root is None else Path(root),
                 batch_size=batch_size,
                 workers=workers,
+                where=str(pairs) if isinstance(pairs, str | PathLike) else "",
             )
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:

@@ -18,12 +18,14 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.writing import table_text, write_json, write_rows
+from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs as similarities
+from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import Trials, counted, item_id, name_first
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -256,6 +258,10 @@ class PairRow(NamedTuple):
     note: str = ""
 
 
+# In a list of pairs "same" would be the label.
+_COLUMNS = ["accepted" if name == "same" else name for name in PairRow._fields]
+
+
 @dataclass(frozen=True)
 class VerifiedPairs:
     """The rows of a list of pairs, in its order.
@@ -264,11 +270,13 @@ class VerifiedPairs:
         rows: One for each pair.
         similarity: How embeddings were compared.
         source: Where the threshold comes from; "" for a number of the caller's own, or for none.
+        origin: What gave the scores, for the thresholds of `likeness evaluate --save-to`.
     """
 
     rows: Sequence[PairRow]
     similarity: str
     source: str = ""
+    origin: Origin | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -277,7 +285,7 @@ class VerifiedPairs:
         return self.summary()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the rows, whole or not at all.
+        """Write the rows, whole or not at all, and beside them what gave the scores.
 
         Args:
             path: The file. It ends in .csv or .tsv.
@@ -285,11 +293,13 @@ class VerifiedPairs:
         Raises:
             LikenessError: It has another ending.
         """
-        write_rows(Path(path), PairRow._fields, self.rows)
+        write_rows(Path(path), _COLUMNS, self.rows)
+        if self.origin is not None:
+            write_origin(path, self.origin)
 
     def text(self) -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
-        return table_text(PairRow._fields, self.rows, ",")
+        return table_text(_COLUMNS, self.rows, ",")
 
     def evaluation(self) -> Compared | None:
         """Measure the error rates of the pairs with a label, with intervals over subjects.
@@ -306,8 +316,8 @@ class VerifiedPairs:
         known = [row for row in self.rows if row.score is not None and row.label is not None]
         if len({row.label for row in known}) < 2:
             return None
-        first, i = np.unique([row.first for row in known], return_inverse=True)
-        second, j = np.unique([row.second for row in known], return_inverse=True)
+        first, i = np.unique([item_id(row.first) for row in known], return_inverse=True)
+        second, j = np.unique([item_id(row.second) for row in known], return_inverse=True)
         scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
         names = tuple(first.tolist()), tuple(second.tolist())
         listed = Trials(*names, i.astype(np.int32), j.astype(np.int32), labels == 1)
@@ -387,6 +397,7 @@ def verify_pairs(
     root: Path | None = None,
     batch_size: int = 16,
     workers: int = 0,
+    where: str = "",
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
@@ -396,6 +407,7 @@ def verify_pairs(
         root: The folder that relative paths start from; by default the current one.
         batch_size: How many files pass through the network at once.
         workers: How many processes read files.
+        where: The name of the list; "" where it has none.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -406,7 +418,8 @@ def verify_pairs(
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     model, base = comparer.model, root or Path()
-    path_of = {name: base / name for pair in pairs for name in pair[:2]}
+    names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
+    path_of = dict(zip(names, map(Path, listed_paths(base, names)), strict=True))
     refuse_missing_files(list(path_of.values()), allow_some=True)
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}
@@ -435,4 +448,5 @@ def verify_pairs(
             quality = made.norms if model.norm_is_quality else (None, None)
             verdict = made.same, made.threshold, made.probability
             rows.append(PairRow(*pair, score, *verdict, *quality))
-    return VerifiedPairs(rows, model.similarity, comparer.source)
+    origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
+    return VerifiedPairs(rows, model.similarity, comparer.source, origin)

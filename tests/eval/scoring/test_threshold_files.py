@@ -184,7 +184,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     shown = capsys.readouterr()
     rows = list(csv.DictReader(shown.out.splitlines()))
     assert [(row["first"], row["second"]) for row in rows] == [pair[:2] for pair in PAIRS]
-    assert [row["same"] for row in rows] == ["true", "true", "true", "", ""]
+    assert [row["accepted"] for row in rows] == ["true", "true", "true", "", ""]
     assert float(rows[0]["score"]) == pytest.approx(score, abs=1e-6)
     assert rows[0]["score"] == rows[1]["score"]
     assert [bool(row["note"]) for row in rows] == [False, False, False, True, True]
@@ -197,7 +197,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert f"{100 * expected.value:.2f}" in line
     assert "no verdict" in printed(*command, "pairs.csv", "--out", "p.tsv")
     stored = table("p.tsv", "\t")
-    assert [row["same"] for row in stored] == [""] * 5
+    assert [row["accepted"] for row in stored] == [""] * 5
     assert stored[1]["label"] == ""
     in_python = model.verify_pairs([pair[:2] for pair in PAIRS]).rows
     assert [str(row.score or "") for row in in_python] == [row["score"] for row in stored]
