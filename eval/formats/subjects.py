@@ -31,7 +31,8 @@ def read_mapping(
 
     Args:
         path: The list, in the syntax of trial lists (likeness.eval.formats.trials), but with two
-            columns; or a table of items, whose header names those of the id and of the label.
+            columns; or a list of items (`id path label`), or a table of them, whose header names
+            the columns of the id and of the label.
         column: What errors call the second one.
         separator: What lies between the two, such as " " in Kaldi's files; "" for whatever fits.
 
@@ -57,11 +58,15 @@ def read_mapping(
         return {"id": places.get("id", places.get("path", 0)), "value": places["label"]}
 
     def shape(sample: list[str]) -> tables.Shape:
+        mark = separator or tables.separator_of(sample[0])
+        rows = [tables.split(line, mark) for line in sample]
+        roles = set(map(role_of, rows[0]))
         if separator:
             return tables.Shape(separator, 2, {"id": 0, "value": 1})
-        roles = set(map(role_of, tables.split(sample[0], tables.separator_of(sample[0]))))
         if "label" in roles and roles & {"id", "path"}:
             return tables.named_shape(sample, chosen, header=True)
+        if all(len(row) == 3 and re.search(r"[/\\.]", row[1]) for row in rows):
+            return tables.Shape(mark, 3, {"id": 0, "value": 2})
         fitting = tables.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
         return fitting._replace(width=2, places={"id": 0, "value": 1})
 
@@ -257,8 +262,8 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     item` line per item; a model's lines add up.
 
     Separated by tabs, commas or semicolons where every line has one, else by blanks; a header
-    `model ...`, comments, blank lines and .gz are fine. Returns {model: items}, both in file order. ValueError:
-    empty file; a model without items; an item twice in one model.
+    `model ...`, comments, blank lines and .gz are fine. Returns {model: items}, both in file order.
+    ValueError: empty file; a model without items; an item twice in one model.
     """
     lines = [(number, item_id(line)) for number, line in text_lines(path)]
     marks = [mark for mark in "\t,;" if all(mark in line for _, line in lines)]

@@ -1,9 +1,9 @@
 """Trial lists and score files in the formats of the field.
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
-list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label: last,
-first, or before the score as SpeechBrain writes it. One with labels is a trial list too. Files are
-text or .parquet (see `likeness.eval.formats.tables` and
+list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label:
+last, first, or before the score as SpeechBrain writes it. One with labels is a trial list too.
+Files are text or .parquet (see `likeness.eval.formats.tables` and
 `likeness.eval.formats._trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
@@ -166,7 +166,7 @@ def _read(
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
         nonlocal may_lack
-        may_lack |= _VERDICTS <= set(names)
+        may_lack |= set(names) >= _VERDICTS
         places = choose(names, stated, where, TRIALS, needed)
         return {role: place for role, place in places.items() if role in (*needed, "label")}
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,7 +198,8 @@ def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
     Args:
         root: The folder that relative paths start from.
         names: How the list writes them. A backslash is a separator, as on Windows, unless a file
-            has one in its name; a URL has to be of a store that the user has named.
+            has one in its name. An accent may be written as in NFC or as in NFD, of which the path
+            has the form of the file. A URL has to be of a store that the user has named.
 
     Example:
         >>> listed_paths(Path("voices"), ["ann\\\\1.wav", "C:\\\\bob\\\\1.wav", "/bob/2.wav"])
@@ -205,8 +207,10 @@ def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
     """
     before, paths = (root / "x").as_posix()[:-1], []
     for name in names:
-        if "\\" in name and not os.path.exists(root / name):
+        if ("\\" in name or not name.isascii()) and not os.path.exists(root / name):
             name = name.replace("\\", "/")
+            forms = (name, normalize("NFC", name), normalize("NFD", name))
+            name = next((form for form in forms if os.path.exists(root / form)), name)
         if is_url(name):
             paths.append(listed_path(root, name))
         else:
