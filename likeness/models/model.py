@@ -329,7 +329,7 @@ class Model:
         Example:
             >>> import likeness
             >>> found = likeness.load("runs/voices").verify_pairs([("a.wav", "b.wav")])
-            >>> found.rows[0].first, found.rows[0].same
+            >>> found.rows[0].first, found.rows[0].accepted
             ('a.wav', None)
         """
         from likeness.models.verdicts import Pair, read_pairs, verify_pairs

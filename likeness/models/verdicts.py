@@ -238,7 +238,7 @@ class PairRow(NamedTuple):
         second: That of the second one.
         label: Whether they are of one subject, where the list says it.
         score: A higher score is more similar; None where a file cannot be read.
-        same: The verdict; None where nothing decides or a file cannot be read.
+        accepted: The verdict; None where nothing decides or a file cannot be read.
         threshold: The score from which on two are taken for one subject, or None.
         probability: That both are of one subject; None without a calibration.
         quality_first: The norm of the first embedding, where norms measure quality; else None.
@@ -250,16 +250,12 @@ class PairRow(NamedTuple):
     second: str
     label: bool | None
     score: float | None = None
-    same: bool | None = None
+    accepted: bool | None = None
     threshold: float | None = None
     probability: float | None = None
     quality_first: float | None = None
     quality_second: float | None = None
     note: str = ""
-
-
-# In a list of pairs "same" would be the label.
-_COLUMNS = ["accepted" if name == "same" else name for name in PairRow._fields]
 
 
 @dataclass(frozen=True)
@@ -293,13 +289,13 @@ class VerifiedPairs:
         Raises:
             LikenessError: It has another ending.
         """
-        write_rows(Path(path), _COLUMNS, self.rows)
+        write_rows(Path(path), PairRow._fields, self.rows)
         if self.origin is not None:
-            write_origin(path, self.origin)
+            write_origin(Path(path), self.origin)
 
     def text(self) -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
-        return table_text(_COLUMNS, self.rows, ",")
+        return table_text(PairRow._fields, self.rows, ",")
 
     def evaluation(self) -> Compared | None:
         """Measure the error rates of the pairs with a label, with intervals over subjects.
@@ -328,9 +324,9 @@ class VerifiedPairs:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
         scored = [row for row in self.rows if row.score is not None]
         lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
-        decided = [row for row in scored if row.same is not None]
+        decided = [row for row in scored if row.accepted is not None]
         if decided:
-            same = sum(bool(row.same) for row in decided)
+            same = sum(bool(row.accepted) for row in decided)
             lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
         elif scored:
             lines.append(f"no verdict: {NO_DECISION}")
@@ -338,9 +334,9 @@ class VerifiedPairs:
         if threshold is not None:
             at = f" at {self.source}" if self.source else ""
             lines.append(f"threshold {threshold:.4g}{at}")
-        wrong = [row for row in decided if row.label is not None and row.same is not row.label]
+        wrong = [row for row in decided if row.label is not None and row.accepted is not row.label]
         if labelled := sum(row.label is not None for row in decided):
-            false_accepts = sum(bool(row.same) for row in wrong)
+            false_accepts = sum(bool(row.accepted) for row in wrong)
             false_rejects = len(wrong) - false_accepts
             same = sum(bool(row.label) for row in decided)
             lines.append(
