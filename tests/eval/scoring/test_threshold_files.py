@@ -199,6 +199,13 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     stored = table("p.tsv", "\t")
     assert [row["accepted"] for row in stored] == [""] * 5
     assert stored[1]["label"] == ""
+    with pytest.warns(UserWarning, match="no (score|label)"):  # the table is a score file
+        trials, values = read_scores("p.tsv")
+    assert trials.target is not None
+    assert (trials.target.tolist(), len(values)) == ([True, False], 2)
+    origin = read_origin("p.tsv")
+    assert origin is not None
+    assert (origin.model, origin.trials) == (model.meta["model"], "pairs.csv")
     in_python = model.verify_pairs([pair[:2] for pair in PAIRS]).rows
     assert [str(row.score or "") for row in in_python] == [row["score"] for row in stored]
     frame = pd.DataFrame(PAIRS[:2], columns=["first", "second", "label"])

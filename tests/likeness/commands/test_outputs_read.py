@@ -189,7 +189,8 @@ READERS = {
         identify --gallery {e} --probes {e} --gallery-subjects {f} --probe-subjects {x}
         retrieve --embeddings {e} --labels {x}
         retrieve --embeddings {e} --gallery {e} --labels {f} --gallery-labels {x}
-        score --trials {t} --embeddings {e} --cohort {e} --cohort-subjects {x} --norm s --out {o}""",
+        score --trials {t} --embeddings {e} --cohort {e} --norm s --cohort-subjects {x}
+            --out {o}""",
     "clusters": """
         retrieve --embeddings {w}/e.npz --labels {x}
         evaluate {w}/s.txt --groups {x} --resamples 0""",
