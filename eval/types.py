@@ -111,7 +111,8 @@ def nfc(text: str) -> str:
 
     macOS writes the names of files in NFD, in which an accent is a character of its own; the same
     name in a list is mostly NFC. What reads names from files, or from the names of files, calls
-    this once; nothing asks again. A path keeps the form that the file system has.
+    this once; nothing asks again. A path keeps the form that the file system has. Of the id of an
+    item `item_id` asks.
 
     Raises:
         LikenessError: the text is the name of a file that is not UTF-8, as archives of other
@@ -132,18 +133,29 @@ def nfc(text: str) -> str:
     return normalize("NFC", text)
 
 
+def item_id(text: str) -> str:
+    """The id of an item, as ids are compared: in NFC, with slashes between the folders.
+
+    Windows writes a path with backslashes, in lists and in the names that others made of paths.
+
+    >>> item_id("ann\\\\1.wav")
+    'ann/1.wav'
+    """
+    return nfc(text).replace("\\", "/")
+
+
 def item_keys(ids: Sequence[str]) -> Sequence[str]:
     """The ids in a form in which two spellings of one item are equal.
 
-    What differs in Unicode's forms, or in ./ and // within a path, is one item.
+    What differs in Unicode's forms, in backslashes, or in ./ and // within a path, is one item.
 
     >>> item_keys(["./a//b.wav", "a/b.wav"])
     ['a/b.wav', 'a/b.wav']
     """
     text = "\n".join(ids)
-    if text.isascii() and "./" not in text and "//" not in text:
+    if text.isascii() and not any(mark in text for mark in ("./", "//", "\\")):
         return ids
-    return [normalize("NFC", normpath(id)) for id in ids]
+    return [normpath(item_id(id)) for id in ids]
 
 
 def norms_of(rows: NDArray[Any]) -> Floats:

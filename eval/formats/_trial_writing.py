@@ -134,7 +134,7 @@ def _write_text(
     first = [side.keys[0] for side in sides]
     separator = "\t" if any(" " in name for name in names) else " "
     misread = (
-        is_trial_header(first)
+        is_trial_header(first, partly=path.suffix.lower() in (".csv", ".tsv"))
         or any(all_fractions(side.keys) or all(map(is_label, side.keys)) for side in sides)
         or any(mark in name for name in names for mark in ",; ")
     )

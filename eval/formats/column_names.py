@@ -207,14 +207,19 @@ def by_number(stated: Mapping[str, str]) -> bool:
 
 
 # The layouts of lines without a header.
-TRIAL_LAYOUTS = (("enrol", "probe"), ("label", "enrol", "probe"), ("enrol", "probe", "label"))
-SCORE_LAYOUTS = (
-    ("score", "enrol", "probe"),
-    ("enrol", "probe", "score"),
+_SCORED_TRIALS = (
     ("enrol", "probe", "score", "label"),
+    ("enrol", "probe", "label", "score"),
     ("label", "enrol", "probe", "score"),
     ("score", "enrol", "probe", "label"),
 )
+TRIAL_LAYOUTS = (
+    ("enrol", "probe"),
+    ("label", "enrol", "probe"),
+    ("enrol", "probe", "label"),
+    *_SCORED_TRIALS,
+)
+SCORE_LAYOUTS = (("score", "enrol", "probe"), ("enrol", "probe", "score"), *_SCORED_TRIALS)
 # The kinds of labels in small letters. Those of a column are all of one kind.
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},

@@ -32,7 +32,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import _kaldi, npz, parquet
 from likeness.eval.formats.files import File, atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
-from likeness.eval.types import Floats, Floats32, name_first, nfc, norms_of, quoted, unit_rows
+from likeness.eval.types import Floats, Floats32, item_id, name_first, norms_of, quoted, unit_rows
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]
@@ -129,6 +129,10 @@ class Embeddings:
         return {name: i for i, name in enumerate(self.ids)}
 
     @cached_property
+    def _row_of_id(self) -> dict[str, int]:
+        return {item_id(name): i for i, name in enumerate(self.ids)}
+
+    @cached_property
     def norms(self) -> Floats32:
         """(N,) Euclidean norms."""
         return norms_of(self.matrix).astype(np.float32)
@@ -152,7 +156,7 @@ class Embeddings:
             (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
         )
         for i in np.flatnonzero(rows < 0).tolist():
-            rows[i] = self._row.get(nfc(asked[i]), -1)
+            rows[i] = self._row_of_id.get(item_id(asked[i]), -1)
         if (rows < 0).any():
             raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows
@@ -205,7 +209,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
                 'its meta must be a JSON object of texts, such as {"similarity": "cosine"}, but is '
                 f"{quoted(meta)}"
             )
-        return Embeddings(tuple(map(nfc, ids)), matrix, stated)
+        return Embeddings(tuple(map(item_id, ids)), matrix, stated)
     except (ValueError, RecursionError) as error:
         text = str(error)
         raise LikenessError(text if str(path) in text else f"{path}: {text}") from None

@@ -42,7 +42,8 @@ def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
     items = list_items(path, suffixes=(*SOUNDS, *AV_SOUNDS, *IMAGES), missing="leave")
     name = column["column"].strip()
     name = name if items.has(name) else role_of(name) or name  # Gender is read as sex
-    values = [UNKNOWN if value is None else str(value) for value in items.column(name)]
+    column_of = items.labels if name == "label" else items.column(name)
+    values = [UNKNOWN if value is None else str(value) for value in column_of]
     if column["limit"]:
         values = [_side(value, column) for value in values]
     return dict(zip(items.ids, values, strict=True))

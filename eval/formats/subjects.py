@@ -13,11 +13,12 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
+from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
 from likeness.eval.items.levels import check_levels
-from likeness.eval.types import Bools, Ints, Trials, item_keys, name_first, nfc
+from likeness.eval.types import Bools, Ints, Trials, item_id, item_keys, name_first
 
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
@@ -25,13 +26,17 @@ Models = File | Mapping[str, Sequence[str]]
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
 
-def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]:
+def read_mapping(
+    path: str | Path, *, column: str = "subject", separator: str = ""
+) -> dict[str, str]:
     """Reads lines `id subject` (Kaldi's utt2spk) into a dictionary from id to subject.
 
     Args:
         path: The list, in the syntax of trial lists (likeness.eval.formats.trials), but with two
-            columns.
+            columns; or a list of items (`id path label`), or a table of them, whose header names
+            the columns of the id and of the label.
         column: What errors call the second one.
+        separator: What lies between the two, such as " " in Kaldi's files; "" for whatever fits.
 
     Returns:
         The subject of each id.
@@ -48,12 +53,30 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
         {'utterance1': 'ann'}
     """
 
+    def chosen(names: list[str]) -> dict[str, int]:
+        places = choose(names, {}, str(path), needed=("label",))
+        if "id" not in places and "path" not in places:
+            raise LikenessError(f"{path}: no column is the id; call one of them id")
+        return {"id": places.get("id", places.get("path", 0)), "value": places["label"]}
+
     def shape(sample: list[str]) -> tables.Shape:
+        mark = separator or tables.separator_of(sample[0])
+        rows = [tables.split(line, mark) for line in sample]
+        roles = set(map(role_of, rows[0]))
+        if separator:
+            return tables.Shape(separator, 2, {"id": 0, "value": 1})
+        if "label" in roles and roles & {"id", "path"}:
+            return tables.named_shape(sample, chosen, header=True)
+        if all(len(row) == 3 and re.search(r"[/\\.]", row[1]) for row in rows):
+            return tables.Shape(mark, 3, {"id": 0, "value": 2})
         fitting = tables.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
         return fitting._replace(width=2, places={"id": 0, "value": 1})
 
-    table = tables.read_table(Path(path), shape)
-    ids, values = table.column("id"), table.column("value")
+    if Path(path).suffix.lower() == ".parquet":
+        table = tables.read_parquet(Path(path), chosen)
+    else:
+        table = tables.read_table(Path(path), shape)
+    ids, values = tables.as_ids(table.column("id")), table.column("value")
     value_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
     value_of[ids.codes] = values.codes
@@ -240,16 +263,13 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     """Reads which items enrol which model: lines `model item item ...` (spk2utt) or one `model
     item` line per item; a model's lines add up.
 
-    Separated by blanks or tabs, or by commas where every line has one; a header `model ...`,
-    comments, blank lines and .gz are fine. Returns {model: items}, both in file order. ValueError:
-    empty file; a model without items; an item twice in one model.
+    Separated by tabs, commas or semicolons where every line has one, else by blanks; a header
+    `model ...`, comments, blank lines and .gz are fine. Returns {model: items}, both in file order.
+    ValueError: empty file; a model without items; an item twice in one model.
     """
-    lines = [(number, nfc(line)) for number, line in text_lines(path)]
-    comma = all("," in line for _, line in lines)
-    fields = [
-        (number, [field.strip() for field in line.split(",")] if comma else line.split())
-        for number, line in lines
-    ]
+    lines = [(number, item_id(line)) for number, line in text_lines(path)]
+    marks = [mark for mark in "\t,;" if all(mark in line for _, line in lines)]
+    fields = [(number, tables.split(line, (*marks, " ")[0])) for number, line in lines]
     if fields and _HEADER.fullmatch(fields[0][1][0].lower()):
         del fields[0]
     models: dict[str, list[str]] = {}

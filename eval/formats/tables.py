@@ -21,7 +21,7 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import text_blocks
 from likeness.eval.formats.parquet import Column, text_of
-from likeness.eval.types import Floats, Ints, nfc
+from likeness.eval.types import Floats, Ints, item_id, nfc
 
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
@@ -207,7 +207,7 @@ def separator_of(first: str) -> str:
     bare = re.sub(r'"[^"]*"', "", first)
     counts = {mark: bare.count(mark) for mark in "\t;,"}
     best = max(counts, key=counts.__getitem__)
-    return best if counts[best] else "," if '"' in first else " "
+    return best if counts[best] else "," if first.lstrip().startswith('"') else " "
 
 
 def split(line: str, separator: str) -> list[str]:
@@ -373,6 +373,11 @@ def in_order(column: Column) -> Column:
     place = np.zeros(len(column.keys), dtype=np.int32)
     place[order] = np.arange(order.size)
     return _renumbered([nfc(column.keys[k]) for k in order.tolist()], place[column.codes])
+
+
+def as_ids(column: Column) -> Column:
+    """Returns the column with its keys as ids are compared."""
+    return _renumbered(list(map(item_id, column.keys)), column.codes)
 
 
 def _renumbered(keys: list[str], codes: Ints) -> Column:

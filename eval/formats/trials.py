@@ -1,7 +1,8 @@
 """Trial lists and score files in the formats of the field.
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
-list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
+list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label:
+last, first, or before the score as SpeechBrain writes it. One with labels is a trial list too.
 Files are text or .parquet (see `likeness.eval.formats.tables` and
 `likeness.eval.formats._trial_writing`).
 
@@ -13,6 +14,7 @@ example because their ids are themselves 0 or 1.
 """
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +46,7 @@ from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
 from likeness.eval.types import Bools, Floats, Ints, Trials, quoted
 
+_VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 Layouts = tuple[tuple[str, ...], ...]
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
 _PARTS = {"start": ITEMS["start"], "end": ITEMS["end"], "channel": (*ITEMS["channel"], "side")}
@@ -54,7 +57,9 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
 
     Fields are separated by blanks, tabs, commas or semicolons. Comments (#), blank lines, a header
     and .gz files are accepted. The trials stay in the order of the file, and identical duplicates
-    stay too. Ids are numbered by their first occurrence.
+    stay too. Ids are numbered by their first occurrence. A backslash in one is a slash, as in
+    Windows paths. Rows of `verify --pairs` without a label are left out, with a warning, if others
+    have one.
 
     Args:
         source: The list, plain or compressed by gzip; a .parquet file; or a table in
@@ -79,7 +84,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    return trials_of(_read(source, TRIAL_LAYOUTS, columns))
+    return trials_of(_complete(_read(source, TRIAL_LAYOUTS, columns)))
 
 
 def read_scores(
@@ -88,7 +93,8 @@ def read_scores(
     """Reads the trials of a score file and their scores.
 
     With `trials`, the scores come in the order of that list and with its labels. They are matched
-    by the pair (enrol, probe): every trial needs one score, and every score needs a trial.
+    by the pair (enrol, probe): every trial needs one score, and every score needs a trial. Rows
+    of `verify --pairs` that have no score are left out, with a warning that counts them.
 
     Args:
         source: The score file, as for `read_trials`.
@@ -104,6 +110,9 @@ def read_scores(
             place of a score file, because its labels would pass for perfect scores.
     """
     table = _read(source, SCORE_LAYOUTS, columns)
+    if not np.isfinite(_scores(table)).all():  # as text, to tell none from NaN
+        table = _read(source, SCORE_LAYOUTS, columns, fractions=False)
+    table = _complete(table)
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -134,7 +143,7 @@ def read_pairs(
     Raises:
         LikenessError: As for `read_trials`.
     """
-    table = _read(source, TRIAL_LAYOUTS, columns, label_needed=False)
+    table = _read(source, TRIAL_LAYOUTS, columns, may_lack=True)
     enrol, probe = (table.column(side).texts() for side in ("enrol", "probe"))
     labels: list[bool | None] = [None] * len(enrol)
     if "label" in table.roles:
@@ -145,18 +154,32 @@ def read_pairs(
 
 
 def _read(
-    source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
+    source: Any,
+    layouts: Layouts,
+    columns: str | Mapping[str, str],
+    *,
+    may_lack: bool = False,
+    fractions: bool = True,
 ) -> Table:
-    """The table, in the one way in which all of its rows can be read."""
+    """The table, in the one way in which all of its rows can be read.
+
+    Args:
+        source: As for `read_trials`; so is `columns`.
+        layouts: What lines without a header may be.
+        may_lack: Whether rows may have no label; those of `verify --pairs` may, and no score.
+        fractions: Whether scores become numbers at once.
+    """
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
     in_memory = not isinstance(source, str | os.PathLike)
     where = "the table" if in_memory else str(source)
 
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
+        nonlocal may_lack
+        may_lack |= set(names) >= _VERDICTS
         places = choose(names, stated, where, TRIALS, needed)
-        known = {role: place for role, place in places.items() if role in layouts[-1]}
-        own = {name: place for place, name in enumerate(names) if place not in known.values()}
+        known = {role: place for role, place in places.items() if role in (*needed, "label")}
+        own = {name: place for place, name in enumerate(names) if place not in places.values()}
         if by_number(stated):
             return known
         return {**known, **{n: i for n, i in own.items() if role_of(n, _PARTS)}}
@@ -189,14 +212,16 @@ def _read(
     elif (path := Path(source)).suffix.lower() == ".parquet":
         table = _of_values(tables.read_parquet(path, places_of))
     else:
-        table = tables.read_table(path, shape_of, fractions="score" in needed)
-    table = _whole(table, layouts[-1])
+        table = tables.read_table(path, shape_of, fractions=fractions and "score" in needed)
+    table = _whole(table, (*needed, "label"))
+    if "label" in table.roles and table.column("label").keys == [""]:  # of a blind list
+        read = zip(table.roles, table.columns, strict=True)
+        named = {role: column for role, column in read if role != "label"}
+        table = table._replace(roles=tuple(named), columns=[*named.values()])
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
     is_named = bool(table.roles)
-    misfits = [
-        _misfit(way, table.columns, is_named=is_named, label_needed=label_needed) for way in ways
-    ]
+    misfits = [_misfit(way, table.columns, is_named=is_named, may_lack=may_lack) for way in ways]
     fitting = [way for way, misfit in zip(ways, misfits, strict=True) if not misfit]
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
@@ -206,7 +231,7 @@ def _read(
             "a header; name the columns in one"
             + if_option(", or by --columns enrol=NAME --columns probe=NAME")
         )
-    if len(fitting) > 1:
+    if len(fitting) > 1 and not all(_same(fitting[0], way, table.columns) for way in fitting):
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(
             f"{table.where}: its lines can be read as {shown}; put the right one as a header line "
@@ -245,8 +270,41 @@ def _of_values(table: Table) -> Table:
     return table._replace(columns=columns)
 
 
+def _same(first: Sequence[str], second: Sequence[str], columns: Sequence[Column | Floats]) -> bool:
+    """Whether two ways of reading columns give each role the same values."""
+    pairs = [(columns[first.index(role)], columns[second.index(role)]) for role in first]
+    return all(
+        a is b or (isinstance(a, Column) and isinstance(b, Column) and a.texts() == b.texts())
+        for a, b in pairs
+    )
+
+
+def _complete(table: Table) -> Table:
+    """The rows that have a score, and a label where others have one."""
+    num_rows = len(table.column("enrol").codes)
+    whole = np.ones(num_rows, np.bool_)
+    for role, column in zip(table.roles, table.columns, strict=True):
+        if isinstance(column, Column) and "" in column.keys:
+            lacks = column.codes == column.keys.index("")
+            whole &= ~lacks
+            warnings.warn(
+                f"{table.where}: {lacks.sum()} of {num_rows} trials have no {role}, and are left "
+                "out",
+                stacklevel=4,
+            )
+    if whole.all():
+        return table
+    if not whole.any():
+        raise LikenessError(f"{table.where}: no trial has a score and a label; score them first")
+    columns = [
+        tables.in_order(Column(c.keys, c.codes[whole])) if isinstance(c, Column) else c[whole]
+        for c in table.columns
+    ]
+    return table._replace(columns=columns)
+
+
 def _misfit(
-    roles: Sequence[str], columns: Sequence[Column | Floats], *, is_named: bool, label_needed: bool
+    roles: Sequence[str], columns: Sequence[Column | Floats], *, is_named: bool, may_lack: bool
 ) -> str:
     """What of a table cannot play its role, for messages; "" if all can.
 
@@ -257,17 +315,17 @@ def _misfit(
         roles: Those that its columns may have.
         columns: Its columns.
         is_named: Whether a header or the user gave the roles.
-        label_needed: Whether every row must have a label.
+        may_lack: Whether a row may lack its label or score.
     """
     for role, column in zip(roles, columns, strict=True):
         wrong: list[str] = []
         if not isinstance(column, Column):
             wrong = [] if role == "score" else ["a number"]
         elif role == "label":
-            keys = [key for key in column.keys if key or label_needed]
+            keys = [key for key in column.keys if key or not may_lack]
             wrong = min(([k for k in keys if k.lower() not in kind] for kind in LABELS), key=len)
         elif role == "score":
-            wrong = [key for key in column.keys if not is_number(key)]
+            wrong = [key for key in column.keys if not (is_number(key) or (may_lack and not key))]
             # The labels of a trial list would separate its trials perfectly.
             if not is_named and "label" not in roles and {"0", "1"}.issuperset(column.keys):
                 wrong = column.keys
@@ -302,7 +360,7 @@ def trials_of(table: Table) -> Trials:
     Raises:
         LikenessError: A pair has both labels.
     """
-    enrol, probe = table.column("enrol"), table.column("probe")
+    enrol, probe = (tables.as_ids(table.column(side)) for side in ("enrol", "probe"))
     labels = table.column("label") if "label" in table.roles else None
     target, spoof = (None, None) if labels is None else (_targets(labels), _spoofs(labels))
     try:

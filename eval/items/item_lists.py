@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ _OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an It
 # How a column names channels; a number may be written as pandas does beside missing ones: 2.0.
 _CHANNEL = re.compile(r"(?:(\d{1,2})(?:\.0)?|(a|l|left)|(b|r|right))\Z", re.IGNORECASE)
 _NO_CHANNEL = ("", "<NA>", "nan", "NaN")
+_DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
 _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
@@ -101,10 +103,10 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
-    """Writes a list that `read_items` reads, `id path` separated by a tab, whole or not at all.
+    """Writes a list that `read_items` reads, whole or not at all: `id path`, separated by a tab.
 
-    Where items are stretches or channels of recordings, the columns start and end, or channel, are
-    there too, below a header.
+    Where items have labels, the lines are `id path label`. Where they are stretches or channels of
+    recordings, the columns start and end, or channel, are there too, below a header.
 
     Args:
         path: The list.
@@ -117,17 +119,19 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             would be read back as others. They are counted.
     """
     timed = any(item.stretch is not None for item in items)
+    labelled = any(item.label for item in items)
     of_channels = any(item.channel is not None for item in items)
     rows = []
     for item in items:
         start, end = item.stretch or ("", "")
         times = [str(start), "" if end == np.inf else str(end)]
-        channel = ["" if item.channel is None else str(item.channel)]
-        rows.append([item.id, _place(item.path, root), *times * timed, *channel * of_channels])
+        label = [item.label or ""] * labelled
+        channel = ["" if item.channel is None else str(item.channel)] * of_channels
+        rows.append([item.id, _place(item.path, root), *label, *times * timed, *channel])
     bad = [
         item.id
         for item, row in zip(items, rows, strict=True)
-        if item.span is not None or any(map(_UNWRITABLE.search, row[:2]))
+        if item.span is not None or any(map(_UNWRITABLE.search, [*row[:2], item.label or "-"]))
     ]
     if bad:
         raise LikenessError(
@@ -136,9 +140,12 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
             "are not UTF-8; unpack the shards, or rename the files"
         )
-    header = ["id", "path", *["start", "end"] * timed, *["channel"] * of_channels]
+    header = ["id", "path", *["label"] * labelled, *["start", "end"] * timed]
+    header += ["channel"] * of_channels
     # Where the first line could be a header, a header comes before it.
-    needed = len(header) > 2 or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
+    needed = (
+        timed or of_channels or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
+    )
     lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
     write_text(path, "".join(lines))
 
@@ -179,11 +186,7 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     if "" in cells["path"]:
         lacking = [column[cells["path"].index("")] for column in cells.values()]
         raise LikenessError(f"the row {lacking} has no path; fill or remove it")
-    # A backslash is a separator, as on Windows, unless a file has one in its name.
-    names = [
-        text.replace("\\", "/") if "\\" in text and not os.path.exists(root / text) else text
-        for text in cells["path"]
-    ]
+    names = cells["path"]
     times, own = None, names
     if "start" in cells or "end" in cells:
         times = _times(cells, len(names))
@@ -195,16 +198,9 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     if channels:
         own = [f"{name}{channel_mark(each)}" for name, each in zip(own, channels, strict=True)]
     ids = [id or name for id, name in zip(cells.get("id", own), own, strict=True)]
-    before = (root / "x").as_posix()[:-1]
-    paths = [
-        listed_path(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
-        for name in names
-    ]
-    labels = ["" if text in ("nan", "NaN") else text for text in cells.get("label", ())]
     further = {role: cells[role] for role in cells if role not in _OWN}
-    return Items.rows(
-        ids, paths, labels or None, times=times, channels=channels or None, further=further
-    )
+    paths, labels = listed_paths(root, names), cells.get("label")
+    return Items.rows(ids, paths, labels, times=times, channels=channels or None, further=further)
 
 
 def channel_mark(channel: int | None) -> str:
@@ -249,6 +245,33 @@ def _channels(texts: Sequence[str]) -> list[int | None]:
         return []
     numbers = {text: channel_of(text) for text in distinct}
     return [numbers[text] for text in texts]
+
+
+def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
+    """Returns the paths of files that a list names, as `Path` writes them, with slashes.
+
+    Args:
+        root: The folder that relative paths start from.
+        names: How the list writes them. A backslash is a separator, as on Windows, unless a file
+            has one in its name. An accent may be written as in NFC or as in NFD, of which the path
+            has the form of the file. A URL has to be of a store that the user has named.
+
+    Example:
+        >>> listed_paths(Path("voices"), ["ann\\\\1.wav", "C:\\\\bob\\\\1.wav", "/bob/2.wav"])
+        ['voices/ann/1.wav', 'C:/bob/1.wav', '/bob/2.wav']
+    """
+    before, paths = (root / "x").as_posix()[:-1], []
+    for name in names:
+        if ("\\" in name or not name.isascii()) and not os.path.exists(root / name):
+            name = name.replace("\\", "/")
+            forms = (name, normalize("NFC", name), normalize("NFD", name))
+            name = next((form for form in forms if os.path.exists(root / form)), name)
+        if is_url(name):
+            paths.append(listed_path(root, name))
+        else:
+            is_whole = os.path.isabs(name) or _DRIVE.match(name)
+            paths.append(name if is_whole else before + name)
+    return paths
 
 
 def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:

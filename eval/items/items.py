@@ -18,7 +18,7 @@ from likeness.eval.formats import parquet
 from likeness.eval.formats.files import refuse_device
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items import remote
-from likeness.eval.types import nfc
+from likeness.eval.types import item_id, nfc
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
@@ -182,7 +182,7 @@ class Items(Sequence[Item]):
         folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
         files = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
         columns = {
-            "id": _texts(ids),
+            "id": _texts(map(item_id, ids)),
             "folder": _names(folders, are_paths=True),
             "file": _texts(files, are_paths=True),
             "label": _names(labels or [""] * len(ids)),
@@ -445,7 +445,7 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     if isinstance(items, Items):
         num_ids = compute.count_distinct(items.table["id"]).as_py()
     else:
-        num_ids = len({nfc(item.id) for item in items})
+        num_ids = len({item_id(item.id) for item in items})
     if num_ids < len(items):
         items = Items.of(items)
         id = Counter(items.ids).most_common(1)[0][0]

@@ -22,7 +22,7 @@ from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url
 from likeness.eval.option import if_option
 from likeness.eval.progress import step, track
-from likeness.eval.types import name_first, nfc
+from likeness.eval.types import item_id, name_first, nfc
 
 IMAGES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
@@ -200,10 +200,10 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     if not any(cells["channel"]):
         del cells["channel"]
     speakers, sexes = (
-        read_mapping(folder / name) if (folder / name).is_file() else {}
+        read_mapping(folder / name, separator=" ") if (folder / name).is_file() else {}
         for name in ("utt2spk", "spk2gender")
     )
-    cells["label"] = [speakers.get(nfc(id), "") for id in cells["id"]]
+    cells["label"] = [speakers.get(item_id(id), "") for id in cells["id"]]
     if sexes:
         cells["sex"] = [sexes.get(label, "") for label in cells["label"]]
     return items_of_rows([cells], str(folder), root)

@@ -23,7 +23,7 @@ from likeness.eval.intervals.bootstrap import Bounds
 from likeness.eval.metrics.groups import Part, Rate, rates_at, share_over_groups
 from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.results import Result, complement, metric_beside
-from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, name_first, nfc
+from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, item_id, name_first
 
 
 class Failures(NamedTuple):
@@ -50,7 +50,7 @@ def read_failures(source: str | PathLike[str] | Iterable[str]) -> frozenset[str]
     if not isinstance(source, str | PathLike):
         return frozenset(source)
     lines = (line for _, line in text_lines(Path(source)))
-    return frozenset(nfc(re.split(r"\t" if "\t" in line else r"\s", line)[0]) for line in lines)
+    return frozenset(item_id(re.split(r"\t" if "\t" in line else r"\s", line)[0]) for line in lines)
 
 
 def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failures]:

@@ -254,8 +254,9 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
     """
     if origin is None or not origin.model:
         raise LikenessError(
-            "nothing says which model gave these scores, so no threshold is kept; embed by "
-            "`likeness embed` and score by `likeness score`, which writes that beside the scores"
+            "nothing says which model gave these scores, so no threshold is kept; score what "
+            "`likeness embed` wrote by `likeness score`, or compare by `likeness verify --pairs`, "
+            "which write that beside the scores (a fusion is of no one model)"
         )
     path = Path(to)
     if path.suffix.lower() == ".json":

@@ -197,17 +197,16 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:
+def write_lists(out: Path, chosen: Items, trials: Trials) -> None:
     """Write out/items.txt, out/trials.txt and out/labels.txt.
 
     Args:
         out: The folder; made if it does not exist.
         chosen: The items.
         trials: Their trials.
-        root: The folder that the paths in items.txt start from.
     """
     out.mkdir(parents=True, exist_ok=True)
-    write_items(out / "items.txt", chosen, root)
+    write_items(out / "items.txt", chosen, out)
     write_trials(out / "trials.txt", trials)
     write_labels(out / "labels.txt", chosen)
 

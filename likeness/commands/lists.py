@@ -28,14 +28,13 @@ def lists(
     """List the items of held-out subjects, and trials among them, for `embed` and `score`.
 
     With the same share and seed, these are the subjects that the recipes `folders` never train on.
-    OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
-    item.
+    OUT/items.txt has the items with their paths and subjects, OUT/trials.txt the trials, and
+    OUT/labels.txt the subject of each item.
     """
     data, split = listed_by["DATA"], drawn_by["--split"] or "test"
     every = listed_by()
     chosen, trials = drawn_by(every, where=str(data))
-    below = data if data.is_dir() else data.parent
-    write_lists(out, chosen, trials, listed_by["--root"] or below)
+    write_lists(out, chosen, trials)
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"
     whose += " (held out; --split all takes everybody)" if split == "test" else ""

@@ -20,13 +20,13 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.item_lists import SUFFIXES as TABLES
-from likeness.eval.items.item_lists import items_of_frame
+from likeness.eval.items.item_lists import items_of_frame, listed_paths
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items, suffixes_of
-from likeness.eval.items.remote import is_url, listed_path, refuse_missing_files
+from likeness.eval.items.remote import is_url, refuse_missing_files
 from likeness.eval.reports.colours import to_rgb
-from likeness.eval.types import nfc
+from likeness.eval.types import item_id, nfc
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 _SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
@@ -89,7 +89,7 @@ def items_of(
         elif hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
             items = maker.from_columns(inputs)
         elif isinstance(inputs, Mapping):
-            items = [maker.single(value, "", nfc(str(key))) for key, value in inputs.items()]
+            items = [maker.single(value, "", item_id(str(key))) for key, value in inputs.items()]
         elif _is_single(inputs):
             items = [maker.single(inputs, "0")]
         else:
@@ -141,12 +141,11 @@ class _Maker:
         """
         if isinstance(value, Item):
             label = value.label and nfc(value.label)
-            return value._replace(id=nfc(value.id) if key is None else key, label=label)
+            return value._replace(id=item_id(value.id) if key is None else key, label=label)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            root, text = self.root or Path(), os.fspath(value)
-            path = Path(listed_path(root, text)) if is_url(text) else root / text
-            return Item(nfc(str(value)) if key is None else key, path)
+            (path,) = listed_paths(self.root or Path(), [os.fspath(value)])
+            return Item(item_id(str(value)) if key is None else key, Path(path))
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
         if self.modality != "speaker" and _is_array(value):
@@ -161,11 +160,11 @@ class _Maker:
 
     def from_path(self, path: Path, text: str) -> Sequence[Item]:
         if is_url(text) and path.suffix.lower() in self.suffixes:
-            return [Item(nfc(text), path)]
+            return [Item(item_id(text), path)]
         if not text or not path.exists():
             raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
         if path.is_file() and path.suffix.lower() in self.suffixes:
-            return [Item(nfc(text), path)]
+            return [Item(item_id(text), path)]
         try:
             return list_items(
                 path,

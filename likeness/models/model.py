@@ -330,7 +330,7 @@ class Model:
         Example:
             >>> import likeness
             >>> found = likeness.load("runs/voices").verify_pairs([("a.wav", "b.wav")])
-            >>> found.rows[0].first, found.rows[0].same
+            >>> found.rows[0].first, found.rows[0].accepted
             ('a.wav', None)
         """
         from likeness.models.verdicts import Pair, read_pairs, verify_pairs
@@ -346,6 +346,7 @@ class Model:
                 root=None if root is None else Path(root),
                 batch_size=batch_size,
                 workers=workers,
+                where=str(pairs) if isinstance(pairs, str | PathLike) else "",
             )
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:

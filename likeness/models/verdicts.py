@@ -18,13 +18,15 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.writing import table_text, write_json, write_rows
+from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs as similarities
+from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.types import Scores, Trials, counted, name_first
+from likeness.eval.types import Scores, Trials, counted, item_id, name_first
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -238,7 +240,7 @@ class PairRow(NamedTuple):
         second: That of the second one.
         label: Whether they are of one subject, where the list says it.
         score: A higher score is more similar; None where a file cannot be read.
-        same: The verdict; None where nothing decides or a file cannot be read.
+        accepted: The verdict; None where nothing decides or a file cannot be read.
         threshold: The score from which on two are taken for one subject, or None.
         probability: That both are of one subject; None without a calibration.
         quality_first: The norm of the first embedding, where norms measure quality; else None.
@@ -250,7 +252,7 @@ class PairRow(NamedTuple):
     second: str
     label: bool | None
     score: float | None = None
-    same: bool | None = None
+    accepted: bool | None = None
     threshold: float | None = None
     probability: float | None = None
     quality_first: float | None = None
@@ -266,11 +268,13 @@ class VerifiedPairs:
         rows: One for each pair.
         similarity: How embeddings were compared.
         source: Where the threshold comes from; "" for a number of the caller's own, or for none.
+        origin: What gave the scores, for the thresholds of `likeness evaluate --save-to`.
     """
 
     rows: Sequence[PairRow]
     similarity: str
     source: str = ""
+    origin: Origin | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -279,7 +283,7 @@ class VerifiedPairs:
         return self.summary()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the rows, whole or not at all.
+        """Write the rows, whole or not at all, and beside them what gave the scores.
 
         Args:
             path: The file. It ends in .csv or .tsv.
@@ -288,6 +292,8 @@ class VerifiedPairs:
             LikenessError: It has another ending.
         """
         write_rows(Path(path), PairRow._fields, self.rows)
+        if self.origin is not None:
+            write_origin(Path(path), self.origin)
 
     def text(self) -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
@@ -308,8 +314,8 @@ class VerifiedPairs:
         known = [row for row in labelled if row.note != ITSELF]
         if len({row.label for row in known}) < 2:
             return None
-        first, i = np.unique([row.first for row in known], return_inverse=True)
-        second, j = np.unique([row.second for row in known], return_inverse=True)
+        first, i = np.unique([item_id(row.first) for row in known], return_inverse=True)
+        second, j = np.unique([item_id(row.second) for row in known], return_inverse=True)
         scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
         names = tuple(first.tolist()), tuple(second.tolist())
         num_itself = len(labelled) - len(known)
@@ -323,9 +329,9 @@ class VerifiedPairs:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
         scored = [row for row in self.rows if row.score is not None]
         lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
-        decided = [row for row in scored if row.same is not None]
+        decided = [row for row in scored if row.accepted is not None]
         if decided:
-            same = sum(bool(row.same) for row in decided)
+            same = sum(bool(row.accepted) for row in decided)
             lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
         elif scored:
             lines.append(f"no verdict: {NO_DECISION}")
@@ -334,9 +340,9 @@ class VerifiedPairs:
             at = f" at {self.source}" if self.source else ""
             lines.append(f"threshold {threshold:.4g}{at}")
         decided = [row for row in decided if not row.note and row.label is not None]
-        wrong = [row for row in decided if row.same is not row.label]
+        wrong = [row for row in decided if row.accepted is not row.label]
         if labelled := len(decided):
-            false_accepts = sum(bool(row.same) for row in wrong)
+            false_accepts = sum(bool(row.accepted) for row in wrong)
             false_rejects = len(wrong) - false_accepts
             same = sum(bool(row.label) for row in decided)
             lines.append(
@@ -416,6 +422,7 @@ def verify_pairs(
     root: Path | None = None,
     batch_size: int = 16,
     workers: int = 0,
+    where: str = "",
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
@@ -425,6 +432,7 @@ def verify_pairs(
         root: The folder that relative paths start from; by default the current one.
         batch_size: How many files pass through the network at once.
         workers: How many processes read files; 0 reads them in this one.
+        where: The name of the list; "" where it has none.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -435,7 +443,8 @@ def verify_pairs(
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     model, base = comparer.model, root or Path()
-    path_of = {name: base / name for pair in pairs for name in pair[:2]}
+    names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
+    path_of = dict(zip(names, map(Path, listed_paths(base, names)), strict=True))
     refuse_missing_files(list(path_of.values()), allow_some=True)
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}
@@ -467,4 +476,5 @@ def verify_pairs(
             verdict = made.same, made.threshold, made.probability
             compared = PairRow(*pair, score, *verdict, *quality)
             rows.append(compared._replace(note=ITSELF) if row in itself else compared)
-    return VerifiedPairs(rows, model.similarity, comparer.source)
+    origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
+    return VerifiedPairs(rows, model.similarity, comparer.source, origin)

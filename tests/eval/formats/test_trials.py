@@ -22,7 +22,7 @@ from likeness.eval.formats.trials import (
     write_scores,
     write_trials,
 )
-from likeness.eval.types import Trials, nfc
+from likeness.eval.types import Trials, item_id
 from tests.eval.formats.triples import PLAIN, made, rows
 
 
@@ -181,7 +181,9 @@ SCORES = st.floats(allow_nan=False, allow_infinity=False)
 
 @st.composite
 def trial_lists(draw):
-    names = (IDS | ODD).map(nfc)  # other forms do not come back as they were: tests/test_names.py
+    names = (IDS | ODD).map(
+        item_id
+    )  # other forms do not come back as they were: tests/test_names.py
     pairs = draw(st.lists(st.tuples(names, names), min_size=1, max_size=8))
     blind = draw(st.booleans())
     label = {pair: None if blind else draw(st.booleans()) for pair in pairs}

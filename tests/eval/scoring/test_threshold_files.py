@@ -186,7 +186,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     shown = capsys.readouterr()
     rows = list(csv.DictReader(shown.out.splitlines()))
     assert [(row["first"], row["second"]) for row in rows] == [pair[:2] for pair in PAIRS]
-    assert [row["same"] for row in rows] == ["true", "true", "true", "", ""]
+    assert [row["accepted"] for row in rows] == ["true", "true", "true", "", ""]
     assert float(rows[0]["score"]) == pytest.approx(score, abs=1e-6)
     assert rows[0]["score"] == rows[1]["score"]
     assert [bool(row["note"]) for row in rows] == [False, False, False, True, True]
@@ -199,8 +199,15 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert f"{100 * expected.value:.2f}" in line
     assert "no verdict" in printed(*command, "pairs.csv", "--out", "p.tsv")
     stored = table("p.tsv", "\t")
-    assert [row["same"] for row in stored] == [""] * 5
+    assert [row["accepted"] for row in stored] == [""] * 5
     assert stored[1]["label"] == ""
+    with pytest.warns(UserWarning, match="no (score|label)"):  # the table is a score file
+        trials, values = read_scores("p.tsv")
+    assert trials.target is not None
+    assert (trials.target.tolist(), len(values)) == ([True, False], 2)
+    origin = read_origin("p.tsv")
+    assert origin is not None
+    assert (origin.model, origin.trials) == (model.meta["model"], "pairs.csv")
     in_python = model.verify_pairs([pair[:2] for pair in PAIRS]).rows
     assert [str(row.score or "") for row in in_python] == [row["score"] for row in stored]
     frame = pd.DataFrame(PAIRS[:2], columns=["first", "second", "label"])

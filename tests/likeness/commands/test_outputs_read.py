@@ -1,0 +1,348 @@
+"""What one command writes, every command that takes this kind of thing reads, without an option.
+
+Commands, their outputs and their inputs are those that likeness.commands._signature found: a new
+output needs a line in WRITERS or UNREAD, a new input one in READERS or FOREIGN. Then each file is
+read by each reader of its kind.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from likeness.commands._outputs import OUTPUTS
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.modalities import synthetic
+from tests.likeness.commands.test_contract import COMMANDS
+from tests.scripts import ROOT, run_command
+
+VOICE, TINY = "likeness:voice", ROOT / "tests" / "tiny.py"
+# (command, output) -> what is typed for it, {w} being the folder of all, and the kinds of its files
+Written = dict[str, list[str]]
+WRITERS: dict[tuple[str, str], list[tuple[str, Written]]] = {
+    ("lists", "--out"): [
+        (
+            "lists {w}/voices --split all --out {w}/lists",
+            {
+                "items": ["lists/items.txt"],
+                "trials": ["lists/trials.txt"],
+                "labels": ["lists/labels.txt", "lists/items.txt"],
+            },
+        )
+    ],
+    ("check", "--out"): [
+        (
+            "check {w}/voices --out {w}/checked.csv",
+            {"items": ["checked.csv"], "labels": ["checked.csv"], "groups": ["checked.csv:label"]},
+        )
+    ],
+    ("embed", "--out"): [
+        (
+            "embed --model {m} --items {w}/some.txt --bad-items skip --out {w}/f.npz",
+            {"failures": ["f.npz.skipped.txt"]},
+        ),
+        (
+            "embed --model {m} --items {w}/lists/items.txt --out {w}/e.npz",
+            {"embeddings": ["e.npz"], "embeddings of all": ["e.npz"]},
+        ),
+        (
+            "embed --model {m} --items {w}/checked.csv --out {w}/k.ark",
+            {"embeddings": ["k.ark", "k.scp"], "embeddings of all": ["k.ark", "k.scp"]},
+        ),
+        (
+            "embed --model {m} --items {w}/voices --out {w}/p.parquet",
+            {"embeddings": ["p.parquet"], "embeddings of all": ["p.parquet"]},
+        ),
+        (
+            "embed --model {m} --items {w}/voices --part 1/1 --out {w}/part.npz",
+            {"parts": ["part.npz"]},
+        ),
+    ],
+    ("score", "--out"): [
+        (
+            f"score --trials {{w}}/lists/trials.txt --embeddings {{w}}/e.npz --out {{w}}/{name}",
+            {"scores": [name], "trials": [name], "of one model": [name]},
+        )
+        for name in ("s.txt", "s.csv", "s.txt.gz", "s.parquet")
+    ],
+    ("fit plda", "--out"): [("fit plda {w}/many.npz --out {w}/plda.json", {"plda": ["plda.json"]})],
+    ("fit calibration", "--out"): [
+        (
+            "fit calibration --trials {w}/lists/trials.txt --embeddings {w}/e.npz --out {w}/c.json",
+            {"calibration": ["c.json"]},
+        )
+    ],
+    ("fit fusion", "--out"): [
+        ("fit fusion {w}/s.txt {w}/s.csv --out {w}/fusion.json", {"fusion": ["fusion.json"]})
+    ],
+    ("verify", "--out"): [
+        (
+            f"verify --pairs {{w}}/{pairs} --root {{w}}/voices --out {{w}}/{name}",
+            {"scores": [name], "trials": [name], "of one model": [name]},
+        )
+        for pairs, name in (("lists/trials.txt", "v.csv"), ("pairs.csv", "v.tsv"))
+    ],
+    ("evaluate", "--save-to"): [
+        ("evaluate {w}/s.txt --far 0.1 --save-to {w}/t.json", {"thresholds": ["t.json"]})
+    ],
+    ("gallery enrol", "--gallery"): [
+        ("gallery enrol {w}/voices --model {m} --gallery {w}/gallery", {"gallery": ["gallery"]})
+    ],
+    ("gallery cluster", "--out"): [
+        (f"gallery cluster {{w}}/e.npz --num-clusters 4 --out {{w}}/{name}", {"clusters": [name]})
+        for name in ("clusters.csv", "clusters.tsv")
+    ],
+    ("train", "--out"): [
+        (
+            "train {tiny} schedule.steps=2 --data {w}/voices --out {w}/run",
+            {
+                "model": ["run"],
+                "embeddings": ["run/held-out/embeddings.npz"],
+                "trials": ["run/held-out/trials.txt", "run/held-out/scores.txt"],
+                "run": ["run", "run/held-out/scores.txt"],
+                "labels": ["run/held-out/labels.txt", "run/held-out/items.txt"],
+                "few items": ["run/held-out/items.txt"],
+            },
+        )
+    ],
+    ("export", "--out"): [("export {w}/run --out {w}/m.onnx", {"model": ["m.onnx"]})],
+}
+# Outputs that are results, pages or folders of data of which each is what another command writes.
+UNREAD = {
+    **dict.fromkeys(
+        [(name, out) for name in COMMANDS for out in ("--json", "--report", "--page")],
+        "results and pages are for people and other programs",
+    ),
+    ("check", "--page"): "a page",
+    ("gallery check", "--out"): "findings",
+    ("gallery search", "--out"): "findings",
+    ("align", "--out"): "a folder of pictures, as of anybody: tests/modalities/face",
+    ("prepare", "--data"): "a folder of recordings or pictures: tests/likeness/prepare",
+    ("demo", "--out"): "what lists, train, embed and score write: tests/likeness/training",
+    ("compare", "--out"): "folders of runs, as of train: tests/toolkit/training",
+    ("reproduce", "--out"): "folders of runs, as of train: tests/likeness/training",
+    ("threshold", "--out"): "thresholds of 50 files and more: tests/eval/scoring",
+}
+# Kind -> a line for each input that takes this kind of file: {x} is the file as what is tested.
+READERS = {
+    "items": """
+        check {x}
+        check {w}/others --test {x}
+        lists {x} --split all --out {o}
+        train {tiny} schedule.steps=2 --data {x} --out {o}
+        train {tiny} schedule.steps=2 --data {w}/others --test {x} --out {o}
+        embed --model {m} --items {x} --out {o}.npz
+        gallery enrol {x} --model {m} --gallery {o}
+        gallery search {x} --model {m} --gallery {w}/gallery
+        gallery cluster {x} --model {m} --num-clusters 2 --out {o}.csv
+        evaluate {w}/s.txt --resamples 0 --report {o} --media {x}
+        retrieve --embeddings {w}/e.npz --report {o} --media {x}
+        identify --gallery {w}/e.npz --probes {w}/e.npz --resamples 0 --report {o} --media {x}
+        export {w}/run --precision int8 --calibrate {x} --out {o}.onnx""",
+    "few items": """
+        embed --model {m} --items {x} --out {o}.npz
+        evaluate {w}/run --resamples 0 --report {o} --media {x}""",
+    "trials": """
+        score --trials {x} --embeddings {w}/e.npz --out {o}
+        fit calibration --trials {x} --embeddings {w}/e.npz --out {o}.json
+        score --trials {f} --embeddings {w}/e.npz --out {o} && evaluate {o} --trials {x}
+        bench --model {m} --trials {x} --root {w}/voices --conditions quiet20 --resamples 0
+        verify --pairs {x} --root {w}/voices --out {o}.csv""",
+    "scores": """
+        evaluate {x} --resamples 0
+        score --trials {f} --embeddings {w}/k.ark --out {o} && fit fusion {x} {o} --out {o}.json
+        score --trials {f} --embeddings {w}/k.ark --out {o} &&
+            score {x} {o} --fusion {w}/fusion.json --out {o}.fused""",
+    "run": "evaluate {x} --resamples 0",
+    "of one model": "evaluate {x} --far 0.1 --save-to {o}.json",
+    "embeddings": """
+        check {w}/voices --embeddings {x}
+        score --trials {t} --embeddings {x} --out {o}
+        score --trials {t} --embeddings {f} --probe {x} --out {o}
+        score --trials {t} --embeddings {f} --cohort {x} --norm s --out {o}
+        score --trials {t} --embeddings {f} --subtract-mean {x} --out {o}
+        evaluate {s} --embeddings {x} --quality norm --resamples 0
+        identify --gallery {x} --probes {f} --resamples 0
+        identify --gallery {f} --probes {x} --resamples 0
+        retrieve --embeddings {x}
+        retrieve --embeddings {f} --gallery {x}
+        gallery cluster {x} --num-clusters 2 --out {o}.csv""",
+    "embeddings of all": """
+        fit calibration --trials {l} --embeddings {x} --out {o}.json
+        fit calibration --trials {l} --embeddings {f} --probe {x} --out {o}.json
+        fit calibration --trials {l} --embeddings {f} --cohort {x} --norm s --out {o}.json
+        fit calibration --trials {l} --embeddings {f} --subtract-mean {x} --out {o}.json
+        fit fusion {w}/s.txt {w}/s.csv --quality log_norm --embeddings {x} --out {o}.json""",
+    "parts": "embed {x} --join --out {o}.npz",
+    "labels": """
+        evaluate {s} --subjects {x} --resamples 0
+        evaluate {s} --groups {x} --resamples 0
+        bench --model {m} --trials {t} --root {w}/voices --conditions quiet20 --subjects {x}
+        bench --model {m} --trials {t} --root {w}/voices --conditions quiet20 --groups {x}
+        identify --gallery {e} --probes {e} --gallery-subjects {x} --probe-subjects {f}
+        identify --gallery {e} --probes {e} --gallery-subjects {f} --probe-subjects {x}
+        retrieve --embeddings {e} --labels {x}
+        retrieve --embeddings {e} --gallery {e} --labels {f} --gallery-labels {x}
+        score --trials {t} --embeddings {e} --cohort {e} --norm s --cohort-subjects {x}
+            --out {o}""",
+    "clusters": """
+        retrieve --embeddings {w}/e.npz --labels {x}
+        evaluate {w}/s.txt --groups {x} --resamples 0""",
+    "groups": "evaluate {w}/s.txt --groups {x} --resamples 0",
+    "failures": "evaluate {w}/s.txt --trials {w}/lost.txt --failures {x} --resamples 0",
+    "plda": """
+        score --trials {w}/many.txt --embeddings {w}/many.npz --plda {x} --out {o}
+        fit calibration --trials {w}/many.txt --embeddings {w}/many.npz --plda {x} --out {o}.json
+        """,
+    "calibration": """
+        score --trials {l} --embeddings {w}/e.npz --calibration {x} --out {o}
+        verify {a} {b} --calibration {x}""",
+    "fusion": "score {w}/s.txt {w}/s.csv --fusion {x} --out {o}",
+    "thresholds": """
+        verify {a} {b} --far eer --thresholds {x}
+        gallery check --gallery {w}/gallery --model {m} --far eer --thresholds {x}
+        gallery search {a} --model {m} --gallery {w}/gallery --far eer --thresholds {x}
+        gallery cluster {w}/e.npz --far eer --thresholds {x} --out {o}.csv""",
+    "gallery": """
+        gallery search {a} --model {m} --gallery {x}
+        gallery check --gallery {x} --threshold 0.5
+        gallery list --gallery {x}
+        gallery enrol {w}/others --model {m} --gallery {x}
+        gallery remove ann --gallery {x}""",
+    "model": """
+        embed --model {x} --items {w}/others --out {o}.npz
+        verify {a} {b} --model {x}
+        bench --model {x} --trials {t} --root {w}/voices --conditions quiet20 --resamples 0
+        gallery enrol {w}/others --gallery {o} --model {x}
+        gallery cluster {w}/others --model {x} --num-clusters 2 --out {o}.csv
+        evaluate {s} --far 0.1 --save-to {x}""",
+}
+ELSEWHERE = {
+    ("compare", "--data"): "as of train",
+    ("reproduce", "--data"): "folders of data sets",
+    ("threshold", "--unlabelled"): "50 files and more: tests/eval/scoring",
+    ("threshold", "--model"): "the same",
+    ("evaluate", "--countermeasure"): "scores of spoofs: tests/eval/metrics",
+    ("fit calibration", "--cohort-subjects"): "as of score",
+    ("fit plda", "EMBEDDINGS"): "more items than dimensions: this test's own many.npz",
+    ("fit plda", "--labels"): "the same",
+    ("gallery search", "--model"): "that of the gallery",
+    ("gallery check", "--model"): "that of the gallery",
+    ("export", "MODEL"): "a run; not what it writes itself",
+    **{
+        ("serve", option): "a server: tests/likeness/service"
+        for option in ("--model", "--gallery", "--thresholds", "--calibration")
+    },
+}
+# What no command writes.
+FOREIGN = {
+    *("--root", "--detector", "--ijb", "--trust", "--examples", "--tls-certificate", "--tls-key"),
+    *("--durations", "--enrolment", "--head", "PHOTOGRAPHS", "--quality"),
+}
+NAMED = {"--model", "MODEL", "--gallery", "--groups", "--test", "--media", "--save-to"}
+
+
+def outputs() -> Iterator[tuple[str, str]]:
+    for name, command in COMMANDS.items():
+        for source in command.sources.values():
+            if source.option.path == "output":
+                yield name, source.name
+        for key in command.own.keys() & {*OUTPUTS, "save_to"}:
+            yield name, f"--{key.replace('_', '-')}"
+    yield "gallery enrol", "--gallery"
+
+
+def inputs() -> Iterator[tuple[str, str]]:
+    for name, command in COMMANDS.items():
+        for source in command.sources.values():
+            reads = source.option.path not in ("", "output") or source.name in NAMED
+            is_path = source.kind is Path and source.option.path != "output"
+            if (reads or is_path) and source.name not in FOREIGN:
+                yield name, source.name
+        for key in command.own.keys() & {"media", "save_to"}:
+            yield name, f"--{key.replace('_', '-')}"
+
+
+def cells() -> Iterator[tuple[str, str, str, str]]:
+    """The kind of file, the command, its input and the line of each reader."""
+    for kind, text in READERS.items():
+        for line in re.sub(r"\n {12,}", " ", text).strip().splitlines():
+            words = next(part for part in line.split("&&") if "{x}" in part).split()
+            name = words[0] if words[0] in COMMANDS else " ".join(words[:2])
+            before = words[words.index("{x}") - 1]
+            arguments = [each for each in COMMANDS[name].sources if not each.startswith("-")]
+            yield kind, name, before if before.startswith("--") else arguments[0], line.strip()
+
+
+CELLS = list(cells())
+
+
+def test_every_output_and_every_input_is_of_a_kind() -> None:
+    assert set(outputs()) <= WRITERS.keys() | UNREAD.keys()
+    assert set(inputs()) == {cell[1:3] for cell in CELLS} | ELSEWHERE.keys()
+    kinds = {kind for lines in WRITERS.values() for _, files in lines for kind in files}
+    assert kinds == READERS.keys()
+
+
+def typed(line: str, **places: object) -> list[list[str]]:
+    """The words of each command of a line."""
+    words = [[word.format(**places) for word in shlex.split(part)] for part in line.split("&&")]
+    return [[word for word in each if word] for each in words]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what all commands wrote of eight synthetic speakers of odd names."""
+    world = tmp_path_factory.mktemp("world")
+    for name, seed in (("voices", 0), ("others", 1)):
+        sizes = {"num_speakers": 8 - 4 * seed, "num_utterances": 4, "seconds": (1.1, 1.3)}
+        synthetic.write_voices(world / name, seed=seed, **sizes)
+    for number, name in enumerate(["nan", "inf", "true", "007", "1e5", "null", "ann", "Zoe\u0308"]):
+        (world / "voices" / f"spk{number:03}").rename(world / "voices" / name)
+    (world / "junk.wav").write_bytes(b"no sound")
+    (world / "some.txt").write_text("ann/1\tvoices/ann/utt00.flac\nbad/1\tjunk.wav\n")
+    ids = tuple(f"{label}/{number}" for label in "abcde" for number in range(8))
+    rng = np.random.default_rng(0)
+    matrix = np.repeat(rng.normal(size=(5, 4)), 8, axis=0) + rng.normal(size=(40, 4))
+    Embeddings(ids, matrix).save(world / "many.npz")
+    pairs = [(a, b) for a in ids for b in ids if a < b]
+    (world / "many.txt").write_text("".join(f"{a} {b} {a[0] == b[0]:d}\n" for a, b in pairs))
+    for lines in WRITERS.values():
+        for line, _ in lines:
+            for words in typed(line, w=world, m=VOICE, tiny=TINY):
+                assert run_command(*words) == 0, line
+            if line.startswith("lists"):
+                listed = (world / "lists" / "trials.txt").read_text("utf-8")
+                rows = [row.split() for row in listed.splitlines()]
+                rows[0][2] = ""  # nobody knows whether they are one
+                table = "".join(
+                    ",".join(row) + "\n" for row in [["first", "second", "same"], *rows]
+                )
+                (world / "pairs.csv").write_text(table, "utf-8")
+                (world / "lost.txt").write_text(f"{listed}bad/1 ann/utt00.flac 0\n", "utf-8")
+    return world
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "option", "line"), CELLS, ids=lambda text: text.replace(" ", "-")[:20]
+)
+def test_what_one_command_writes_others_read(
+    kind: str, name: str, option: str, line: str, world: Path, tmp_path: Path
+) -> None:
+    written = [files[kind] for lines in WRITERS.values() for _, files in lines if kind in files]
+    a, b = (world / "voices" / "ann" / f"utt0{number}.flac" for number in (0, 1))
+    held = world / "run" / "held-out"
+    places = {"w": world, "m": VOICE, "tiny": TINY, "a": a, "b": b, "l": world / "lists/trials.txt"}
+    places |= {"t": held / "trials.txt", "s": held / "scores.txt", "e": held / "embeddings.npz"}
+    for number, file in enumerate(file for files in written for file in files):
+        source = world / file
+        if kind == "gallery":  # some of its readers change it
+            source = Path(shutil.copytree(source, tmp_path / f"{number}.copy"))
+        for words in typed(line, x=source, f=source, o=tmp_path / str(number), **places):
+            assert run_command(*words) == 0, f"{name} {option} does not read {file}"
