@@ -26,6 +26,7 @@ from likeness.toolkit.backbones.hub_networks import HubImage, HubSpeech, configu
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.models.embed import embed
 from tests import tiny_hub
+from tests.sounds import chatter
 
 RATE_HZ = 16_000
 SIZES = ((40, 51), (64, 33), (37, 37), (90, 40))
@@ -52,7 +53,7 @@ def recordings(folder: Path) -> list[Item]:
     rng = np.random.default_rng(5)
     items = []
     for number, seconds in enumerate(SECONDS):
-        wave = np.convolve(rng.standard_normal(round(seconds * RATE_HZ)), rng.uniform(-1, 1, 6))
+        wave = np.convolve(chatter(seconds, RATE_HZ, number, 1.0), rng.uniform(-1, 1, 6))
         path = folder / f"{number}.wav"
         soundfile.write(path, 0.05 * wave, RATE_HZ, subtype="FLOAT")
         items.append(Item(str(number), path, None))

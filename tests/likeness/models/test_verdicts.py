@@ -19,6 +19,7 @@ from likeness.models.model import Model
 from likeness.models.model import load as load_model
 from likeness.models.verdicts import Verification
 from tests.scripts import printed, refused, run_command
+from tests.sounds import chatter
 
 
 @pytest.fixture
@@ -119,11 +120,11 @@ def folder(tmp_path: Path) -> Path:
     """Recordings of every kind."""
     made = tmp_path / "kinds"
     made.mkdir()
-    noise = np.random.default_rng(0).standard_normal(96_000) * 0.1
-    soundfile.write(made / "plain.wav", noise[:16_000], 16_000)
-    soundfile.write(made / "8 kHz.wav", noise[:8_000], 8_000)
-    soundfile.write(made / "96.kHz.flac", noise, 96_000)
-    soundfile.write(made / "stéréo 立体.wav", np.stack([noise[:16_000]] * 2, axis=1), 16_000)
+    noise = chatter(1.0)
+    soundfile.write(made / "plain.wav", noise, 16_000)
+    soundfile.write(made / "8 kHz.wav", chatter(1.0, 8_000), 8_000)
+    soundfile.write(made / "96.kHz.flac", chatter(1.0, 96_000), 96_000)
+    soundfile.write(made / "stéréo 立体.wav", np.stack([noise] * 2, axis=1), 16_000)
     soundfile.write(made / "silent.wav", np.zeros(16_000), 16_000)
     (made / "corrupt.flac").write_bytes((made / "96.kHz.flac").read_bytes()[:60] + bytes(500))
     (made / "face.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
