@@ -11,7 +11,7 @@ What every band gains or loses alike, as in noise that swells, does not count.
 What is steady may still be a vowel that somebody holds, or speech in noise. Its periods tell
 (Boersma, "Accurate short-term analysis of the fundamental frequency", IFA Proceedings 17, 1993).
 
-docs/explanation/empty.md has the margins, of speech that is whispered, noisy and short too.
+docs/how-to/check_data.md has the margins, of speech that is whispered, noisy and short too.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ _LOST = 2.5  # frames whose variance the mean takes away, as they overlap
 _SPREAD = 0.8  # the standard deviation of the change of noise, times the root of its frames
 _MOST = 4.0  # a frame counts no more than this, so that a click is none of speech
 _LOUD, _FLOOR = 1e-4, 1e-3  # 40 dB below the loud frames, and 30 dB below all bands together
-_PERIODS_HZ = (75.0, 500.0)
+_PERIODS_HZ, _HUM_HZ = (500.0, 75.0), 40.0  # voices; the hum of mains has 50 or 60 Hz
 _LEAST_FRAMES = 5  # smoothed ones that can be judged
 
 
@@ -198,8 +198,11 @@ def _harmonicity(wave: Wave, rate_hz: int) -> float:
     for low, high in pairwise(edges):
         band = spectrum[:, low:high]
         flat[:, low:high] = band / np.maximum(band.mean(axis=1, keepdims=True), 1e-30)
-    periods = slice(int(rate_hz / _PERIODS_HZ[1]), int(rate_hz / _PERIODS_HZ[0]) + 1)
     of_window = np.fft.irfft(np.square(np.abs(np.fft.rfft(window, 2 * size))))
     correlation = np.fft.irfft(flat, axis=1)
-    correlation = correlation[:, periods] / np.maximum(correlation[:, :1], 1e-30)
-    return float(np.median((correlation / (of_window[periods] / of_window[0])).max(axis=1)))
+    correlation = correlation[:, :size] / np.maximum(correlation[:, :1], 1e-30)
+    correlation[:, : size // 2] /= of_window[: size // 2] / of_window[0]
+    shortest, longest, of_hum = (int(rate_hz / hz) for hz in (*_PERIODS_HZ, _HUM_HZ))
+    voice = correlation[:, shortest : longest + 1].max(axis=1)
+    hum = correlation[:, longest + 1 : of_hum].max(axis=1)
+    return float(np.median(np.where(hum > 1.1 * voice, 0.0, voice)))

@@ -93,6 +93,7 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         BadImage: The format is another one, the data are damaged or truncated, or there are more
             than 67 megapixels, which is seen before decoding. Of a JPEG there may be 200; above 67
             it is decoded at half of its edges.
+        Empty: No pixel can be seen.
     """
     with open_image(io.BytesIO(content), name) as image:
         if image.width * image.height > MAX_PIXELS:
@@ -103,6 +104,8 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
         with contextlib.suppress(Exception):
             ImageOps.exif_transpose(image, in_place=True)
+        if image.has_transparency_data and image.convert("RGBA").getextrema()[3][1] == 0:
+            reading.refuse_empty(name, reading.Lack("it is fully transparent"))
         return _to_rgb(image, name)
 
 
@@ -132,7 +135,7 @@ def open_image(file: BinaryIO, name: str) -> Iterator[Image.Image]:
                     "read; shrink the image"
                 )
             yield image
-    except BadImage:
+    except (BadImage, reading.Empty):
         raise
     except LikenessError as error:
         raise BadImage(f"{name}: {error}") from None
@@ -304,7 +307,7 @@ def image_content(item: Item, header: reading.Header) -> reading.Content:
 # What an image holds is seen in the means of 8 x 8 cells. In the noise of a sensor they differ no
 # more than by chance (the F statistic of an analysis of variance is 1), and a polynomial of the
 # fourth degree fits those of a gradient.
-# docs/explanation/empty.md has the margins of faces, digits and drawings.
+# docs/how-to/check_data.md has the margins of faces, digits and drawings.
 LEAST_EDGE = 8  # pixels, as of the smallest digits that people recognise
 LEAST_CONTRAST = 0.5  # grey levels between cells, beside a gradient; 2.3 in drawings of a thin line
 LEAST_F = 2.0  # of the cells to the grain within them; 0.8 in noise, 1.9 where JPEG smooths it
