@@ -141,7 +141,8 @@ def _spectra(wave: Wave, rate_hz: int) -> tuple[NDArray[np.float32], NDArray[np.
     frames = _frames(wave, size, size // 2)
     power = np.square(frames).mean(axis=1)
     is_loud = (power >= ROUNDING) & (power >= _LOUD * np.quantile(power, 0.95))
-    return np.square(np.abs(np.fft.rfft(frames * _window(size), axis=1))), is_loud
+    spectrum = np.fft.rfft(frames * _window(size), axis=1)
+    return (spectrum.real**2 + spectrum.imag**2).astype(np.float32), is_loud
 
 
 def _bands(spectrum: NDArray[np.float32], rate_hz: float) -> NDArray[np.int64]:
@@ -205,4 +206,4 @@ def _harmonicity(wave: Wave, rate_hz: int) -> float:
     shortest, longest, of_hum = (int(rate_hz / hz) for hz in (*_PERIODS_HZ, _HUM_HZ))
     voice = correlation[:, shortest : longest + 1].max(axis=1)
     hum = correlation[:, longest + 1 : of_hum].max(axis=1)
-    return float(np.median(np.where(hum > 1.1 * voice, 0.0, voice)))
+    return float(np.median(np.where(hum > np.maximum(1.1 * voice, 0.6), 0.0, voice)))

@@ -104,7 +104,10 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
         with contextlib.suppress(Exception):
             ImageOps.exif_transpose(image, in_place=True)
-        if image.has_transparency_data and image.convert("RGBA").getextrema()[3][1] == 0:
+        if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() == (
+            0,
+            0,
+        ):
             reading.refuse_empty(name, reading.Lack("it is fully transparent"))
         return _to_rgb(image, name)
 
