@@ -12,7 +12,14 @@ from typing import Literal, NamedTuple, TypeVar
 from likeness.eval.intervals.resampling import in_threads
 from likeness.eval.items.items import Item
 from likeness.eval.progress import report
-from likeness.toolkit.data.reading import Content, Header, Inspection, Unreadable, digest_of_bytes
+from likeness.toolkit.data.reading import (
+    Content,
+    Empty,
+    Header,
+    Inspection,
+    Unreadable,
+    digest_of_bytes,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,7 +35,7 @@ class Problem(NamedTuple):
 
     Attributes:
         kind: "missing", "unreadable", "cut" (the file ends before its header says) or "silent" (a
-            silent recording, or an image of one colour).
+            recording that holds no voice, or an image that shows nothing).
         reason: The sentence of the reader.
     """
 
@@ -113,8 +120,8 @@ def read_headers(items: Sequence[Item], inspection: Inspection) -> list[Seen]:
 
 def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
     """What a reader gives, or why it refuses."""
-    from likeness.modalities.speaker.decoding import CutShort, SilentAudio
-    from likeness.toolkit.data.images import BlankImage, CutImage
+    from likeness.modalities.speaker.decoding import CutShort
+    from likeness.toolkit.data.images import CutImage
 
     try:
         return look(value)
@@ -122,7 +129,7 @@ def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
         return Problem("missing", str(error))
     except (CutShort, CutImage) as error:
         return Problem("cut", str(error))
-    except (SilentAudio, BlankImage) as error:
+    except Empty as error:
         return Problem("silent", str(error))
     except (Unreadable, OSError, ValueError) as error:
         return Problem("unreadable", str(error))

@@ -45,7 +45,11 @@ _TEXTS = {
         "Write or fetch them again, or leave them out.",
     ),
     "cut": ("{items} that end before their header says", "Fetch them again."),
-    "silent": ("{items} without content (silence, or one colour)", "Leave them out."),
+    "silent": ("{items} that hold {nothing}", "Leave them out."),
+    "doubtful": (
+        "{items} that may hold {nothing}",
+        "Look at them. They can be trained on, and are kept.",
+    ),
     "conflict": (
         "{items} that are there with several labels (by the SHA-256 of their {content})",
         "At most one of the labels is right: correct or remove the others.",
@@ -160,6 +164,9 @@ class Checked:
         label = {"speaker": "speaker", "face": "subject", "image": "class"}[self.modality]
         self._words = {
             "items": "Recordings" if self.modality == "speaker" else "Images",
+            "nothing": "no voice (silence, noise or a tone)"
+            if self.modality == "speaker"
+            else "no subject (one colour, a gradient or noise)",
             "label": label,
             "labels": _PLURALS[label],
             "Labels": _PLURALS[label].capitalize(),
@@ -196,8 +203,10 @@ class Checked:
             self._add_clipped()
         if not decoded:
             self.notes.append(
-                "The files were not decoded: silent and clipped recordings, images of one colour, "
-                "and copies in other formats are not known. --decode decodes them."
+                "The files were not decoded: {items} that hold {nothing}, clipped recordings, and "
+                "copies in other formats are not known. --decode decodes them.".format(
+                    **self._words | {"items": self._words["items"].lower()}
+                )
             )
 
     def _add(
@@ -247,6 +256,12 @@ class Checked:
                 if each.problem is not None and each.problem.kind == kind
             }
             self._add(kind, [(row,) for row in rows], rows)
+        doubts: dict[int | str, str] = {
+            row: each.content.doubt
+            for row, each in enumerate(self.files)
+            if each.content is not None and each.content.doubt
+        }
+        self._add("doubtful", [(row,) for row in doubts], doubts)
 
     def _add_copies(self) -> None:
         """Add the items that are copies of others."""

@@ -12,8 +12,15 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.modalities.face.recordio import RECORD_SUFFIX, join_parts
-from likeness.toolkit.data.images import BadImage, Pixels, as_channels, decode_bytes, file_bytes
-from likeness.toolkit.data.reading import Array, DType
+from likeness.toolkit.data.images import (
+    BadImage,
+    Pixels,
+    as_channels,
+    decode_bytes,
+    file_bytes,
+    lack_of_subject,
+)
+from likeness.toolkit.data.reading import Array, DType, refuse_empty
 
 Fit = Literal["exact", "resize"]
 
@@ -71,8 +78,11 @@ def decode(item: Item) -> Pixels:
     Raises:
         BadImage: The file is missing or over 256 MiB, or
             likeness.toolkit.data.images.decode_bytes() refuses it.
+        Empty: It certainly shows no face. Where it may show none, there is a warning.
     """
-    return decode_bytes(encoded(item), item.name)
+    pixels = decode_bytes(encoded(item), item.name)
+    refuse_empty(item.name, lack_of_subject(pixels))
+    return pixels
 
 
 def encoded(item: Item) -> bytes:

@@ -49,7 +49,9 @@ def read(
         >>> from pathlib import Path
         >>> from likeness.toolkit.data.images import encode
         >>> path = Path(tempfile.mkdtemp(), "grey.png")
-        >>> _ = path.write_bytes(encode(np.full((30, 40, 3), 7, np.uint8)))
+        >>> pixels = np.zeros((30, 40, 3), np.uint8)
+        >>> pixels[8:16] = 255
+        >>> _ = path.write_bytes(encode(pixels))
         >>> read(Item("grey", path, None), short_edge=16, crop=16).shape
         (3, 16, 16)
     """

@@ -23,8 +23,9 @@ from likeness.toolkit.data.images import (
     as_channels,
     decode_bytes,
     file_bytes,
+    lack_of_subject,
 )
-from likeness.toolkit.data.reading import Array, DType
+from likeness.toolkit.data.reading import Array, DType, refuse_empty
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + _packed.COMPRESSED + ")?"
@@ -63,11 +64,13 @@ def read(
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
+        Empty: It certainly shows nothing. Where that may be, there is a warning.
         LikenessError: `short_edge` and `size` are both set, or dtype is another word.
     """
     if short_edge and size is not None:
         raise LikenessError(f"short_edge {short_edge} and size {size} cannot both be set")
     pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
+    refuse_empty(item.name, lack_of_subject(pixels))
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     height, width = pixels.shape[:2]

@@ -14,6 +14,8 @@ from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker._level import levelled
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
+from likeness.modalities.speaker.content import lack_of_voice
+from likeness.toolkit.data.reading import refuse_empty
 
 
 def read(
@@ -52,11 +54,44 @@ def read(
 
     Raises:
         BadAudio: The file cannot be decoded, is empty, is cut short, or is shorter than min_seconds
-            or longer than max_seconds. It holds NaN or infinity. It is silent: its peak is below
-            -90 dBFS after the channels are averaged. It is absurdly loud: its peak is above 2^31,
-            where full scale is 1, which only files of floats can hold. Its header claims an absurd
-            rate or size. It has nothing above needs_hz.
+            or longer than max_seconds. It holds NaN or infinity. It is absurdly loud: its peak is
+            above 2^31, where full scale is 1, which only files of floats can hold. Its header
+            claims an absurd rate or size. It has nothing above needs_hz.
+        Empty: It certainly holds no voice (content.py), after the channels are averaged. Where it
+            may hold none, there is a warning.
         LikenessError: The speed in the id is no number within 0.5 to 2.
+    """
+    least = _least(min_seconds)
+    wave = decoded(
+        item,
+        rate_hz=rate_hz,
+        min_seconds=min_seconds,
+        max_seconds=max_seconds,
+        max_values=max_values,
+    )
+    refuse_empty(item.name, lack_of_voice(wave, rate_hz))
+    if needs_hz and is_narrow(wave, rate_hz, needs_hz):
+        raise narrow_audio(item, needs_hz)
+    if level_dbfs is not None:
+        wave = levelled(wave, level_dbfs)
+        if len(wave) / rate_hz < least:
+            raise _too_short(item, len(wave) / rate_hz, min_seconds)
+    return wave
+
+
+def decoded(
+    item: Item,
+    *,
+    rate_hz: int = 16_000,
+    min_seconds: float = 0.1,
+    max_seconds: float = decoding.MAX_SECONDS,
+    max_values: int = decoding.MAX_VALUES,
+) -> decoding.Wave:
+    """Decode one item as `read` does, whatever it holds.
+
+    Raises:
+        BadAudio: As `read`, but for what the recording holds.
+        LikenessError: As `read`.
     """
     if not decoding.RATES_HZ[0] <= rate_hz <= decoding.RATES_HZ[1]:
         raise LikenessError(
@@ -66,24 +101,15 @@ def read(
     whole = mono_blocks(item, rate_hz, max_seconds=max_seconds, max_values=max_values)
     blocks = [block for block, _ in whole]
     wave = blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, np.float32), *blocks])
-    least = max(min_seconds - 1e-4, 1e-9)  # a resampler rounds the number of samples
     seconds = len(wave) / rate_hz * decoding.speed_of(item.id)
-    if seconds < least:
+    if seconds < _least(min_seconds):
         raise _too_short(item, seconds, min_seconds)
-    peak = float(np.abs(wave).max())
-    if peak < 10 ** (decoding.SILENCE_DBFS / 20):
-        level = 20 * np.log10(max(peak, 1e-30))
-        raise decoding.SilentAudio(
-            f"{item.name}: the audio is silent, its peak is {level:.1f} dBFS after its channels "
-            f"are averaged; at least {decoding.SILENCE_DBFS:.0f} dBFS is needed; remove the file"
-        )
-    if needs_hz and is_narrow(wave, rate_hz, needs_hz):
-        raise narrow_audio(item, needs_hz)
-    if level_dbfs is not None:
-        wave = levelled(wave, level_dbfs)
-        if len(wave) / rate_hz < least:
-            raise _too_short(item, len(wave) / rate_hz, min_seconds)
     return wave
+
+
+def _least(min_seconds: float) -> float:
+    """The shortest duration that is accepted, as a resampler rounds the number of samples."""
+    return max(min_seconds - 1e-4, 1e-9)
 
 
 def mono_blocks(

@@ -61,10 +61,6 @@ class BadAudio(Unreadable):
     """
 
 
-class SilentAudio(BadAudio):
-    """A recording holds nothing but silence."""
-
-
 class CutShort(BadAudio):
     """A file ends long before its header says."""
 

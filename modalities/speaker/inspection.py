@@ -9,11 +9,11 @@ import soundfile
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import decoding
-from likeness.modalities.speaker.audio import read
-from likeness.toolkit.data.reading import Content, Header, Inspection, size_of
+from likeness.modalities.speaker.audio import decoded
+from likeness.modalities.speaker.content import lack_of_voice
+from likeness.toolkit.data.reading import Content, Header, Inspection, refuse_empty, size_of
 
 MIN_SECONDS = 0.1  # as `read` accepts them
-QUIET_DBFS = -60.0  # a recording whose peak is lower holds no speech that can be heard
 # A sample counts as clipped in a run of at least so many at the largest level of the recording,
 # where that level is at least this near to full scale. A sound wave stays at its peak for one
 # sample or two.
@@ -79,19 +79,16 @@ def audio_content(item: Item, header: Header) -> Content:
 
     Raises:
         BadAudio: It cannot be decoded, or `read` refuses it.
-        SilentAudio: Its peak is below QUIET_DBFS.
+        Empty: It certainly holds no voice.
     """
     assert header.rate_hz is not None
-    wave = read(item, rate_hz=header.rate_hz)
-    peak = float(np.abs(wave).max())
-    if peak < 10 ** (QUIET_DBFS / 20):
-        raise decoding.SilentAudio(
-            f"{item.name}: the audio is silent, its peak is {20 * np.log10(peak):.1f} dBFS; at "
-            f"least {QUIET_DBFS:.0f} dBFS is needed; remove it"
-        )
+    wave = decoded(item, rate_hz=header.rate_hz)
+    lack = lack_of_voice(wave, header.rate_hz)
+    if lack is not None and lack.is_sure:
+        refuse_empty(item.name, lack)
     digest = hashlib.sha256(struct.pack("<q", header.rate_hz) + wave.tobytes()).digest()
     level = 10 * np.log10(np.mean(np.square(wave, dtype=np.float64)))
-    return Content(digest, clipped_share(wave), float(level))
+    return Content(digest, clipped_share(wave), float(level), lack.reason if lack else "")
 
 
 def clipped_share(wave: decoding.Wave) -> float:

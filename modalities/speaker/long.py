@@ -17,7 +17,9 @@ from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
 from likeness.modalities.speaker._level import levelled
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
+from likeness.modalities.speaker.content import lack_of_voice
 from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
+from likeness.toolkit.data.reading import Lack, refuse_empty
 
 MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks: a day
 # Samples x channels in chunks, which is a day of stereo at 96 kHz. A small file can claim far more
@@ -59,7 +61,8 @@ def read(
     """Read a recording as waves whose embeddings are to be averaged, weighted by length.
 
     With neither crops nor chunks the recording comes in one piece. Files that libsndfile reads are
-    read chunk by chunk, for up to a day of audio, and silent chunks are left out.
+    read chunk by chunk, for up to a day of audio, and chunks that certainly hold no voice are left
+    out.
 
     Args:
         item: The file, or the span of a tar shard, to read.
@@ -85,6 +88,7 @@ def read(
     Raises:
         BadAudio: As audio.read does, also after the first chunks of a damaged file, and where no
             speech is left.
+        Empty: No chunk can hold a voice.
     """
     streamed = chunk_seconds > 0 and item.suffix not in AV_SOUNDS
     if streamed:
@@ -100,8 +104,12 @@ def read(
             max_values=limits[1],
         )
         parts = iter((whole,))
-    used = 0
+    used, lacks = 0, list[Lack | None]()
     for part in parts:
+        if streamed:
+            lacks.append(lack_of_voice(part, rate_hz))
+            if lacks[-1] is not None and lacks[-1].is_sure:
+                continue
         if needs_hz and is_narrow(part, rate_hz, needs_hz):
             raise narrow_audio(item, needs_hz)
         if level_dbfs is not None:
@@ -117,8 +125,11 @@ def read(
             yield from _windows(part, crops, round(CROP_SECONDS * rate_hz))
         else:
             yield from _chunks(part, 0.0 if streamed else chunk_seconds * rate_hz)
+    if lacks and None not in lacks:  # by chance one of many chunks of noise leaves a doubt
+        every = sorted(filter(None, lacks), key=lambda lack: lack.is_sure)
+        refuse_empty(item.name, every[len(every) // 2])
     if not used:
-        what = "less than {} s of speech by its energy" if only_speech else "silent or too short"
+        what = "less than {} s of speech by its energy" if only_speech else "too short"
         raise BadAudio(
             f"{item.name}: {what.format(min_seconds)}; {min_seconds} s above {SILENCE_DBFS:.0f} "
             "dBFS are needed; remove the file, or embed it with its pauses"
@@ -145,7 +156,7 @@ def _chunks(wave: Wave, size: float) -> Iterator[Wave]:
 def _stream(
     item: Item, chunk_seconds: float, rate_hz: int, max_seconds: float, max_values: int
 ) -> Iterator[Wave]:
-    """Yield the pieces of an item at rate_hz; silent pieces are left out.
+    """Yield the pieces of an item at rate_hz.
 
     The memory is a piece and a block, whatever the item's length.
     """
@@ -159,15 +170,9 @@ def _stream(
         while length >= size:
             joined = np.concatenate(pending)
             pending, length = [joined[size:]], length - size
-            yield from _loud(joined[:size])
+            yield joined[:size]
     if length:
-        yield from _loud(np.concatenate(pending))
-
-
-def _loud(piece: Wave) -> Iterator[Wave]:
-    """Yield a piece that is not silent."""
-    if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
-        yield piece
+        yield np.concatenate(pending)
 
 
 def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:

@@ -33,6 +33,7 @@ from likeness.toolkit.losses.softmax import NormFace
 from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
 from tests.scripts import printed, program, run_command
+from tests.sounds import chatter
 
 
 @pytest.fixture(scope="module")
@@ -391,7 +392,7 @@ def test_what_embed_cannot_read(model: likeness.Model, reading: dict, word: str)
 
 
 def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> None:
-    wave = np.random.default_rng(0).normal(0, 0.1, 16000)
+    wave = chatter(1.0)
     assert model.verify(wave, wave, rate_hz=16000, threshold=0.9)
     assert not model.verify(wave, wave, rate_hz=16000, threshold=1.5)
     with pytest.raises(ValueError, match="threshold"):

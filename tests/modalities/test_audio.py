@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.items.items import Item
-from likeness.modalities.speaker.audio import crop, read, speed_copies
+from likeness.modalities.speaker.audio import crop, decoded, speed_copies
 from likeness.modalities.speaker.decoding import BadAudio, Wave, speed_of
 
 
@@ -32,7 +32,7 @@ def write(path: Path, wave: Wave, rate_hz: int = 16000, subtype: str | None = No
 
 
 def read_file(path: Path, max_seconds: float = 60.0) -> Wave:
-    return read(Item("a", path), max_seconds=max_seconds)
+    return decoded(Item("a", path), max_seconds=max_seconds)
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3", "aiff"])
@@ -55,7 +55,7 @@ def test_16_bit_samples_are_exact_and_channels_averaged(tmp_path: Path) -> None:
 
 def test_an_id_carries_its_speed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", tone(400, rate_hz=22050), 22050)
-    plain, slow, fast = (read(value) for value in speed_copies([Item("a", path, "x")]))
+    plain, slow, fast = (decoded(value) for value in speed_copies([Item("a", path, "x")]))
     assert [len(plain), len(slow), len(fast)] == pytest.approx(
         [16000, 16000 / 0.9, 16000 / 1.1], abs=2
     )
@@ -84,11 +84,8 @@ def test_speed_copies_are_new_classes() -> None:
     [
         (np.zeros(0), "too short, 0.000 s"),
         (np.ones(800) * 0.1, "too short, 0.050 s; at least 0.1 s"),
-        (np.zeros(16000), "silent"),
-        (np.full(16000, 2.0**-15), "silent, its peak is -90.3 dBFS"),
         (np.r_[np.ones(8000), np.nan, np.ones(8000)], "NaN or infinite"),
         (np.r_[np.ones(8000), -np.inf, np.ones(8000)], "NaN or infinite"),
-        (np.stack([np.ones(16000), -np.ones(16000)], axis=1), "silent"),
         (np.ones(32000), "too long, 2.0 s .* at most 1.5 s"),
     ],
 )
@@ -148,7 +145,7 @@ def test_channels_and_rates_of_a_file_cost_no_memory(
     assert len(wave) == 16_000 * blocks
     assert peak < 12 * 2**20  # a block, and whether its values are finite; the whole is 24 MiB
     with pytest.raises(BadAudio, match="too large"):
-        read(Item("a", path), max_values=blocks * rate_hz * channels - 1)
+        decoded(Item("a", path), max_values=blocks * rate_hz * channels - 1)
 
 
 def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +190,7 @@ def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(
         path.write_bytes(whole[: int(cut * len(whole))])
         for item in (Item("a", path), spanned(path, tmp_path)):
             with pytest.raises(BadAudio, match=r"cut short, [4-8]\.\d s of the 10.0 s"):
-                read(item)
+                decoded(item)
 
 
 def test_an_mp3_whose_length_libsndfile_guesses_is_not_called_cut_short(tmp_path: Path) -> None:
@@ -224,10 +221,10 @@ def spanned(path: Path, folder: Path, id: str = "spk/a") -> Item:
 def test_a_span_reads_as_its_file(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / f"a.{suffix}", tone(440, rate_hz=22050), 22050)
     item = spanned(path, tmp_path)
-    np.testing.assert_array_equal(read(item), read_file(path))
+    np.testing.assert_array_equal(decoded(item), read_file(path))
     slow = speed_copies([item], speeds=(0.9,))[1]
     assert slow.span == item.span
-    np.testing.assert_array_equal(read(slow), read(Item("a#speed=0.9", path)))
+    np.testing.assert_array_equal(decoded(slow), decoded(Item("a#speed=0.9", path)))
 
 
 def test_m4a_through_pyav(tmp_path: Path) -> None:
@@ -247,9 +244,9 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
     read_back = read_file(path)
     assert len(read_back) == pytest.approx(16000, abs=1500)
     assert loudest_hz(read_back) == pytest.approx(440, abs=2)
-    np.testing.assert_array_equal(read(spanned(path, tmp_path)), read_back)
+    np.testing.assert_array_equal(decoded(spanned(path, tmp_path)), read_back)
     with pytest.raises(BadAudio, match="unreadable"):
-        read(spanned(path, tmp_path)._replace(span=(0, 900)))
+        decoded(spanned(path, tmp_path)._replace(span=(0, 900)))
     with pytest.raises(BadAudio, match="--chunk-seconds 60"):
         read_file(path, max_seconds=0.5)
     path.write_bytes(b"no container")

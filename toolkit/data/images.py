@@ -15,6 +15,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -47,10 +48,6 @@ class BadImage(reading.Unreadable):
 
 class CutImage(BadImage):
     """A file ends before its image does."""
-
-
-class BlankImage(BadImage):
-    """An image of one colour."""
 
 
 def file_bytes(item: Item) -> bytes:
@@ -102,6 +99,7 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         BadImage: The format is another one, the data are damaged or truncated, or there are more
             than 67 megapixels, which is seen before decoding. Of a JPEG there may be 200; above 67
             it is decoded at half of its edges.
+        Empty: No pixel can be seen.
     """
     with open_image(io.BytesIO(content), name) as image:
         if image.width * image.height > MAX_PIXELS:
@@ -111,6 +109,8 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         codes = _CICP.search(content, 0, _FIRST_BYTES) if image.format == "PNG" else None
         if codes and codes[1] not in (b"\1\x0d", b"\1\1"):
             raise BadImage(f"{name}: its colours (cICP) are not those of sRGB; convert it to sRGB")
+        if image.has_transparency_data and not image.convert("RGBA").getchannel("A").getbbox():
+            reading.refuse_empty(name, reading.Lack("it is fully transparent"))
         return np.array(to_rgb(image))
 
 
@@ -140,7 +140,7 @@ def open_image(file: BinaryIO, name: str) -> Iterator[Image.Image]:
                     "read; shrink the image"
                 )
             yield image
-    except BadImage:
+    except (BadImage, reading.Empty):
         raise
     except LikenessError as error:
         raise BadImage(f"{name}: {error}") from None
@@ -284,12 +284,89 @@ def image_content(item: Item, header: reading.Header) -> reading.Content:
 
     Raises:
         BadImage: It cannot be decoded.
-        BlankImage: All its pixels have one colour.
+        Empty: It certainly holds no subject.
     """
     pixels = decode_bytes(file_bytes(item), item.name)
-    if (pixels == pixels[0, 0]).all():
-        raise BlankImage(f"{item.name}: all its pixels have one colour; remove it")
-    return reading.Content(hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).digest())
+    lack = lack_of_subject(pixels)
+    if lack is not None and lack.is_sure:
+        reading.refuse_empty(item.name, lack)
+    digest = hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).digest()
+    return reading.Content(digest, doubt=lack.reason if lack else "")
+
+
+# What an image holds is seen in the means of 8 x 8 cells. In the noise of a sensor they differ no
+# more than by chance (the F statistic of an analysis of variance is 1), and a polynomial of the
+# fourth degree fits those of a gradient.
+# docs/how-to/check_data.md has the margins of faces, digits and drawings.
+LEAST_EDGE = 8  # pixels, as of the smallest digits that people recognise
+LEAST_CONTRAST = 0.5  # grey levels between cells, beside a gradient; 2.3 in drawings of a thin line
+LEAST_F = 2.0  # of the cells to the grain within them; 0.8 in noise, 1.9 where JPEG smooths it
+# Sensors have finer grain than this. What has coarser grain may be a texture, and digits have that.
+FINE_LEVELS, LEAST_F_OF_TEXTURE = 25.0, 1.3
+LEAST_BESIDE_GRADIENT = 0.05  # the share of the cells' contrast that no gradient explains
+_CELLS, _LONGEST = 8, 256
+
+
+def lack_of_subject(pixels: Pixels) -> reading.Lack | None:
+    """Says what an image lacks to hold a subject: a face, a thing, a digit or a drawing.
+
+    Args:
+        pixels: (H, W, 3) or (H, W).
+
+    Returns:
+        What it lacks; None where it may well hold a subject.
+
+    Example:
+        >>> print(lack_of_subject(np.full((112, 112, 3), 7, np.uint8)).reason)
+        all its pixels have one colour
+        >>> square = np.zeros((28, 28), np.uint8)
+        >>> square[8:12, 8:20] = 255
+        >>> lack_of_subject(square) is None
+        True
+    """
+    height, width = pixels.shape[:2]
+    if min(height, width) < LEAST_EDGE:
+        return reading.Lack(
+            f"it has {height} x {width} pixels, and edges of {LEAST_EDGE} are the least that show "
+            "anything"
+        )
+    # Fewer pixels show the same, noise included, where none are averaged.
+    step = max(1, min(height, width) // _LONGEST)
+    levels = np.atleast_3d(pixels[::step, ::step]).astype(np.float32)
+    rows, columns = (np.arange(_CELLS) * edge // _CELLS for edge in levels.shape[:2])
+    sizes = np.outer(
+        np.diff(rows, append=levels.shape[0]), np.diff(columns, append=levels.shape[1])
+    )
+
+    def means(values: NDArray[np.float32]) -> NDArray[np.float64]:
+        sums = np.add.reduceat(np.add.reduceat(values, rows), columns, axis=1, dtype=np.float64)
+        return np.asarray((sums / sizes[..., None]).reshape(_CELLS**2, -1))
+
+    cells = means(levels)
+    grain = np.maximum((means(levels * levels) - cells**2).mean(axis=0), 0.0)
+    cells -= cells.mean(axis=0)
+    gradient = _gradients()
+    beside = (cells - gradient @ (gradient.T @ cells)).std(axis=0)
+    contrast = cells.std(axis=0)
+    if np.max(contrast + grain) == 0:
+        return reading.Lack("all its pixels have one colour")
+    if beside.max() < LEAST_CONTRAST:
+        return reading.Lack("it shows one colour, a gradient or faint noise")
+    is_fine = bool(grain.max() < FINE_LEVELS**2)
+    if (beside**2 * sizes.mean() < (LEAST_F if is_fine else LEAST_F_OF_TEXTURE) * grain).all():
+        return reading.Lack("it shows noise and nothing else", is_fine)
+    if (beside < LEAST_BESIDE_GRADIENT * contrast).all():
+        return reading.Lack("it shows a gradient and nothing else")
+    return None
+
+
+@cache
+def _gradients() -> NDArray[np.float64]:
+    """Polynomials of the fourth degree over the cells, (64, 15), orthonormal."""
+    edge = (np.arange(_CELLS) + 0.5) / _CELLS - 0.5
+    y, x = np.meshgrid(edge, edge, indexing="ij")
+    powers = [x**i * y**j for i in range(5) for j in range(5 - i)]
+    return np.linalg.qr(np.stack(powers, axis=-1).reshape(_CELLS**2, -1))[0]
 
 
 INSPECTION = reading.Inspection(image_header, image_content)

@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,43 @@ def write_bad(path: Path, bad: Iterable[Bad]) -> None:
 
 class Unreadable(LikenessError):
     """An item cannot be used, as its reading finds, or the augmentation that decodes a part."""
+
+
+class Empty(Unreadable):
+    """An item holds nothing: a recording no voice, or a picture no subject."""
+
+
+class Lack(NamedTuple):
+    """What an item lacks to hold a subject.
+
+    Attributes:
+        reason: What it is instead, such as "all its pixels have one colour".
+        is_sure: Whether it certainly holds none. Where it may, it is used with a warning.
+    """
+
+    reason: str
+    is_sure: bool = True
+
+
+def refuse_empty(name: str, lack: Lack | None) -> None:
+    """Refuse an item that certainly holds no subject, and warn of one that may hold none.
+
+    Args:
+        name: What messages call the item.
+        lack: What it lacks; None for nothing.
+
+    Raises:
+        Empty: It certainly holds none.
+
+    Example:
+        >>> refuse_empty("a.wav", Lack("the audio is silent"))
+        Traceback (most recent call last):
+        likeness.toolkit.data.reading.Empty: a.wav: the audio is silent; remove it
+    """
+    if lack is not None and lack.is_sure:
+        raise Empty(f"{name}: {lack.reason}; remove it")
+    if lack is not None:
+        warnings.warn(f"{name}: {lack.reason}; it is used all the same", stacklevel=3)
 
 
 def name_of(part: Any) -> str:
@@ -207,11 +245,13 @@ class Content:
         digest: SHA-256 of the samples or pixels, so that copies in other files are known.
         clipped: The share of the samples that are clipped; 0 for an image.
         level_dbfs: The mean power of a recording, in dB of full scale; None for an image.
+        doubt: Why it may hold no subject; "" where it may well.
     """
 
     digest: bytes
     clipped: float = 0.0
     level_dbfs: float | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from likeness.checking.check import Finding, check
 from likeness.eval.items.items import Item, Items
 from likeness.toolkit.data.reading import Header
 from tests.scripts import run_command
+from tests.sounds import chatter
 
 SPEAKERS = [f"spk{k}" for k in range(6)]
 
@@ -37,7 +38,7 @@ def write(folder: Path, odd: str = "", *, mixed: bool = False, files: int = 4) -
             seconds = (2.0 if is_odd == "duration" else 0.5) * rng.uniform(0.9, 1.1)
             level = (0.01 if is_odd == "level" else 0.1) * rng.uniform(0.8, 1.2)
             suffix = ".flac" if is_odd == "format" else ".wav"
-            wave = rng.normal(0, level, int(seconds * rate_hz))
+            wave = chatter(seconds, rate_hz, int(rng.integers(2**31)), level)
             soundfile.write(folder / name / f"{i}{suffix}", wave, rate_hz)
     return folder
 

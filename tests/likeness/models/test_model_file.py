@@ -29,6 +29,7 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
 from tests import tiny
+from tests.sounds import chatter
 
 OWN = '''"""A face network of somebody else."""
 
@@ -147,7 +148,7 @@ def test_other_names_and_forms_of_weights(own: Path, crops: Path, tmp_path: Path
 
 
 def test_speech_on_waves_and_on_features(own: Path, tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.1, 12_000), 8000)
+    soundfile.write(tmp_path / "a.wav", chatter(1.5, 8000), 8000)
     bands = likeness.load(f"{own}:BANDS", device="cpu").embed([tmp_path / "a.wav"])
     assert bands.matrix.shape == (1, 5)
     voice = likeness.load(f"{own}:VOICE", device="cpu")

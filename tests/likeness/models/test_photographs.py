@@ -139,6 +139,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("two", {(3, 5): 255, (12, 5): 247}), ("weak", {(7, 5): 178}), ("none", {})
     ):  # fmt: skip
         pixels = np.zeros((96, 128, 3), dtype=np.uint8)
+        pixels[8:40, 16:56, 2] = 200  # the detector looks at red
         for (x, y), red in cells.items():
             pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8, 0] = red
         (folder / f"{name}.png").write_bytes(encode(pixels))

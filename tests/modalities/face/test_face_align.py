@@ -181,7 +181,7 @@ def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
     ]
     assert result.several == ["b/deep/3.png"]
     reasons = {item.id: item.reason for item in result.failures}
-    assert reasons["a/2.png"].startswith("no face found")
+    assert "one colour" in reasons["a/2.png"]
     assert "lie outside" in reasons["b/4.png"]
     assert "none of the formats" in reasons["b/5.png"]
     assert (out / "failures.tsv").read_text().count("\n") == 3
@@ -228,5 +228,5 @@ def test_a_photograph_that_is_a_line_is_one_bad_image(detector: Path, tmp_path: 
     made = align.align_folder(root, tmp_path / "out", detector=detector)
     assert [item.id for item in made.done] == ["face.png"]
     assert [bad.id for bad in made.failures] == ["line.png"]
-    with pytest.raises(ValueError, match="narrow"):
+    with pytest.raises(ValueError, match="edges of 8"):
         align.read(Item("line", root / "line.png"), detector=str(detector))

@@ -54,10 +54,10 @@ def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int)
 
 
 def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 6), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 9), dtype=np.uint8)
     (tmp_path / "pixels.bin").write_bytes(b"head" + pixels.tobytes())
     items = [
-        Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 72 * i, 72), raw_ending(3, 4, 6))
+        Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 216 * i, 216), raw_ending(3, 8, 9))
         for i in range(5)
     ]
     np.testing.assert_array_equal([read(item) for item in items], pixels)
@@ -65,18 +65,20 @@ def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
     packed = {item.id: read(item) for item in shards.items(tmp_path / "shards")}
     np.testing.assert_array_equal([packed[item.id] for item in items], pixels)
     for span, ending, reason in (
-        ((4 + 72 * 4, 80), raw_ending(3, 4, 6), "72 of its 80 bytes"),
-        ((4, 71), raw_ending(3, 4, 6), "71 bytes"),
-        ((4, 72), ".u8_2x6x6", "1 or 3"),
+        ((4 + 216 * 4, 224), raw_ending(3, 8, 9), "216 of its 224 bytes"),
+        ((4, 215), raw_ending(3, 8, 9), "215 bytes"),
+        ((4, 216), ".u8_2x6x6", "1 or 3"),
     ):
         with pytest.raises(BadImage, match=reason):
             read(Item("a", tmp_path / "pixels.bin", None, span, ending))
 
 
 def image(folder: Path, height: int, width: int) -> Item:
-    """An image whose red is the row and whose green is the column."""
+    """An image whose red is the row, whose green the column, and whose blue is tiled."""
     rows, columns = np.indices((height, width))
-    levels = np.stack([rows, columns, 0 * rows], axis=2).astype(np.uint8)
+    levels = np.stack([rows, columns, 200 * ((rows // 9 + columns // 7) % 2)], axis=2).astype(
+        np.uint8
+    )
     (folder / "a.png").write_bytes(encode(levels))
     return Item("a", folder / "a.png")
 

@@ -124,7 +124,7 @@ DATA_SETS = {
     ("compressed", "folder"), [(True, "mnist"), (False, "MNIST/raw"), (True, ".")]
 )
 def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 5, 6), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 9), dtype=np.uint8)
     labels = np.tile(np.arange(4, dtype=np.uint8), 10)
     for part in ("train", "t10k"):
         write_idx(tmp_path / folder, part, pixels, labels, compressed=compressed)

@@ -12,17 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.items.items import Item
-from likeness.modalities.speaker import audio, decoding, long
+from likeness.modalities.speaker import audio, long
 from likeness.modalities.speaker.decoding import BadAudio
+from tests.sounds import chatter
 
 RATE = 16_000
-
-
-def noise(seconds: float, rate_hz: int = RATE, seed: int = 0) -> decoding.Wave:
-    wave: decoding.Wave = (
-        np.random.default_rng(seed).standard_normal(round(seconds * rate_hz)) * 0.1
-    ).astype(np.float32)
-    return wave
 
 
 def item(path: Path, wave: np.ndarray, rate_hz: int = RATE, id: str = "a", **more: str) -> Item:
@@ -38,7 +32,7 @@ def test_chunks_are_the_recording_in_equal_pieces(
     tmp_path: Path, rate_hz: int, channels: int, suffix: str
 ) -> None:
     first = item(
-        tmp_path / f"a.{suffix}", np.stack([noise(25.3, rate_hz)] * channels, axis=1), rate_hz
+        tmp_path / f"a.{suffix}", np.stack([chatter(25.3, rate_hz)] * channels, axis=1), rate_hz
     )
     parts = list(long.read(first, chunk_seconds=10))
     assert len(parts) == 3
@@ -58,7 +52,7 @@ def test_chunks_are_the_recording_in_equal_pieces(
 
 def test_three_hours_take_the_memory_of_a_chunk(tmp_path: Path) -> None:
     path = tmp_path / "long recording.v1 ü.wav"
-    second = (noise(1) * 32767).astype(np.int16)
+    second = (chatter(1) * 32767).astype(np.int16)
     with soundfile.SoundFile(path, "w", RATE, 1, "PCM_16") as file:
         for _ in range(108):
             file.write(np.tile(second, 100))
@@ -92,15 +86,16 @@ def test_crops_are_evenly_spaced_from_end_to_end(crops: int, seconds: float, sam
 def test_silent_chunks_are_left_out(tmp_path: Path) -> None:
     parts = list(
         long.read(
-            item(tmp_path / "a.wav", np.r_[noise(2), np.zeros(2 * RATE), noise(2)]), chunk_seconds=2
+            item(tmp_path / "a.wav", np.r_[chatter(2), np.zeros(2 * RATE), chatter(2)]),
+            chunk_seconds=2,
         )
     )
     assert [len(part) for part in parts] == [2 * RATE] * 2
 
 
 def test_pauses_are_left_out(tmp_path: Path) -> None:
-    quiet = noise(1) * 1e-3
-    wave = np.r_[quiet, noise(2), quiet, quiet]
+    quiet = chatter(1) * 1e-3
+    wave = np.r_[quiet, chatter(2), quiet, quiet]
     first = item(tmp_path / "a.wav", wave, subtype="FLOAT")
     (spoken,) = long.read(first, only_speech=True)
     assert len(spoken) == pytest.approx(2 * RATE, abs=0.05 * RATE)
@@ -109,7 +104,9 @@ def test_pauses_are_left_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again, spoken)
     with pytest.raises(BadAudio, match="speech by its energy"):
         list(
-            long.read(item(tmp_path / "b.wav", noise(1) * 1e-3, subtype="FLOAT"), only_speech=True)
+            long.read(
+                item(tmp_path / "b.wav", chatter(1) * 1e-3, subtype="FLOAT"), only_speech=True
+            )
         )
 
 
@@ -120,7 +117,7 @@ def test_energies_are_kaldis() -> None:
     from likeness.toolkit.backbones.ecapa import import_torchaudio
 
     kaldi = import_torchaudio().compliance.kaldi
-    wave = noise(1.03) + np.float32(0.2)
+    wave = chatter(1.03) + np.float32(0.2)
     theirs = kaldi.mfcc(
         torch.from_numpy(wave * 32768)[None],
         use_energy=True,
@@ -133,7 +130,7 @@ def test_energies_are_kaldis() -> None:
 
 def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> None:
     path = tmp_path / "a.mp3"
-    soundfile.write(path, noise(20), RATE)
+    soundfile.write(path, chatter(20), RATE)
     assert len(list(long.read(Item("a", path), chunk_seconds=5))) == 4
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(BadAudio, match=r"a.mp3: .*cut short, .* of the 20.0 s"):
@@ -142,7 +139,7 @@ def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> No
 
 @pytest.fixture(params=["wav", "flac", "ogg", "mp3"])
 def stretched(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return item(tmp_path / f"r.{request.param}", noise(12)).path
+    return item(tmp_path / f"r.{request.param}", chatter(12, RATE)).path
 
 
 def test_it_is_a_slice_of_the_whole(stretched: Path) -> None:
@@ -183,7 +180,7 @@ def test_a_stretch_of_a_long_recording_is_read(tmp_path: Path) -> None:
 
 
 def test_another_speed_is_that_of_the_stretch(tmp_path: Path) -> None:
-    first = item(tmp_path / "r.wav", noise(4))._replace(label="ann", stretch=(1.0, 3.0))
+    first = item(tmp_path / "r.wav", chatter(4, RATE))._replace(label="ann", stretch=(1.0, 3.0))
     (_, copy) = audio.speed_copies([first], speeds=(0.8,))
     assert copy.stretch == first.stretch
     assert len(audio.read(copy)) == pytest.approx(2 / 0.8 * RATE, abs=2)

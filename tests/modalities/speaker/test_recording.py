@@ -13,11 +13,12 @@ from likeness.modalities.speaker import audio, long
 from likeness.modalities.speaker._level import at_level, cut_digital_silence
 from likeness.modalities.speaker.bandwidth import is_narrow, powers
 from likeness.modalities.speaker.decoding import BadAudio
+from tests.sounds import chatter
 
 
 def speech(seconds: float = 3.0) -> np.ndarray:
     """Noise in bursts of half a second, 40 dB above the pauses between them."""
-    noise = np.random.default_rng(0).normal(size=round(16_000 * seconds))
+    noise = chatter(seconds, level=1.0)
     bursts = np.arange(len(noise)) // 8_000 % 2 == 0
     return (noise * np.where(bursts, 0.1, 0.001)).astype(np.float32)
 
@@ -85,7 +86,7 @@ def test_the_powers_are_those_of_a_fourier_transform() -> None:
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
 def test_telephone_band_is_refused_at_any_rate(tmp_path: Path, rate_hz: int) -> None:
-    narrow = audio.resample(noise(8_000), 8_000, rate_hz)
+    narrow = audio.resample(chatter(3, 8_000), 8_000, rate_hz)
     item = file_of(tmp_path, narrow, rate_hz)
     assert len(audio.read(item)) == 48_000  # other models take it
     with pytest.raises(BadAudio, match=r"4\.3 kHz"):
@@ -96,7 +97,7 @@ def test_telephone_band_is_refused_at_any_rate(tmp_path: Path, rate_hz: int) -> 
 
 
 def test_wide_band_is_read_as_ever(tmp_path: Path) -> None:
-    item = file_of(tmp_path, noise(16_000), 16_000)
+    item = file_of(tmp_path, chatter(3), 16_000)
     np.testing.assert_array_equal(audio.read(item, needs_hz=4300.0), audio.read(item))
     with pytest.raises(ValueError, match="below half of that"):
         audio.read(item, needs_hz=8000.0)

@@ -30,6 +30,7 @@ from likeness.toolkit.models.embed import (
 )
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
+from tests.sounds import chatter
 
 
 def make(kind: str) -> TorchEmbedder:
@@ -224,7 +225,9 @@ def test_levels_of_integers_stored_as_floats_are_read_and_absurd_ones_are_refuse
     tmp_path: Path,
 ) -> None:
     item = Item("a", tmp_path / "a.wav")
-    soundfile.write(item.path, np.full(9600, -(2.0**31), np.float32), 16_000, subtype="FLOAT")
+    loud = chatter(0.6)
+    loud *= np.float32(2.0**31) / np.abs(loud).max()
+    soundfile.write(item.path, loud, 16_000, subtype="FLOAT")
     assert np.abs(audio.read(item)).max() == 2.0**31
     wave = np.full((9600, 3), 0.1, np.float32)
     wave[5000] = -1e10
