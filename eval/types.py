@@ -111,8 +111,7 @@ def nfc(text: str) -> str:
 
     macOS writes the names of files in NFD, in which an accent is a character of its own; the same
     name in a list is mostly NFC. What reads names from files, or from the names of files, calls
-    this once; nothing asks again. A path keeps the form that the file system has. Of the id of an
-    item `item_id` asks.
+    this. A path keeps the form that the file system has. The ids of items go through `item_id`.
 
     Raises:
         LikenessError: the text is the name of a file that is not UTF-8, as archives of other
@@ -153,9 +152,9 @@ def item_keys(ids: Sequence[str]) -> Sequence[str]:
     ['a/b.wav', 'a/b.wav']
     """
     text = "\n".join(ids)
-    if text.isascii() and not any(mark in text for mark in ("./", "//", "\\")):
+    if text.isascii() and not any(mark in f"{text}\n" for mark in ("./", "//", "/.", "/\n", "\\")):
         return ids
-    return [normpath(item_id(id)) for id in ids]
+    return [normpath(item_id(id)).replace("//", "/") for id in ids]
 
 
 def norms_of(rows: NDArray[Any]) -> Floats:

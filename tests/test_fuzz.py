@@ -47,6 +47,7 @@ from likeness.toolkit.models.onnx import Session
 from tests import tiny
 from tests.modalities.face import bin_file
 from tests.scripts import loaded
+from tests.sounds import chatter
 from tests.tiny_yunet import tiny_yunet
 
 RECORDS = loaded(Path(__file__).with_name("recordio_writer.py"))
@@ -128,7 +129,7 @@ def read_image(path: Path) -> None:
 
 
 def write_sound(path: Path) -> None:
-    soundfile.write(path, 0.5 * np.sin(np.arange(900) / 5), 8000)
+    soundfile.write(path, chatter(0.25, 8000), 8000)
 
 
 def write_embeddings(path: Path) -> None:

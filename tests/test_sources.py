@@ -30,6 +30,7 @@ from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import encode
 from tests.modalities.face.test_face_align import scene, tiny_detector
 from tests.scripts import ROOT
+from tests.sounds import chatter
 
 ROOMS = ("eval", "toolkit", "modalities", "recipes", "likeness")
 # These are read once in a process, and say so.
@@ -56,7 +57,7 @@ def written(path: Path, content: bytes) -> Path:
 
 
 def write_wave(folder: Path, version: int) -> Path:
-    wave = np.random.default_rng(version).standard_normal(16_000) * 0.1
+    wave = chatter(1.0, seed=version)
     soundfile.write(folder / "b.wav", wave, 16_000)
     return folder / "b.wav"
 

@@ -104,7 +104,8 @@ def is_source(path: str | PathLike[str], source: Sequence[Any]) -> bool:
         before, now = Source(*source), source_of(path)
         if now[:3] == before[:3]:
             return True
-        return now.size == before.size and before.digest == file_digest(Path(path))
+        is_copy = bool(before.digest) and now.size == before.size
+        return is_copy and before.digest == file_digest(Path(path))
     except (OSError, TypeError):
         return False
 

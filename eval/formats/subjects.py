@@ -152,7 +152,7 @@ def labels_of(
     ['ann', 'bob']
     """
     if mapping is None:
-        ids = item_keys(ids)  # a leading ./ is no label
+        ids = [id.lstrip("/") for id in item_keys(ids)]  # neither ./ nor / is a label
         check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
     missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
     if missing:
@@ -197,7 +197,9 @@ def subjects_of(
         return _from_mapping(trials, mapping), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
-    sides = item_keys(trials.enrol_ids), item_keys(trials.probe_ids)
+    sides = [
+        [id.lstrip("/") for id in item_keys(ids)] for ids in (trials.enrol_ids, trials.probe_ids)
+    ]
     if all("/" in id for id in chain(*sides)):
         subjects = number_subjects(*([id.split("/", 1)[0] for id in side] for side in sides))
         if not _contradictions(trials, subjects).any():

@@ -102,8 +102,7 @@ def write_json(path: str | Path, value: object, *, allow_nan: bool = True) -> No
 def staging_path(path: Path) -> Iterator[Path]:
     """Yields a path of the same name on the same disk, from which the block moves a whole file.
 
-    What the block leaves there is removed, and so is what writers of `path` left that were killed
-    over a day ago.
+    What the block leaves there is removed, and so is what killed writers of `path` left.
 
     Args:
         path: The file or folder to write.
@@ -137,7 +136,8 @@ def held(path: Path) -> Iterator[Path]:
             raise OSError(
                 error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
             ) from None
-        with suppress(OSError):  # another writer took it for abandoned before it was locked
+        # Another writer may have taken it for abandoned before it was locked.
+        with suppress(FileNotFoundError, BlockingIOError):
             lock = _locked(folder)
     try:
         yield folder
@@ -201,29 +201,32 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
     Raises:
         LikenessError: Another process writes it, or a file is there.
     """
-    killed = False
-    for folder in hidden_folders(out.parent, out):
-        with suppress(FileNotFoundError):
-            try:
-                lock = _locked(folder)
-            except BlockingIOError:
-                raise LikenessError(
-                    f"{out} is being written by another process; wait until it ends, or name "
-                    "another place"
-                ) from None
-            killed |= lock >= 0 and (folder / _NEW).is_dir()
-            _unlock(lock)
-    there = [path for path in files if path.is_file()]
-    if there and not (replaces or killed):
-        remove_abandoned(out)
-        raise LikenessError(f"{there[0]} exists; --force replaces it, or name another place")
     with ExitStack() as stack:
+        own, killed = None, False
         if out.is_file() or out.is_dir() or not out.exists():  # and no device
             with suppress(OSError):  # what cannot be written says so when it is written
-                folder = stack.enter_context(held(out))
-                if not replaces:
-                    (folder / _NEW).mkdir()
-                remove_abandoned(out)
+                own = stack.enter_context(held(out))  # before others are looked for
+        for folder in hidden_folders(out.parent, out):
+            if folder == own:
+                continue
+            with suppress(FileNotFoundError):
+                try:
+                    lock = _locked(folder)
+                except BlockingIOError:
+                    raise LikenessError(
+                        f"{out} is being written by another process; wait until it ends, or name "
+                        "another place"
+                    ) from None
+                killed |= lock >= 0 and (folder / _NEW).is_dir()
+                _unlock(lock)
+        there = [path for path in files if path.is_file()]
+        refused = there and not (replaces or killed)
+        if own is not None:
+            if not (replaces or refused):
+                (own / _NEW).mkdir()
+            remove_abandoned(out)
+        if refused:
+            raise LikenessError(f"{there[0]} exists; --force replaces it, or name another place")
         new = {Path(os.path.realpath(path)) for path in files if not path.exists()}
         _absent.update(() if replaces else new)
         try:
@@ -335,10 +338,13 @@ def hidden_folders(folder: Path, path: Path | None = None) -> list[Path]:
     pattern = re.compile(rf"\.{label}\.[0-9a-f]{{12}}\.part", re.DOTALL)
     try:
         with os.scandir(folder) as entries:
-            found = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
+            return sorted(
+                folder / entry.name
+                for entry in entries
+                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
     except OSError:
         return []
-    return [folder / name for name in sorted(found) if not (folder / name).is_symlink()]
 
 
 def _label(path: Path) -> str:

@@ -20,6 +20,11 @@ _PARTS = {  # of a data set, of a recording, or of time; and formats
     *("session", "sess", "day", "week", "month", "year", "visit", "take", "camera", "cam"),
     *("wav", "flac", "mp3", "ogg", "opus", "m4a", "sph", "jpg", "jpeg", "png", "audio", "raw"),
 }
+_GROUPS = re.compile(  # of subjects or recordings, which are none themselves
+    r"(fe)?males?|[mf]|(wo)?m[ae]n|boys?|girls?|clean|nois[ey]|other|phone|telephone|studio|"
+    r"(mon|tues|wednes|thurs|fri|satur|sun)day|english|french|german|spanish|chinese|dr\d|"
+    r"(site|room|lab)[ _-]?\w"
+)
 _YEAR = re.compile(r"(19|20)\d\d")
 _MONTH = re.compile(r"0?[1-9]|1[0-2]")
 _DATE = re.compile(r"(19|20)\d\d[-_.]?(0[1-9]|1[0-2])([-_.]?[0-3]\d)?")
@@ -51,8 +56,9 @@ def doubt_of_levels(ids: Iterable[str], *, remedy: str = "") -> str:
     """Says that the first folder need not be the label, and how the others are taken.
 
     That is so where the first folders are splits, sessions or years, where one folder holds all
-    others, where the second folders are words (Fruit/Apple), and where both are bare numbers. It
-    is not so where each label has folders of numbers, hashes, sessions or splits.
+    others, where the first folders are groups such as male and female, where the second folders
+    are words (Fruit/Apple), and where both are bare numbers. It is not so where each label has
+    folders of numbers, hashes, sessions or splits.
 
     Args:
         ids: The paths of files below the folder of the data, with slashes.
@@ -106,6 +112,8 @@ def _is_doubtful(
         return top > 0 and not (is_last and all(map(is_part, second)))
     if len(second) < 2:
         return False
+    if all(_GROUPS.fullmatch(name.casefold()) for name in first):
+        return True
     pairs = {tuple(names[:2]) for names, _ in folders if len(names) > 1}
     is_number = all(map(str.isdigit, first))
     if len(pairs) == len(first) == len(second) and not is_number:  # ann/ann_photos

@@ -145,7 +145,7 @@ def warn_of_copies(what: str, copies: NDArray[Any], total: int, pair: Callable[[
     They count: equal embeddings are no proof, and data sets are published with their copies.
 
     Args:
-        what: As in `warn_of_itself`.
+        what: As in `itself_text`.
         copies: The rows of such comparisons.
         total: How many comparisons there are.
         pair: The names of both sides of a row.
@@ -228,8 +228,11 @@ def without_copies(embeddings: Embeddings) -> Embeddings:
         return embeddings
     again = np.setdiff1d(np.arange(len(embeddings)), first)
     name = shorten(embeddings.ids[again[0]])
-    text = itself_text("items", again.size, len(embeddings), name)
-    warnings.warn(text.replace("an item with itself", "another with itself"), stacklevel=3)
+    warnings.warn(
+        f"items that repeat another are left out: {again.size} of {len(embeddings)} (first: "
+        f"{name})",
+        stacklevel=3,
+    )
     return Embeddings(
         tuple(embeddings.ids[row] for row in first), embeddings.matrix[first], embeddings.meta
     )

@@ -28,6 +28,7 @@ GROUND = (128, 128, 128)  # RGB, what transparent pictures are laid on
 _ORIENTATION = 0x0112  # the tag of EXIF
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
 _WHITE_IS_ZERO = 0  # of _PHOTOMETRIC
+_READ = ("transparency", "icc_profile", "chromaticity", "srgb", "gamma")  # of Pillow's info
 _UNSIGNED = 1  # of _SAMPLE_FORMAT
 _SRGB_GAMMA = 0.45455  # as PNG writes it
 # Levels and xy of white, red, green and blue that differ by less are those of sRGB.
@@ -67,6 +68,9 @@ def _flattened(image: Image) -> Image:
     tiles = getattr(image, "tile", None)
     rawmode = tiles[0].args if tiles else ""
     image.load()
+    for key in _READ:  # a text of the file may have such a name
+        if isinstance(image.info.get(key), str):
+            del image.info[key]
     clear = image.info.get("transparency")
     if clear is not None and rawmode == "RGB;16B":
         raise LikenessError("one of its 16-bit colours is transparent; write it with 8 bits")
@@ -117,14 +121,16 @@ def _as_levels(image: Image, tags: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def is_srgb(image: Image) -> bool:
     """Returns whether the colours of an RGB or grey picture without alpha stay as they are."""
     profile = image.info.get("icc_profile")
-    return not profile or all(_to_srgb(profile, mode) is None for mode in {image.mode, "RGB"})
+    return not isinstance(profile, bytes) or all(
+        _to_srgb(profile, mode) is None for mode in {image.mode, "RGB"}
+    )
 
 
 def _as_srgb(image: Image, info: dict[Any, Any]) -> Image:
     """A picture without alpha as RGB in the colours of sRGB."""
     from PIL import ImageCms
 
-    if profile := info.get("icc_profile"):
+    if isinstance(profile := info.get("icc_profile"), bytes):
         for mode in dict.fromkeys((image.mode, "RGB")):  # grey may have a profile of colours
             if (transform := _to_srgb(profile, mode)) is not None:
                 converted = ImageCms.applyTransform(image.convert(mode), transform)

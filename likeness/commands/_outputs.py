@@ -63,7 +63,7 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
             another process writes it.
     """
     outputs = [options[name] for name in (*OUTPUTS, "save_to") if options.get(name) is not None]
-    places = [Path(out).resolve() for out in outputs if isinstance(out, str | Path)]
+    places = [os.path.realpath(out) for out in outputs if isinstance(out, str | Path)]
     if twice := [place for place in places if places.count(place) > 1]:
         raise LikenessError(f"two outputs are {twice[0]}; name another file for one of them")
     is_writer = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one writes

@@ -170,10 +170,10 @@ class Model:
                 are of a kind that is not known, or this model cannot read as it is asked to.
 
         Example:
-            >>> import numpy as np, likeness
+            >>> import likeness, soundfile
             >>> model = likeness.load("runs/voices")
-            >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
-            >>> found = model.embed({"ann": wave, "bob": wave[::-1]}, rate_hz=16000)
+            >>> wave, rate_hz = soundfile.read("a.wav")
+            >>> found = model.embed({"ann": wave, "bob": wave[::-1]}, rate_hz=rate_hz)
             >>> found.ids, found.matrix.shape
             (('ann', 'bob'), (2, 8))
         """
@@ -265,10 +265,10 @@ class Model:
                 number, or no threshold is stored at this false-accept rate.
 
         Example:
-            >>> import numpy as np, likeness
+            >>> import likeness, soundfile
             >>> model = likeness.load("runs/voices")
-            >>> wave = np.random.default_rng(0).normal(0, 0.1, 16000)
-            >>> result = model.verify(wave, wave, rate_hz=16000)
+            >>> wave, rate_hz = soundfile.read("a.wav")
+            >>> result = model.verify(wave, wave, rate_hz=rate_hz)
             >>> round(result.score, 3), result.same
             (1.0, None)
         """
@@ -286,8 +286,8 @@ class Model:
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )
-        paths = {Path(of).resolve() for of in (first, second) if isinstance(of, str | PathLike)}
-        if len(paths) == 1 and type(first) is type(second):
+        paths = [Path(of).resolve() for of in (first, second) if isinstance(of, str | PathLike)]
+        if len(paths) == 2 and paths[0] == paths[1]:
             text = itself_text("pairs", 1, 1, f"{first} {second}", left_out=False)
             warnings.warn(text, stacklevel=2)
         both = Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))

@@ -19,13 +19,15 @@ import soundfile
 from PIL import Image
 
 import likeness
-from likeness import modalities
+from likeness import modalities, open_gallery
 from likeness.eval.items.items import Item
 from likeness.modalities.face import align
 from likeness.modalities.image import images
 from likeness.modalities.speaker import audio, long
+from likeness.models.run import load_model
 from likeness.toolkit.data.reading import Empty, Unreadable
 from tests.likeness.commands.test_contract import COMMANDS
+from tests.likeness.service.serving import asking, service_of
 from tests.modalities.face.test_face_align import tiny_detector
 from tests.scripts import run_command
 from tests.sounds import chatter
@@ -247,6 +249,24 @@ def test_arrays_hold_no_voice_either(kind: str) -> None:
         model.verify(SOUNDS[kind].astype(np.float32), SPOKEN, rate_hz=HZ)
     with pytest.raises(likeness.LikenessError):
         model.embed([SOUNDS[kind].astype(np.float32)], rate_hz=HZ)
+
+
+def test_the_service_refuses_it_too(run: Path, tmp_path: Path) -> None:
+    model = load_model(run)
+    gallery = open_gallery(str(tmp_path / "people"), model.meta)
+    ask = asking(service_of(model, gallery))
+    spoken = sound(tmp_path / "spoken.wav", SPOKEN).read_bytes()
+    for kind, wave in SOUNDS.items():
+        file = sound(tmp_path / "a.wav", wave).read_bytes()
+        for route, files in (
+            ("/verify", {"first": file, "second": spoken}),
+            ("/identify", {"file": file}),
+            ("/enrol", {"files": file}),
+        ):
+            got = ask("POST", route, files=files, data={"subject": "ann"})
+            assert got.status_code == 422, (route, kind)
+    assert ask("GET", "/gallery").json()["subjects"] == 0
+    gallery.close()
 
 
 def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path: Path) -> None:

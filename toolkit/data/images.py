@@ -109,9 +109,10 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
         codes = _CICP.search(content, 0, _FIRST_BYTES) if image.format == "PNG" else None
         if codes and codes[1] not in (b"\1\x0d", b"\1\1"):
             raise BadImage(f"{name}: its colours (cICP) are not those of sRGB; convert it to sRGB")
+        colours = to_rgb(image)
         if image.has_transparency_data and not image.convert("RGBA").getchannel("A").getbbox():
             reading.refuse_empty(name, reading.Lack("it is fully transparent"))
-        return np.array(to_rgb(image))
+        return np.array(colours)
 
 
 @contextlib.contextmanager

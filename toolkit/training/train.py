@@ -127,7 +127,9 @@ def fit(
     distributed.start()
     with ExitStack() as stack:
         stack.enter_context(shown())
-        again = f"the last checkpoint in {out} is whole, start all again with --resume"
+        again = (
+            f"the last checkpoint in {out} is whole, start all processes again by the same command"
+        )
         stack.enter_context(distributed.lost_named(again))
         stack.enter_context(killed_workers_named())
         # before anything is written, and before what takes its time

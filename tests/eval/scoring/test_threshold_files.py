@@ -27,6 +27,7 @@ from likeness.eval.scoring.thresholds import subjects_for_guarantee
 from likeness.eval.types import Scores
 from likeness.models._places import carry
 from tests.scripts import printed, refused, run_command
+from tests.sounds import chatter
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
 
@@ -290,10 +291,9 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(world: Path) -> None:
 
 
 def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(world: Path) -> None:
-    rng = np.random.default_rng(0)
     (world / "lobby").mkdir()
     for number in range(52):
-        wave = rng.normal(0, 0.1, 12_000) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
+        wave = chatter(0.75, seed=number) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
         soundfile.write(world / f"lobby/{number}.wav", wave, 16_000)
     ask = ("threshold", "--model", "runs/voices", "--unlabelled", "lobby", "--out", "lobby.json")
     assert "estimated from 52 unlabelled items of lobby" in printed(*ask, "--far", 0.05)

@@ -27,6 +27,7 @@ from likeness.service._pages import MAX_EXAMPLES, read_examples, slider
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import asking, face_network, photograph, service_of
+from tests.sounds import chatter
 from tests.tiny_yunet import tiny_yunet
 
 
@@ -235,10 +236,10 @@ def test_who_is_removed_while_enrolling_leaves_no_media(
 
 
 def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(tmp_path: Path) -> None:
-    path, rng = tmp_path / "a.wav", np.random.default_rng(0)
+    path = tmp_path / "a.wav"
     with soundfile.SoundFile(path, "w", 8000, 2, subtype="FLOAT", format="WAV") as file:
         file.title = "where it was recorded"
-        file.write(rng.normal(0, 0.8, (8000 * 12, 2)))
+        file.write(np.stack([chatter(12, 8000, level=0.8)] * 2, axis=1))
     voices: Any = SimpleNamespace(modality="speaker")
     small, ending = miniature(voices, Item("a", path))
     wave, rate_hz = soundfile.read(io.BytesIO(small))

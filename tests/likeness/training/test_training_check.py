@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_it_says_what_training_takes_and_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if memory.startswith("not"):
-        monkeypatch.setattr("likeness.training.prepare.sys.platform", "win32")
+        monkeypatch.setattr("likeness.training.prepare.sys", SimpleNamespace(platform="win32"))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = tmp_path / "mine.py"
     recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
