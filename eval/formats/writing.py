@@ -32,8 +32,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
 _LONGEST = 200
 _DAY = 86_400  # seconds
-_NEW = "new"  # in the hidden folder of a command that began where no output was
+_NEW = "new"  # in a command's hidden folder: the numbers (inodes) of the files that it made
 _absent: set[Path] = set()  # files that a command must not replace, as there were none
+_made_in: dict[Path, Path] = {}  # the folder _NEW of each file that a command may make
 _locks: set[int] = set()  # what holds the locks of hidden folders
 
 
@@ -190,8 +191,8 @@ if hasattr(os, "register_at_fork"):
 def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Iterator[None]:
     """Within it, one command alone writes an output, and replaces nothing that it must not.
 
-    A command that was killed leaves its hidden folder beside the output. So the next one knows that
-    what is there was left by it, and begins again.
+    A command that was killed leaves its hidden folder beside the output, with the numbers of the
+    files that it made. So the next one knows which files are left by it, and begins again.
 
     Args:
         out: The file or folder.
@@ -202,7 +203,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
         LikenessError: Another process writes it, or a file is there.
     """
     with ExitStack() as stack:
-        own, killed = None, False
+        own, left = None, set[str]()
         if out.is_file() or out.is_dir() or not out.exists():  # and no device
             with suppress(OSError):  # what cannot be written says so when it is written
                 own = stack.enter_context(held(out))  # before others are looked for
@@ -217,22 +218,31 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                         f"{out} is being written by another process; wait until it ends, or name "
                         "another place"
                     ) from None
-                killed |= lock >= 0 and (folder / _NEW).is_dir()
+                if lock >= 0 and (folder / _NEW).is_dir():
+                    left.update(os.listdir(folder / _NEW))
                 _unlock(lock)
         there = [path for path in files if path.is_file()]
-        refused = there and not (replaces or killed)
+        others = [path for path in there if str(path.stat().st_ino) not in left]
+        if others and not replaces:
+            if own is not None and not left:
+                remove_abandoned(out)
+            raise LikenessError(f"{others[0]} exists; --force replaces it, or name another place")
+        places = {path: Path(os.path.realpath(path)) for path in files}
+        new = {place for path, place in places.items() if not path.exists()}
         if own is not None:
-            if not (replaces or refused):
+            if not replaces:
                 (own / _NEW).mkdir()
+                for number in left:  # also for the command after this one
+                    (own / _NEW / number).touch()
+                _made_in.update(dict.fromkeys(places.values(), own / _NEW))
             remove_abandoned(out)
-        if refused:
-            raise LikenessError(f"{there[0]} exists; --force replaces it, or name another place")
-        new = {Path(os.path.realpath(path)) for path in files if not path.exists()}
         _absent.update(() if replaces else new)
         try:
             yield
         finally:
             _absent.difference_update(new)
+            for place in places.values():
+                _made_in.pop(place, None)
 
 
 @contextmanager
@@ -276,6 +286,8 @@ def move(source: Path, path: Path) -> None:
             f"{path} was made by another process meanwhile, and stays; name another place, or "
             "replace it by --force"
         )
+    if path in _made_in:
+        (_made_in[path] / str(source.stat().st_ino)).touch()
     os.replace(source, path)
     _absent.discard(path)
     sync_names(path.parent)

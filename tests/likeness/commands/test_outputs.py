@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_an_input_beside_or_within_the_output_is_kept(
     first = ("--model", "likeness:voice", "--items", given) if command == "embed" else (given,)
     assert "is one of the inputs" in refused(command, *first, "--out", tmp_path / out, "--force")
     assert given.read_bytes() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="this system has no locks of folders")
+def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(tmp_path: Path) -> None:
+    scores, out = tmp_path / "scores.txt", tmp_path / "r.json"
+    scores.write_text(SCORES)
+    words = ("evaluate", scores, "--resamples", 0, "--json", out)
+    left = tmp_path / ".r.json.0123456789ab.part" / "new"
+    left.mkdir(parents=True)  # by a command that was killed before it made the file
+    out.write_text("mine")
+    assert run_command(*words) == 2
+    assert out.read_text() == "mine"
+    left.mkdir(parents=True, exist_ok=True)
+    (left / str(out.stat().st_ino)).touch()  # and of one that made it
+    assert run_command(*words) == 0
+    assert out.read_text() != "mine"
+    assert not left.exists()
 
 
 def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) -> None:
