@@ -174,7 +174,7 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
                 _check_extent(file, bare)
             yield file
     except BadAudio as error:
-        raise type(error)(f"{item.name}: {error}") from None
+        raise type(error)(_named(item, str(error))) from None
     except (soundfile.SoundFileError, OSError) as error:
         reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
         if isinstance(source, Path) and not os.path.getsize(source):
@@ -259,6 +259,11 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
             yield raw, rate_hz, frames
 
 
+def _named(item: Item, reason: str) -> str:
+    """A reason that names the item once."""
+    return reason if reason.startswith(f"{item.name}: ") else f"{item.name}: {reason}"
+
+
 def select_channel(raw: Wave, item: Item) -> Wave:
     """Return the channel of a block that an item is, or the average of all.
 
@@ -339,7 +344,7 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
                 )
             yield container, container.streams.audio[0]
     except BadAudio as error:
-        raise type(error)(f"{item.name}: {error}") from None
+        raise type(error)(_named(item, str(error))) from None
     except (av.FFmpegError, OSError, IndexError) as error:
         raise BadAudio(
             f"{item.name}: unreadable, {error}; AAC in {', '.join(AV_SOUNDS)} is read through PyAV"
