@@ -108,10 +108,10 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
 def check_draws(level: float, num_resamples: int, seed: int) -> None:
     """Refuses settings of a bootstrap that could not be drawn; 0 resamples stand for no intervals.
 
-    >>> check_draws(0.95, -1, 0)
+    >>> check_draws(1.0, 100, 0)
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: num_resamples: -1 is not a whole number from 0; give such numbers only
+    likeness.LikenessError: level = 1.0: give a share between 0 and 1, e.g. 0.95
     """
     if not 0 < level < 1:
         raise LikenessError(f"level = {level}: give a share between 0 and 1, e.g. 0.95")
