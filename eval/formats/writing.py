@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,10 +24,8 @@ from uuid import uuid4
 
 from likeness.eval.errors import LikenessError
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
@@ -154,20 +153,20 @@ def _locked(folder: Path) -> int:
         BlockingIOError: Another process, or another part of this one, holds the lock.
         FileNotFoundError: The folder was removed.
     """
-    if fcntl is None:
-        return -1
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat(folder)
-    except (BlockingIOError, FileNotFoundError):
-        os.close(handle)
-        raise
-    except OSError:  # a network disk without locks of folders
-        os.close(handle)
-        return -1
-    _locks.add(handle)
-    return handle
+    if sys.platform != "win32":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.stat(folder)
+        except (BlockingIOError, FileNotFoundError):
+            os.close(handle)
+            raise
+        except OSError:  # a network disk without locks of folders
+            os.close(handle)
+            return -1
+        _locks.add(handle)
+        return handle
+    return -1
 
 
 def _unlock(lock: int) -> None:
