@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ ELSEWHERE = {
 
 
 def killed(world: Path, folder: Path, moments: int, *names: str) -> Any:
-    """What killed_commands.py prints of these commands."""
-    ended = program("-P", LINES, world, folder, moments, *names, cwd=ROOT)
+    """What killed_commands.py prints of these commands, which work on a copy of the world."""
+    shutil.copytree(world, folder / "world")
+    (folder / "lines").mkdir()
+    ended = program("-P", LINES, folder / "world", folder / "lines", moments, *names, cwd=ROOT)
     return json.loads(ended.stdout.splitlines()[-1])
 
 
