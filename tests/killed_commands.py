@@ -117,7 +117,8 @@ def world(folder: Path) -> None:
     tiny_detector(folder / "d.onnx")
     voices = sorted((folder / "voices").rglob("*.flac"))
     (folder / "items.txt").write_text("".join(f"{p.parent.name}/{p.stem}x\t{p}\n" for p in voices))
-    (folder / "many.txt").write_text("".join(f"{k}\t{voices[k % 8]}\n" for k in range(50)))
+    many = [f"{k}\t{voices[k % 8]}\t{k // 8 / 50}\t{k // 8 / 50 + 0.3}\n" for k in range(50)]
+    (folder / "many.txt").write_text("".join(["id\tpath\tstart\tend\n", *many]))
     rows = np.random.default_rng(0).standard_normal((20, 8), dtype=np.float32)
     ids = tuple(f"s{k % 4}/{k}" for k in range(20))
     write_embeddings(folder / "drawn.npz", Embeddings(ids, rows, {"similarity": "cosine"}))
