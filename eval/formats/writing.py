@@ -223,8 +223,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
         there = [path for path in files if path.is_file()]
         others = [path for path in there if str(path.stat().st_ino) not in left]
         if others and not replaces:
-            if own is not None and not left:
-                remove_abandoned(out)
+            remove_abandoned(out)
             raise LikenessError(f"{others[0]} exists; --force replaces it, or name another place")
         places = {path: Path(os.path.realpath(path)) for path in files}
         new = {place for path, place in places.items() if not path.exists()}
