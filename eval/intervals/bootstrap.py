@@ -377,9 +377,11 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
         ]
         return min(each, key=lambda drawn: drawn.number)
     numbers, n = _numbered(np.asarray(subjects))
-    of_targets, of_nontargets = (
-        np.bincount(numbers[rows].ravel(), minlength=n) for rows in (target, ~target)
+    of_all, of_targets = (
+        sum(np.bincount(side[rows], minlength=n) for side in numbers.T)
+        for rows in (slice(None), target)
     )
+    of_nontargets = of_all - of_targets
     with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
     least = int(min(with_targets, with_nontargets))
     what = "subjects"

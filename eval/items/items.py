@@ -6,6 +6,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
@@ -237,11 +238,19 @@ class Items(Sequence[Item]):
     def __getitem__(self, index: int | slice | NDArray[np.integer[Any]]) -> Item | Items:
         if isinstance(index, slice | np.ndarray):
             return self.take(np.arange(len(self))[index])
-        return next(self._from(range(len(self))[index], 1))
+        row = range(len(self))[index]
+        return _item(*(None if column is None else column[row].as_py() for column in self._cells))
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
             yield from self._from(start, _FEW)
+
+    @cached_property
+    def _cells(self) -> list[Any]:
+        """Each column of `_COLUMNS` in one piece, or None."""
+        table = self._of_items.combine_chunks()
+        chunks = {name: table[name].combine_chunks() for name in table.column_names}
+        return [chunks.get(name) for name in _COLUMNS]
 
     def _from(self, start: int, num: int) -> Iterator[Item]:
         """The items of these rows, at most `num` of them."""
@@ -323,6 +332,21 @@ class Items(Sequence[Item]):
         columns |= {_FURTHER + name: _names(texts) for name, texts in further.items()}
         return Items(pyarrow.table({**columns, "label": _names(labels)}))
 
+    def marked(self, mark: str) -> Items:
+        """Returns copies with `mark` at the end of every id and of every label."""
+        import pyarrow
+        from pyarrow import compute
+
+        def with_mark(texts: Any) -> Any:
+            end, nothing = (pyarrow.scalar(text, pyarrow.large_string()) for text in (mark, ""))
+            return compute.binary_join_element_wise(texts, end, nothing)
+
+        names = self._label.dictionary
+        names = compute.if_else(compute.equal(names, ""), names, with_mark(names))
+        label = pyarrow.DictionaryArray.from_arrays(self._label.indices, names)
+        columns = dict(zip(self.table.column_names, self.table.columns, strict=True))
+        return Items(pyarrow.table({**columns, "id": with_mark(columns["id"]), "label": label}))
+
     def sorted_as_paths(self) -> Items:
         """Returns the items in the order of their ids, which are paths: part by part."""
         from pyarrow import compute
@@ -368,7 +392,13 @@ def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     if not "".join(listed).isascii():
         names = list(map(nfc, listed))  # refuses what is not UTF-8
         listed = listed if are_paths else names
-    return pyarrow.array(listed, pyarrow.large_string())
+    # pyarrow.array would import pandas, where it is installed, to ask whether this is its own.
+    joined = "".join(listed).encode()
+    sizes = map(len, listed if len(joined) == sum(map(len, listed)) else map(str.encode, listed))
+    ends = np.zeros(len(listed) + 1, np.int64)
+    np.cumsum(np.fromiter(sizes, np.int64, len(listed)), out=ends[1:])
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined)]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(listed), buffers)
 
 
 def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:

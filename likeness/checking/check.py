@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -324,7 +325,8 @@ class Checked:
         if root is None:
             return False
         before = (root / "x").as_posix()[:-1]
-        paths = [item.path.as_posix().removeprefix(before) for item in self.items]
+        folders, files = (self.items.table[name].to_pylist() for name in ("folder", "file"))
+        paths = [path.removeprefix(before) for path in map(add, folders, files)]
         suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
         if suggestion is None:
             return False

@@ -4,7 +4,6 @@ Every refusal is a `BadAudio` that names the file and the reason.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 import numpy as np
 import soxr
@@ -213,12 +212,7 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
         decoding.speed_of(mark)
     if not marks:
         return originals
-    copies = (
-        item._replace(id=item.id + mark, label=None if item.label is None else item.label + mark)
-        for mark in marks
-        for item in originals
-    )
-    return Items.of(chain(originals, copies))
+    return Items.joined([originals, *map(originals.marked, marks)])
 
 
 def crop(wave: decoding.Wave, num_samples: int, rng: np.random.Generator) -> decoding.Wave:
