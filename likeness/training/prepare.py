@@ -142,22 +142,23 @@ def for_bandwidth(stated: partial[Any], items: Items, max_bad_share: float) -> p
     return read
 
 
-def refuse_unreadable(recipe: Recipe, held_out: Items) -> None:
+def refuse_unreadable(read: Part, modality: str, held_out: Items) -> None:
     """Refuse held-out files that are missing, or whose headers cannot be read.
 
     Args:
-        recipe: What is trained; items that other readers than those of Likeness read are let pass.
-        held_out: What it is measured on.
+        read: Reads the items. What other readers than those of Likeness take is not known here.
+        modality: Of the items.
+        held_out: What a recipe is measured on.
 
     Raises:
         LikenessError: There are such files.
     """
-    if recipe.modality == "embedding" or not name_of(recipe.read).startswith("likeness."):
+    if modality == "embedding" or not name_of(read).startswith("likeness."):
         return
-    endings = suffixes_of(recipe.modality)
+    endings = suffixes_of(modality)
     files = [item for item in held_out if item.span is None and item.suffix in endings]
     files = [item for item in files if not is_url(item.path)]
-    inspection = inspection_of(cast(Modality, recipe.modality))
+    inspection = inspection_of(cast(Modality, modality))
     seen = zip(files, read_headers(files, inspection), strict=True)
     bad = [(item.id, each.problem.reason) for item, each in seen if each.problem]
     if bad:

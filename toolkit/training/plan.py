@@ -29,7 +29,7 @@ from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.shards import shard_numbers
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
@@ -44,7 +44,7 @@ from likeness.toolkit.training.recipe import (
     fit_to_data,
 )
 
-CheckHeldOut = Callable[[Recipe, Items], object]
+CheckHeldOut = Callable[[Part, str, Items], object]  # by what reads them, and their modality
 
 # All numbers of a recipe are at least 0, and these at least 1.
 AT_LEAST_ONE = ("schedule.steps", "schedule.save_every", "compute.accumulate", "compute.prefetch")
@@ -133,7 +133,7 @@ def plan(
         held_out += measure.items_of(settings, data, classes)
     measured = Items.of(chain.from_iterable(held_out))
     if check_held_out is not None:
-        distributed.run_on_main(partial(check_held_out, recipe, measured))
+        distributed.run_on_main(partial(check_held_out, recipe.read, recipe.modality, measured))
     views = Views(
         items,
         labels,
