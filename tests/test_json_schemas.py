@@ -159,7 +159,7 @@ def test_two_files(folder: Path, model: Path, voices: Path) -> None:
         verify = ("verify", *sorted(voices.rglob("*.flac"))[:2], "--model", model, *more)
         printed(*verify, "--json", out, "--force")
         check(written(out), "verification")
-        assert (written(out)["same"] is None) == (not more)
+        assert (written(out)["accepted"] is None) == (not more)
     assert written(out)["llr"] is not None
 
 

@@ -204,7 +204,7 @@ class Evaluation:
             >>> stored = likeness.evaluate(scores, settings).save_thresholds(model)
             >>> model.thresholds == stored
             True
-            >>> model.verify("a.wav", "a.wav", far=0.5).same
+            >>> model.verify("a.wav", "a.wav", far=0.5).accepted
             True
         """
         if guarantee is not None and self.run is not None:

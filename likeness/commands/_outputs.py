@@ -14,6 +14,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
 from likeness.eval.formats.writing import check_written, only_command
+from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
@@ -141,4 +142,4 @@ def write_rows_or_say(rows: Found | VerifiedPairs, out: Path | None) -> None:
         say(rows.summary(), error=True)
     else:
         rows.save(out)
-        say(f"{rows.summary()}\n{len(rows.rows):,} rows in {out}")
+        say(f"{rows.summary()}\n{counted(len(rows.rows), 'row')} in {out}")

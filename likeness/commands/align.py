@@ -1,6 +1,7 @@
 """`likeness align`: crops of faces from photographs. modalities/face/align.py does the work."""
 
 from likeness.commands._signature import Call, command
+from likeness.eval.types import counted
 from likeness.modalities.face.align import Aligned, align_folder
 from likeness.toolkit.console import say
 
@@ -18,12 +19,14 @@ def align(aligned_by: Call[Aligned]) -> None:
     cannot be read, and OUT/several.tsv those with several faces.
     """
     aligned, out = aligned_by(), aligned_by["--out"]
-    say(f"{len(aligned.done)} crops in {out}")
+    say(f"{counted(len(aligned.done), 'crop')} in {out}")
     if aligned.changed:
-        say(f"{len(aligned.changed)} photographs were aligned again, as they changed since")
+        say(f"aligned again, since they changed: {counted(len(aligned.changed), 'photograph')}")
     if aligned.gone:
-        say(f"{len(aligned.gone)} photographs are no longer there; their crops stay in {out}")
-    if aligned.several:
-        say(f"{len(aligned.several)} images have several faces, see {out / 'several.tsv'}")
-    if aligned.failures:
-        say(f"{len(aligned.failures)} images failed, see {out / 'failures.tsv'}")
+        say(f"no longer there: {counted(len(aligned.gone), 'photograph')}; the crops stay in {out}")
+    for what, files, name in (
+        ("with several faces", aligned.several, "several.tsv"),
+        ("failed", aligned.failures, "failures.tsv"),
+    ):
+        if files:
+            say(f"{what}: {counted(len(files), 'image')}, see {out / name}")

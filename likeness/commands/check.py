@@ -10,6 +10,7 @@ from likeness.checking.check import Checked
 from likeness.checking.check import check as check_data
 from likeness.commands._outputs import writes
 from likeness.commands._signature import Call, command
+from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
 
@@ -60,8 +61,8 @@ def check(
         report.write_items_csv(out, checked)
         dropped = sum(map(bool, checked.left_out))
         say(
-            f"{len(checked.items) - dropped:,} items to train on in {out}; {dropped:,} left out, "
-            f"with their reasons in {report.left_out_path(out)}"
+            f"{counted(len(checked.items) - dropped, 'item')} to train on in {out}; "
+            f"{dropped:,} left out, with their reasons in {report.left_out_path(out)}"
         )
     if strict and checked.findings:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring import fusion as fusions
 from likeness.eval.scoring.plda import Plda, fit_labelled
 from likeness.eval.scoring.score import calibrate
+from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
 Out = Annotated[Path, typer.Option(help="The .json file to write.", callback=writes(".json"))]
@@ -31,8 +32,8 @@ def plda(fitted_by: Call[tuple[Plda, list[str]]], *, out: Out) -> None:
     fitted, classes = fitted_by()
     fitted.save(out)
     say(
-        f"PLDA of {len(fitted.psi)} dims fitted on {len(classes)} embeddings of "
-        f"{len(set(classes))} classes in {out}"
+        f"PLDA of {len(fitted.psi)} dims fitted on {counted(len(classes), 'embedding')} of "
+        f"{len(set(classes)):,} classes in {out}"
     )
 
 
@@ -66,5 +67,5 @@ def fusion(fitted_by: Call[fusions.Fused], *, out: Out) -> None:
     weights = ", ".join(f"{weight:.4g}" for weight in fused.fusion.weights)
     say(
         f"fusion of {len(fused.fusion.systems)} systems fitted, with the weights {weights}, on "
-        f"{len(fused.values)} trials, in {out}"
+        f"{counted(len(fused.values), 'trial')}, in {out}"
     )

@@ -58,7 +58,7 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
     if len(enrolled.doubts) > _MOST_SAID:
         say(f"{len(enrolled.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if enrolled.skipped:
-        say(f"{len(enrolled.skipped):,} subjects were enrolled before and stay as they are")
+        say(f"enrolled before, and left as it was: {counted(len(enrolled.skipped), 'subject')}")
     say(
         f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')} enrolled in "
         f"{mask_passwords(enrolled_by['--gallery'])}, which has "
@@ -183,7 +183,7 @@ def cluster(
     grouped.save(out)
     none = int((grouped.numbers == 0).sum())
     say(
-        f"{len(embeddings):,} items in {len(grouped):,} clusters in {out}"
+        f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}"
         + (f", {none:,} of them in none. " if none else ". ")
         + grouped.how
     )

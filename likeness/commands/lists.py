@@ -8,7 +8,7 @@ import typer
 from likeness.checking.lists import draw_lists, items, write_lists
 from likeness.commands._signature import Call, command
 from likeness.eval.items.items import Items
-from likeness.eval.types import Trials
+from likeness.eval.types import Trials, counted
 from likeness.toolkit.console import say
 
 
@@ -36,6 +36,7 @@ def lists(
     chosen, trials = drawn_by(every, where=str(data))
     write_lists(out, chosen, trials)
     target = 0 if trials.target is None else int(trials.target.sum())
-    whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"
+    whose = f"{len(set(chosen.labels)):,} of {counted(len(set(every.labels)), 'subject')}"
     whose += " (held out; --split all takes everybody)" if split == "test" else ""
-    say(f"{len(chosen)} items of {whose}, and {len(trials)} trials ({target} target) in {out}")
+    items, pairs = counted(len(chosen), "item"), counted(len(trials), "trial")
+    say(f"{items} of {whose}, and {pairs} ({target:,} target) in {out}")

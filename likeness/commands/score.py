@@ -11,6 +11,7 @@ from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.scoring.fusion import Fused, fuse
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.score import score as score_trials
+from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
 
@@ -35,7 +36,8 @@ def score(
         fused_by.refuse_others()
         trials, fusion, fused = fused_by()
         write_scores(out, trials, fused)
-        say(f"{len(fusion.systems)} systems fused on {len(trials)} trials in {out}")
+        systems = counted(len(fusion.systems), "system")
+        say(f"{systems} fused on {counted(len(trials), 'trial')} in {out}")
         return
     fused_by.refuse_idle("without --fusion", "SCORES")
     scored_by.refuse_others()
@@ -45,4 +47,4 @@ def score(
     scored.save(out)
     file = scored_by["--calibration"]
     fitted_at = f", calibrated at p_target {load_fusion(file).p_target:g}" if file else ""
-    say(f"{len(scored)} trials scored by {scored.system}{fitted_at} in {out}")
+    say(f"{counted(len(scored), 'trial')} scored by {scored.system}{fitted_at} in {out}")

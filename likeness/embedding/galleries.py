@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from likeness.eval.errors import LikenessError
+import numpy as np
+
+from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import is_plain_folder
-from likeness.eval.items.self_matches import itself_text
+from likeness.eval.items.self_matches import content_keys, itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.eval.types import item_keys, name_first, nfc
+from likeness.eval.types import counted, item_keys, name_first, nfc
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face, refuse_head
@@ -201,6 +203,7 @@ def enrol(
         if size <= _CHECKED:
             here = set(map(nfc, names))
             doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
+            _warn_of_copies(embeddings, store)
         return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts)
 
 
@@ -213,6 +216,22 @@ def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: s
         if chosen:
             part = Embeddings(tuple(rows.ids[i] for i in chosen), rows.matrix[chosen], rows.meta)
             store(part, [names[i] for i in chosen])
+
+
+def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
+    """Name files that hold the same as another enrolment."""
+    rows = gallery.everything().rows
+    every = Embeddings(tuple(map(str, range(len(rows)))), rows)
+    keys, counts = np.unique(content_keys(every), return_counts=True)
+    copies = np.flatnonzero(np.isin(content_keys(enrolled), keys[counts > 1]))
+    if copies.size:
+        hold = "holds" if copies.size == 1 else "hold"
+        warnings.warn(
+            f"{copies.size:,} of {counted(len(enrolled), 'file')} {hold} the same as another "
+            f"enrolment (first: {shorten(enrolled.ids[copies[0]])}); each counts, so enrol one "
+            "of each copy",
+            stacklevel=3,
+        )
 
 
 def _subject(item: Item, by_folder: bool) -> str:

@@ -12,6 +12,7 @@ from likeness.eval.formats.writing import check_written
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.option import Option
+from likeness.eval.types import counted
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.console import say
 from likeness.toolkit.models.loaded import Loaded
@@ -88,8 +89,8 @@ def _for_onnx_runtime(
     if smaller is None:
         carried = carry(model, loaded.meta, path)
         say(
-            f"{what} in {path}; on {parity.num_items} inputs it agrees with torch to a cosine "
-            f"distance of {parity.distance:.1e} and norms to {parity.norm_error:.1e}"
+            f"{what} in {path}; on {counted(parity.num_items, 'input')} it agrees with torch to a "
+            f"cosine distance of {parity.distance:.1e} and norms to {parity.norm_error:.1e}"
             + ("; its stored thresholds lie beside it" if carried else "")
         )
         return

@@ -258,7 +258,7 @@ class Model:
                 calibration there is no decision.
 
         Returns:
-            The score, and `same`, `probability` and `threshold` where they are known.
+            The score, and `accepted`, `probability` and `threshold` where they are known.
 
         Raises:
             LikenessError: a file does not exist. An input cannot be read, the threshold is no
@@ -269,7 +269,7 @@ class Model:
             >>> model = likeness.load("runs/voices")
             >>> wave, rate_hz = soundfile.read("a.wav")
             >>> result = model.verify(wave, wave, rate_hz=rate_hz)
-            >>> round(result.score, 3), result.same
+            >>> round(result.score, 3), result.accepted
             (1.0, None)
         """
         from likeness.eval.items.self_matches import itself_text

@@ -57,14 +57,14 @@ class Verification(NamedTuple):
         probability: That both are of one subject; None without a calibration.
         threshold: The score from which on both are taken for one subject. None where the
             probability decides, or nothing does.
-        same: The decision: whether both are taken for one subject. None where there is neither a
-            threshold nor a calibration.
+        accepted: The decision: whether both are taken for one subject. None where there is neither
+            a threshold nor a calibration.
         source: Where a stored threshold comes from; "" for a number that the caller gave.
 
     Example:
         >>> import likeness
         >>> result = likeness.load("runs/voices").verify("a.wav", "a.wav")
-        >>> result.same, round(result.score, 3), result.probability
+        >>> result.accepted, round(result.score, 3), result.probability
         (None, 1.0, None)
         >>> print(result)  # doctest: +ELLIPSIS
         score        1.0000 (cosine)
@@ -79,7 +79,7 @@ class Verification(NamedTuple):
     prior: float | None = None
     probability: float | None = None
     threshold: float | None = None
-    same: bool | None = None
+    accepted: bool | None = None
     source: str = ""
 
     def __bool__(self) -> bool:
@@ -88,12 +88,12 @@ class Verification(NamedTuple):
         Raises:
             LikenessError: Nothing was decided.
         """
-        if self.same is None:
+        if self.accepted is None:
             raise LikenessError(
                 "there is no decision, because there is neither a threshold nor a calibration; "
                 "give far or threshold, or use the score"
             )
-        return self.same
+        return self.accepted
 
     def __str__(self) -> str:
         """What it says, in lines."""
@@ -108,11 +108,11 @@ class Verification(NamedTuple):
                 f"probability  {self.probability:.4f} of the same subject, if {self.prior:g} of "
                 "all pairs are",
             ]
-        if self.same is not None:
-            verdict = "the same subject" if self.same else "different subjects"
+        if self.accepted is not None:
+            verdict = "the same subject" if self.accepted else "different subjects"
             what = "probability" if self.threshold is None else "score"
             bound = 0.5 if self.threshold is None else self.threshold
-            side = "at least" if self.same else "below"
+            side = "at least" if self.accepted else "below"
             lines.append(f"decision     {verdict} ({what} {side} {bound:.4g})")
             if self.source:
                 lines.append(f"threshold    {self.threshold:.4g} at {self.source}")
@@ -162,10 +162,10 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
         norms: Of the two raw embeddings.
     """
     model, calibration, threshold, source = comparer
-    same = None if threshold is None else score >= threshold
+    accepted = None if threshold is None else score >= threshold
     if calibration is None:
         return Verification(
-            score, model.similarity, norms, threshold=threshold, same=same, source=source
+            score, model.similarity, norms, threshold=threshold, accepted=accepted, source=source
         )
     quality = None
     if calibration.names:
@@ -174,10 +174,10 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
     llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
     log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
     probability = float(1 / (1 + np.exp(-log_odds)))
-    if same is None:
-        same = probability >= 0.5
+    if accepted is None:
+        accepted = probability >= 0.5
     return Verification(
-        score, model.similarity, norms, llr, prior, probability, threshold, same, source
+        score, model.similarity, norms, llr, prior, probability, threshold, accepted, source
     )
 
 
@@ -279,6 +279,11 @@ class VerifiedPairs:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def compared(self) -> list[PairRow]:
+        """The rows that count: those with a score, of two items."""
+        return [row for row in self.rows if row.score is not None and row.note != ITSELF]
+
     def __str__(self) -> str:
         return self.summary()
 
@@ -310,15 +315,14 @@ class VerifiedPairs:
         from likeness.eval.metrics.system import VerificationSettings
         from likeness.eval.protocols.side_by_side import evaluate_together
 
-        labelled = [row for row in self.rows if row.score is not None and row.label is not None]
-        known = [row for row in labelled if row.note != ITSELF]
+        known = [row for row in self.compared if row.label is not None]
         if len({row.label for row in known}) < 2:
             return None
         first, i = np.unique([item_id(row.first) for row in known], return_inverse=True)
         second, j = np.unique([item_id(row.second) for row in known], return_inverse=True)
         scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
         names = tuple(first.tolist()), tuple(second.tolist())
-        num_itself = len(labelled) - len(known)
+        num_itself = sum(row.note == ITSELF and row.label is not None for row in self.rows)
         listed = Trials(
             *names, i.astype(np.int32), j.astype(np.int32), labels == 1, self_matches=num_itself
         )
@@ -327,26 +331,27 @@ class VerifiedPairs:
 
     def summary(self) -> str:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
-        scored = [row for row in self.rows if row.score is not None]
-        lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
-        decided = [row for row in scored if row.accepted is not None]
+        compared = self.compared
+        all_pairs = counted(len(self.rows), "pair")
+        lines = [f"{len(compared):,} of {all_pairs} compared ({self.similarity})"]
+        decided = [row for row in compared if row.accepted is not None]
         if decided:
             same = sum(bool(row.accepted) for row in decided)
             lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
-        elif scored:
+        elif compared:
             lines.append(f"no verdict: {NO_DECISION}")
         threshold = decided[0].threshold if decided else None
         if threshold is not None:
             at = f" at {self.source}" if self.source else ""
             lines.append(f"threshold {threshold:.4g}{at}")
-        decided = [row for row in decided if not row.note and row.label is not None]
+        decided = [row for row in decided if row.label is not None]
         wrong = [row for row in decided if row.accepted is not row.label]
         if labelled := len(decided):
             false_accepts = sum(bool(row.accepted) for row in wrong)
             false_rejects = len(wrong) - false_accepts
             same = sum(bool(row.label) for row in decided)
             lines.append(
-                f"of {labelled:,} compared pairs with a label: "
+                f"of {counted(labelled, 'compared pair')} with a label: "
                 f"{counted(false_accepts, 'false accept')}, "
                 f"{counted(false_rejects, 'false reject')}"
             )
@@ -356,7 +361,8 @@ class VerifiedPairs:
         noted = [row for row in self.rows if row.note]
         if noted:
             names = name_first(f"{row.first} {row.second}" for row in noted)
-            lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
+            have = f"{counted(len(noted), 'pair')} {'has' if len(noted) == 1 else 'have'} a note"
+            lines.append(f"{have} ({names}); the first: {noted[0].note}")
         # A small image verifies without scipy.
         if find_spec("scipy") and (evaluation := self.evaluation()) is not None:
             lines.append(evaluation.table().rstrip())
@@ -473,7 +479,7 @@ def verify_pairs(
         else:
             made = judged(comparer, score, (float(norms[first]), float(norms[second])))
             quality = made.norms if model.norm_is_quality else (None, None)
-            verdict = made.same, made.threshold, made.probability
+            verdict = made.accepted, made.threshold, made.probability
             compared = PairRow(*pair, score, *verdict, *quality)
             rows.append(compared._replace(note=ITSELF) if row in itself else compared)
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)

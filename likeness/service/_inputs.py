@@ -182,7 +182,9 @@ def _one(
     crop, reason = None, ""
     try:
         size, width = settings.get("size", 112), settings.get("width")
-        crop = _as_address(align.cut(pixels, faces.landmarks[number], size, width=width))
+        cut = align.cut(pixels, faces.landmarks[number], size, width=width)
+        coloured = encode(np.broadcast_to(cut, (*cut.shape[:2], 3)))
+        crop = "data:image/png;base64," + base64.b64encode(coloured).decode()
     except ValueError as error:
         reason = str(error)
     return {
@@ -192,8 +194,3 @@ def _one(
         "crop": crop,
         "reason": reason,
     }
-
-
-def _as_address(pixels: Pixels) -> str:
-    coloured = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-    return "data:image/png;base64," + base64.b64encode(encode(coloured)).decode()

@@ -24,7 +24,7 @@ from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.eval.scoring.score import Scored, score
-from likeness.eval.types import Trials
+from likeness.eval.types import Trials, counted
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by, trials_by
@@ -156,8 +156,8 @@ def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOu
             return None
         write_held_out(out, held_out)
         say(
-            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
-            f"embeddings and scores in {folder}"
+            f"held out: {counted(len(held_out.items), 'item')} with "
+            f"{counted(len(held_out.scored), 'trial')}, their embeddings and scores in {folder}"
         )
         if measured is None:
             curves = training_curves(read_log(out), tuple(recipe.metrics))

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
+from likeness.eval.formats.provenance import digest, source_of
 from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
@@ -43,6 +45,8 @@ from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
 
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
+_RUN_RESULT = "result.json"  # as in toolkit/training/compare.py
+_ENDINGS = (".json", ".npz", ".png")  # of those that are files
 
 
 @dataclass(frozen=True)
@@ -171,8 +175,8 @@ def reproduce(
         The table, which is also in out/NAME.txt, .md and .tex.
 
     Raises:
-        LikenessError: There is no such table or row, `out` holds results of other settings, or a
-            step failed.
+        LikenessError: There is no such table or row, `out` holds results of other settings or other
+            data, or a step failed.
     """
     known = tables()
     if name not in known:
@@ -191,11 +195,6 @@ def reproduce(
         "examples": str(recipe_files.folder().parent / "examples"),
         "seeds": str(table.seeds),
     }
-    kept, text = out / "settings.txt", "\n".join(sorted(settings))
-    if kept.is_file() and kept.read_text(encoding="utf-8") != text:
-        raise LikenessError(f"{out} holds results of other settings ({kept}); choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(kept, text)
     chosen = list(rows or table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
@@ -253,15 +252,46 @@ def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
     """One command line, unless what it makes is there."""
     program, *arguments = step
     made = [Path(arguments[arguments.index(name) + 1]) for name in _RESULTS if name in arguments]
-    if any(path.is_file() for path in made):
-        return
+    origin = _origin(arguments, made)
     for path in made:
+        stated = path.with_name(f"{path.name}.step.json")
+        if path.is_file():
+            if not stated.is_file() or json_object(stated) != origin:
+                raise LikenessError(
+                    f"{path} was made with other settings or of other data; remove it, and the "
+                    "same command makes it again, or choose another --out"
+                )
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix in _ENDINGS:  # else it is a folder, whose command looks at it itself
+            write_json(stated, origin)
     say(f"\n$ {shlex.join(step)}")
     if program == "measure":
         _measure(*arguments)
     else:
         run(step)
+
+
+def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[str]]:
+    """What makes a result: the settings of a step, and what the files are that it reads.
+
+    A run is known by its result, which says of which data it is. So --data is not looked at.
+    """
+    settings, sources = list[str](), list[str]()
+    for option, word in pairwise(["", *arguments]):
+        path = Path(word)
+        if path in made or option == "--data":
+            continue
+        if not path.exists():
+            settings.append(word)
+            continue
+        if (path / _RUN_RESULT).is_file():
+            path /= _RUN_RESULT
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = ((file.name, source_of(file, most_digested=4096)) for file in inside)
+        # times change where a folder is copied
+        sources.append(digest(f"{name} {of.digest or of[:2]}" for name, of in files))
+    return {"settings": settings, "sources": sources}
 
 
 def _measure(run: str, recipe: str, *arguments: str) -> None:
@@ -339,7 +369,7 @@ def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[fl
     """The values of all runs of a row, from a comparison or from files of results."""
     _, file, metric = column
     if not file.endswith(".json"):
-        file += "/{row}/seed-{seed}/result.json"
+        file += "/{row}/seed-{seed}/" + _RUN_RESULT
     values: list[float] = []
     for seed in table.numbers_in(file):
         path = out / file.format(row=row, seed=seed, runs=table.runs)

@@ -13,27 +13,29 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from likeness.checking._files import Modality, inspection_of, read_headers
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import is_plain_folder
+from likeness.eval.items.listing import is_plain_folder, suffixes_of
+from likeness.eval.items.remote import is_url
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
-from likeness.eval.types import Trials
+from likeness.eval.types import Trials, counted, name_first
 from likeness.modalities.face import validation
 from likeness.modalities.folders import list_all
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
 from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
-from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan
@@ -140,6 +142,32 @@ def for_bandwidth(stated: partial[Any], items: Items, max_bad_share: float) -> p
     return read
 
 
+def refuse_unreadable(read: Part, modality: str, held_out: Items) -> None:
+    """Refuse held-out files that are missing, or whose headers cannot be read.
+
+    Args:
+        read: Reads the items. What other readers than those of Likeness take is not known here.
+        modality: Of the items.
+        held_out: What a recipe is measured on.
+
+    Raises:
+        LikenessError: There are such files.
+    """
+    if modality == "embedding" or not name_of(read).startswith("likeness."):
+        return
+    endings = suffixes_of(modality)
+    files = [item for item in held_out if item.span is None and item.suffix in endings]
+    files = [item for item in files if not is_url(item.path)]
+    inspection = inspection_of(cast(Modality, modality))
+    seen = zip(files, read_headers(files, inspection), strict=True)
+    bad = [(item.id, each.problem.reason) for item, each in seen if each.problem]
+    if bad:
+        raise LikenessError(
+            f"{len(bad):,} of {counted(len(held_out), 'held-out item')} cannot be read "
+            f"({name_first(name for name, _ in bad)}); the first: {bad[0][1]}"
+        )
+
+
 def warn_of_labels(listed: Listed) -> None:
     """Warn of labels that are no subjects, or that something else goes with, as `check` finds them.
 
@@ -173,7 +201,7 @@ def check_training(
     Raises:
         LikenessError: What `likeness train` would refuse.
     """
-    planned = plan(recipe, data)
+    planned = plan(recipe, data, check_held_out=refuse_unreadable)
     recipe, first = planned.recipe, planned.views[Draw(0, 0, 0)]
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
         raise LikenessError(first.reason)
@@ -193,14 +221,17 @@ def check_training(
         items, out = planned.items, Path(folder, "run")
         fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
     seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
-    lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]
+    lines = [
+        f"trained on: {counted(len(planned.items), 'item')} of {len(planned.classes):,} classes"
+    ]
     if recipe.measure is not None:
-        lines += [f"{len(planned.held_out):,} items are measured"]
+        lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
     steps = recipe.schedule.steps
     lines += [
         f"memory: {_peak_memory()}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
-        f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
+        f"all {counted(steps, 'step')}: {_duration(steps * seconds)}, without what is measured "
+        "between them",
     ]
     odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
     return "\n".join([*lines, *(f"odd: {text}" for text in odd)])

@@ -119,11 +119,13 @@ def train(
     from likeness.models.trust import packages_of
     from likeness.toolkit.models.parts import describe
     from likeness.toolkit.training.train import fit
+    from likeness.training.prepare import refuse_unreadable
 
     listing: Any = {"columns": columns, "label": label, "root": root}
     prepared = read_recipe(recipe, data, settings=settings, **listing)
     chosen = prepared.recipe
-    fit(chosen, data=prepared.data, out=Path(out), resume=resume, read_initial=read_initial)
+    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
+    fit(chosen, data=prepared.data, out=Path(out), resume=resume, **ways)
     parts = {"frontend": chosen.frontend, "backbone": chosen.backbone, "read": chosen.read}
     # Whose recipe was run trusts its packages.
     return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))
@@ -160,7 +162,7 @@ def run(
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
     from likeness.training.held_out import report_run
-    from likeness.training.prepare import next_commands, warn_of_labels
+    from likeness.training.prepare import next_commands, refuse_unreadable, warn_of_labels
 
     recipe, variant, data = prepared
     is_first = os.environ.get("RANK", "0") == "0"
@@ -174,8 +176,9 @@ def run(
         recipe.measure is not None and holds_checkpoint(out) and not report.exists()
     )
     places: Any = {"data": data, "out": out, "loggers": loggers}
+    places |= {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     try:
-        model = fit(recipe, resume=resume, read_initial=read_initial, **places)
+        model = fit(recipe, resume=resume, **places)
     finally:
         distributed.end()
     if not is_first:
@@ -234,7 +237,7 @@ def compare(
     from likeness.models.load import read_initial
     from likeness.toolkit.training.compare import Terms, load_variants
     from likeness.toolkit.training.compare import compare as compare_recipes
-    from likeness.training.prepare import prepare_recipe
+    from likeness.training.prepare import prepare_recipe, refuse_unreadable
 
     listing: Any = {"columns": columns, "label": label, "root": root}
     chosen, ranges = load_variants(file, variants, settings)
@@ -245,6 +248,7 @@ def compare(
         out=out,
         terms=Terms(reference, allow_different, ranges, tune, command),
         read_initial=read_initial,
+        check_held_out=refuse_unreadable,
     )
 
 

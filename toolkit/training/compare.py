@@ -48,7 +48,7 @@ from likeness.toolkit.training.listed import trials_by
 from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
-from likeness.toolkit.training.plan import plan
+from likeness.toolkit.training.plan import CheckHeldOut, plan
 from likeness.toolkit.training.recipe import Recipe, Verification, fit_to_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.search import Ranges, check_ranges, divide_for_validation, tune
@@ -123,9 +123,9 @@ class Listed(NamedTuple):
     subjects: Subjects | None = None
 
 
-def listed(recipe: Recipe, data: Path) -> Listed:
+def listed(recipe: Recipe, data: Path, check_held_out: CheckHeldOut | None = None) -> Listed:
     """Check a variant, and list what it is trained and tested on."""
-    planned = plan(recipe, data)
+    planned = plan(recipe, data, check_held_out=check_held_out)
     made = planned.recipe, planned.description
     paths = dict.fromkeys(item.path for item in chain(planned.items, planned.held_out))
     trained_on = [planned.fingerprint, *map(_size, paths)]
@@ -153,6 +153,7 @@ def compare(
     out: Path,
     terms: Terms = Terms(),
     read_initial: ReadInitial = read_initial,
+    check_held_out: CheckHeldOut | None = None,
 ) -> Comparison:
     """Train every variant with several seeds, measure all runs, and compare.
 
@@ -168,6 +169,7 @@ def compare(
         terms: The reference, the fields in which variants may differ besides METHOD, and what is
             searched first.
         read_initial: Reads the network that a recipe's init names.
+        check_held_out: As in `likeness.toolkit.training.plan.plan`.
 
     Returns:
         The table: means, standard errors, intervals and paired differences.
@@ -178,7 +180,9 @@ def compare(
     """
     check_variants(variants, terms)
     searched = _searched(variants, terms, data) if terms.num_trials else {}
-    chosen = {name: listed(recipe, data) for name, recipe in variants.items()}
+    chosen = dict[str, Listed]()
+    for name, recipe in variants.items():  # which are all measured on the same files
+        chosen[name] = listed(recipe, data, None if chosen else check_held_out)
     tuned, runs = dict[str, Tuned](), list[Run]()
     train = partial(fit, data=data, resume=True, read_initial=read_initial)
 

@@ -1,8 +1,9 @@
 """plan(): what a run needs, listed and checked before anything is built or written."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -28,7 +29,7 @@ from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.shards import shard_numbers
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.build import least_rows
@@ -42,6 +43,8 @@ from likeness.toolkit.training.recipe import (
     check,
     fit_to_data,
 )
+
+CheckHeldOut = Callable[[Part, str, Items], object]  # by what reads them, and their modality
 
 # All numbers of a recipe are at least 0, and these at least 1.
 AT_LEAST_ONE = ("schedule.steps", "schedule.save_every", "compute.accumulate", "compute.prefetch")
@@ -87,7 +90,13 @@ class Plan:
         )
 
 
-def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> Plan:
+def plan(
+    recipe: Recipe,
+    data: Data,
+    *,
+    items: Sequence[Item] | None = None,
+    check_held_out: CheckHeldOut | None = None,
+) -> Plan:
     """Check a recipe's settings, and then list and check what it trains on and is measured on.
 
     Args:
@@ -95,6 +104,7 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
             data, too. If the data cannot fill its batches, it has the largest that they can fill.
         data: The data set, perhaps with its items.
         items: What is trained on, instead of the recipe's own items.
+        check_held_out: Refuses files of what it is measured on that cannot be read.
 
     Returns:
         The plan, which `start` builds a run from.
@@ -122,6 +132,8 @@ def plan(recipe: Recipe, data: Data, *, items: Sequence[Item] | None = None) -> 
     for settings in measure.settings_of(recipe.measure):
         held_out += measure.items_of(settings, data, classes)
     measured = Items.of(chain.from_iterable(held_out))
+    if check_held_out is not None:
+        distributed.run_on_main(partial(check_held_out, recipe.read, recipe.modality, measured))
     views = Views(
         items,
         labels,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
+from likeness.eval.types import counted
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.contract import Scheduled
@@ -27,7 +28,7 @@ from likeness.toolkit.training.loading import (
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.memory import update_encoder
-from likeness.toolkit.training.plan import Plan, plan
+from likeness.toolkit.training.plan import CheckHeldOut, Plan, plan
 from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial, read_initial, start
@@ -94,6 +95,7 @@ def fit(
     items: Sequence[Item] | None = None,
     step: Step = step,
     read_initial: ReadInitial = read_initial,
+    check_held_out: CheckHeldOut | None = None,
 ) -> Path:
     """Train a recipe.
 
@@ -112,6 +114,7 @@ def fit(
         items: What is trained on, instead of the recipe's own items.
         step: What makes the loss of a batch.
         read_initial: Reads the network that recipe.init names.
+        check_held_out: As in `plan`.
 
     Returns:
         The model file to use: the best where a metric is watched, otherwise the last.
@@ -134,14 +137,15 @@ def fit(
         stack.enter_context(killed_workers_named())
         # before anything is written, and before what takes its time
         distributed.run_on_main(lambda: stack.enter_context(only_writer(out)))
-        planned = plan(recipe, data, items=items)
+        planned = plan(recipe, data, items=items, check_held_out=check_held_out)
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
             schedule, batch_size = planned.recipe.schedule, planned.recipe.sampling.batch_size
             processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
             say(
-                f"{len(planned.items)} items of {len(planned.classes)} classes, {_size(run)}, "
-                f"{schedule.steps} steps of {batch_size} items on {run.device.type}{processes}",
+                f"{counted(len(planned.items), 'item')} of {len(planned.classes):,} classes, "
+                f"{_size(run)}, {counted(schedule.steps, 'step')} of {counted(batch_size, 'item')} "
+                f"on {run.device.type}{processes}",
                 error=True,
             )
         keeper = Keeper(run, planned, out, loggers=loggers)

@@ -89,7 +89,7 @@ function noDecision() {
 
 function drawVerify(comparison, seconds) {
   const word = subjectWord();
-  const same = threshold === null ? comparison.same : comparison.score >= threshold;
+  const same = threshold === null ? comparison.accepted : comparison.score >= threshold;
   const words = same === null ? "No decision" : same ? `The same ${word}` : `Different ${word}s`;
   const level = same === null ? null : certainty(comparison.score, same, comparison.probability);
   const facts = [fact("Score", number(comparison.score), comparison.similarity)];

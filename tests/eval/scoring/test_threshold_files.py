@@ -70,7 +70,7 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
     # The strict rule: the lowest score that at most half of the nontarget scores reach.
     assert np.mean(nontargets >= stored["threshold"]) <= 0.5
     assert np.mean(nontargets >= values[values < stored["threshold"]].max()) > 0.5
-    assert stored["same"] is (stored["score"] >= stored["threshold"])
+    assert stored["accepted"] is (stored["score"] >= stored["threshold"])
     assert "FAR 50 %, measured on trials.txt: 4 subjects, 28 trials, 20" in shown
     assert "nontarget trials" in refused(*compare, "--far", 0.01)
     for wrong, word in (
@@ -243,7 +243,7 @@ def test_a_gallery_from_enrolment_to_removal(
     rows = [f"{path};{path.parent.name};x\n" for path in Path("mine").rglob("*.flac")]
     Path("two.csv").write_text("clip;person;speaker\n" + "".join(rows))
     again = ("gallery", "enrol", "two.csv", *use, "--columns", "path=clip,label=person")
-    assert "4 subjects were enrolled before" in printed(*again, "--existing", "skip")
+    assert "left as it was: 4 subjects" in printed(*again, "--existing", "skip")
     # a row without a label is nobody, and no subject called like its folder
     with Path("two.csv").open("a") as file:
         file.write("voices/lone.flac;;x\n")

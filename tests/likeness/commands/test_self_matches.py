@@ -174,6 +174,11 @@ def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
         assert LABELS in run(kind, code=2)
 
 
+def test_a_verdict_on_one_item_is_not_counted(world: Path, said: Callable[..., str]) -> None:
+    words = [*of_trials("verify verify_pairs", ["itself"]), "--threshold", -1]
+    assert "28 of 29 pairs compared (cosine): 28 the same subject, 0 different" in said(*words)
+
+
 def test_scores_of_self_trials_fit_a_list_without_them(
     world: Path, said: Callable[..., str]
 ) -> None:
@@ -266,6 +271,16 @@ def test_a_file_that_is_enrolled_is_named(world: Path, said: Callable[..., str])
     assert run_command("gallery", "enrol", "voices", *place) == 0
     shown = said("gallery", "search", "voices", *place)
     assert f"8 of 8 searches compare {ITSELF}" in shown
+
+
+def test_a_copy_that_is_enrolled_is_named(world: Path, said: Callable[..., str]) -> None:
+    copy = Path("more", IDS[0])
+    copy.parent.mkdir(parents=True)
+    shutil.copy(Path("voices", IDS[0]), copy)
+    place = ("--gallery", "people", *MODEL)
+    assert "same as another" not in said("gallery", "enrol", "voices", *place)
+    words = ("gallery", "enrol", "more", *place, "--existing", "add")
+    assert "1 of 1 file holds the same as another" in said(*words)
 
 
 def test_lists_hold_no_file_against_itself(world: Path, said: Callable[..., str]) -> None:

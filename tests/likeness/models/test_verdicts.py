@@ -37,10 +37,10 @@ def test_the_score_is_that_of_the_embeddings(run: Path, pair: tuple[Path, Path])
     got = model.verify(*pair)
     assert got.score == pytest.approx(float(unit[0] @ unit[1]), abs=1e-6)
     assert got.norms == pytest.approx(embedded.norms, rel=1e-5)
-    assert (got.similarity, got.llr, got.same) == ("cosine", None, None)
+    assert (got.similarity, got.llr, got.accepted) == ("cosine", None, None)
     assert "none" in str(got)
     for threshold, same in ((got.score, True), (got.score + 1e-6, False)):
-        assert model.verify(*pair, threshold=threshold).same is same
+        assert model.verify(*pair, threshold=threshold).accepted is same
 
 
 def test_a_recording_that_cannot_be_read_is_named(
@@ -68,7 +68,7 @@ def test_a_calibration_gives_the_probability(run: Path, pair: tuple[Path, Path])
         assert got.llr == pytest.approx(8 * plain.score - 3)
         odds = np.exp(got.llr or 0) * prior / (1 - prior)
         assert got.probability == pytest.approx(odds / (1 + odds))
-        assert got.same is bool(odds >= 1)
+        assert got.accepted is bool(odds >= 1)
     low, high = sorted(np.log(plain.norms))
     got = verified(8.0, -3.0, (0.5, 0.25), ("log_norm_low", "log_norm_high"))
     assert got.llr == pytest.approx(8 * plain.score - 3 + 0.5 * low + 0.25 * high, abs=1e-5)
@@ -82,7 +82,7 @@ def test_from_the_command_line(own: Path, pair: tuple[Path, Path], tmp_path: Pat
     assert "decision     the same subject (score at least -1)" in shown
     document = json.loads((tmp_path / "v.json").read_text())
     assert document["files"] == list(map(str, pair))
-    assert (document["same"], document["threshold"]) == (True, -1.0)
+    assert (document["accepted"], document["threshold"]) == (True, -1.0)
     Fusion((1.0,), -50.0, p_target=0.01).save(own / "calibration.json")
     shown = printed(*base)
     assert "probability  0.0000 of the same subject, if 0.01 of all pairs are" in shown
@@ -107,8 +107,8 @@ def test_a_calibration_of_another_system_beside_a_run(
     with pytest.warns(UserWarning, match="is left out") as warned:
         model = load_model(own)
     assert [warning.filename for warning in warned] == [__file__]
-    assert model.verify(*pair, threshold=-1).same is True
-    assert model.verify(*pair).same is None
-    assert load_model(own, calibration=False).verify(*pair).same is None
+    assert model.verify(*pair, threshold=-1).accepted is True
+    assert model.verify(*pair).accepted is None
+    assert load_model(own, calibration=False).verify(*pair).accepted is None
     with pytest.raises(ValueError, match="fit"):
         load_model(own, calibration=tmp_path / "other.json")

@@ -53,7 +53,7 @@ def test_verify_says_what_the_command_says(
     assert answer["score"] == pytest.approx(expected.score, abs=1e-6)
     assert answer["norms"] == pytest.approx(expected.norms, rel=1e-5)
     assert answer["probability"] == pytest.approx(expected.probability, abs=1e-5)
-    assert (answer["same"], answer["prior"]) == (expected.same, 0.2)
+    assert (answer["accepted"], answer["prior"]) == (expected.accepted, 0.2)
     assert (answer["similarity"], answer["modality"]) == ("cosine", "speaker")
     assert ask("GET", "/health").json()["calibrated"] is True
 

@@ -50,7 +50,7 @@ def ask_as_the_docs_do(url: str, file: Path) -> None:
     exec(compile(block[1], "client.py", "exec"), names)
     answer = names["verify"](file, file, url.strip("/"))
     assert np.isclose(answer["score"], 1)
-    assert answer["same"] is True
+    assert answer["accepted"] is True
     with pytest.raises(ValueError, match="the second file"):
         names["verify"](file, Path(__file__), url.strip("/"))
     assert TOKEN not in text

@@ -54,6 +54,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_damaged_file_is_found_before_the_first_step(
+    command: str, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained / "voices", tmp_path / "voices")
+    held_out = read_trials(HeldOutFiles(trained / "run").trials)
+    damaged = tmp_path / "voices" / held_out.enrol_ids[0]
+    assert damaged.is_file()
+    damaged.write_bytes(b"no sound")
+    data = ("--data", tmp_path / "voices", "--out", tmp_path / "run")
+    more = ["--variants", "statistics"] if command == "compare" else []
+    text = refused(command, "speaker/folders", *QUICK, *more, *data)
+    assert "1 of 6 held-out items cannot be read" in text
+    assert not (tmp_path / "run").exists()
+
+
 def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> None:
     files = HeldOutFiles(trained / "run")
     trials, values = read_scores(files.scores)
@@ -82,7 +98,7 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path
     assert "<audio" in page
     voices = sorted((trained / "voices").rglob("*.flac"))
     verdict = front_door.load(model).verify(voices[0], voices[1], far="eer")
-    assert verdict.same is (verdict.score >= verdict.threshold)
+    assert verdict.accepted is (verdict.score >= verdict.threshold)
 
 
 def test_what_leaves_or_has_no_scores(trained: Path) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -183,15 +182,34 @@ def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
     )
 
 
-def test_results_of_other_settings_are_not_taken_as_finished(tmp_path: Path) -> None:
-    def reproduce_with(*settings: str) -> None:
-        run = partial(list.append, [])  # nothing is trained
-        with suppress(LikenessError, OSError):
-            reproduce.reproduce("simple/8", tmp_path, tmp_path / "out", settings=settings, run=run)
+def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path: Path) -> None:
+    """The steps of IJB write files; that compare refuses other runs is tested with it."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    crop = data / "IJBB" / "1.jpg"
+    crop.parent.mkdir(parents=True)
+    crop.write_bytes(b"1")
+    done = []
 
-    reproduce_with("schedule.steps=10")
-    with pytest.raises(LikenessError, match="other settings"):
-        reproduce.reproduce("simple/8", tmp_path, tmp_path / "out", settings=["schedule.steps=20"])
+    def run(command: Sequence[str]) -> None:
+        done.append(command[1])
+        for option in {"--out", "--json"} & {*command}:
+            path = Path(command[command.index(option) + 1])
+            if path.suffix:
+                path.write_text('{"results": []}')
+
+    def reproduce_with(*settings: str) -> None:
+        reproduce.reproduce(
+            "simple/3", data, out, settings=settings, rows=["simple"], seeds=1, run=run
+        )
+
+    reproduce_with()
+    assert {"embed", "evaluate", "identify"} < {*done}
+    done.clear()
+    reproduce_with()
+    assert done == ["compare"]  # which sees itself what is finished
+    crop.write_bytes(b"23")
+    with pytest.raises(LikenessError, match="other data"):
+        reproduce_with()
 
 
 def test_what_is_asked_for_wrongly_is_said() -> None:
