@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import text_blocks
 from likeness.eval.formats.parquet import Column, text_of
-from likeness.eval.types import Floats, Ints, item_id, nfc
+from likeness.eval.types import Floats, Ints, item_id, nfc, quoted
 
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
@@ -297,16 +297,30 @@ def _text_columns(
             is_empty = False
             try:
                 arrays = _parsed(tidy, shape)
-            except pyarrow.ArrowInvalid as error:
-                raise LikenessError(
-                    f"{path}: lines differ in their number of fields; expected {shape.width} "
-                    f"({first_line(error)})"
-                ) from None
+            except pyarrow.ArrowInvalid:
+                raise _uneven(path, shape) from None
             yield shape, arrays
         pending = b""
     if pending or is_empty:
         problem = "quotation marks are not closed" if pending else "the file is empty: no rows"
         raise LikenessError(f"{path}: {problem}; expected one row for each trial or item")
+
+
+def _uneven(path: Path, shape: Shape) -> LikenessError:
+    """The error of a text whose lines differ in their number of fields; it names the first one."""
+    lines = (line for block in text_blocks(path) for line in re.findall(r".*\n", block.decode()))
+    problem = "its lines differ in their number of fields"
+    for number, line in enumerate(lines, 1):
+        fields = split(line, shape.separator)
+        is_row = any(fields) and not _ABOVE.fullmatch(line.encode())
+        if is_row and len(fields) != shape.width and not line.count('"') % 2:
+            problem = f"line {number} has {len(fields)} fields, and not {shape.width} as the first "
+            problem += f"one: {quoted(line.strip())}"
+            break
+    return LikenessError(
+        f"{path}: {problem}; give every line the same fields, with tabs between them where a name "
+        "has blanks"
+    )
 
 
 def _tidy(text: bytes, shape: Shape) -> bytes:

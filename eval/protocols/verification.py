@@ -176,7 +176,9 @@ class Evaluation:
             return measured_min_dcf(ordered, p_target, **costs).threshold
         return measured_eer(ordered).threshold
 
-    def save_thresholds(self, to: File | Deciding, *, guarantee: float | None = None) -> Thresholds:
+    def save_thresholds(
+        self, to: File | Deciding, *, guarantee: float | None = None, replaces: bool = True
+    ) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -187,6 +189,8 @@ class Evaluation:
                 .safetensors file. For all other models a file of any name that ends in .json.
             guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
                 (docs/how-to/guarantee_rate.md); None for the FARs that were measured.
+            replaces: whether thresholds of the same scoring that were measured on other scores are
+                replaced, as by --force, or refused.
 
         Returns:
             What was stored. Without a guarantee a FAR below 10 / (number of nontarget trials) is
@@ -194,7 +198,8 @@ class Evaluation:
 
         Raises:
             LikenessError: the scores do not say their model, several systems were evaluated, or
-                there are too few subjects for a guarantee. `to` is no place for thresholds.
+                there are too few subjects for a guarantee. `to` is no place for thresholds, or has
+                some that must not be replaced.
 
         Example:
             >>> import likeness
@@ -232,7 +237,7 @@ class Evaluation:
         )
         if too_low:
             warnings.warn(left_out_text(too_low, thresholds), stacklevel=2)
-        return write_thresholds(path, thresholds)
+        return write_thresholds(path, thresholds, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:
         """How many people a further test needs, by what these scores show.

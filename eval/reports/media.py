@@ -212,17 +212,7 @@ def thumbnail(source: Path | Pixels) -> bytes:
 
 
 def _encoded(image: Any) -> bytes:
-    from PIL import Image, ImageOps
-
-    if image.mode.startswith(("I", "F")):
-        image = ImageOps.exif_transpose(image)
-        # 16 bits and more are scaled to their own range, as convert() would clip at 255. For a
-        # thumbnail every so many pixels are enough.
-        step = max(1, max(image.size) // (4 * SIDE))
-        values = np.asarray(image)[::step, ::step].astype(np.float64)
-        low, high = float(values.min()), float(values.max())
-        image = Image.fromarray(((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8))
-    is_grey = image.mode in ("1", "L")
+    is_grey = image.mode in ("1", "L") or image.mode.startswith("I")
     image = to_rgb(image).convert("L" if is_grey else "RGB")
     image.info = {}  # comments and profiles, which Pillow would write again
     file = io.BytesIO()
@@ -277,9 +267,9 @@ def read_sound(source: Path | Stretch) -> Heard:
             # Some formats do not say how long they are: the whole of a file is read to its end.
             num = int(SECONDS * rate) if last == frames else min(int(SECONDS * rate), last - first)
             raw = file.read(max(num, 0), dtype="float32", always_2d=True)
-        if channel is not None:
-            first_of_one = max(channel, 1) - 1
-            raw = raw[:, first_of_one : first_of_one + 1]
+        if channel is not None:  # 0 is the only channel of a recording
+            one = channel - 1 if channel or channels > 1 else 0
+            raw = raw[:, one : one + 1] if one >= 0 else raw[:, :0]
         if not raw.size:
             raise LikenessError("0 samples, or no such channel")
         seconds = max(last - first, len(raw)) / rate

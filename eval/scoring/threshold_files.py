@@ -63,7 +63,9 @@ def read_thresholds(path: str | Path) -> tuple[Thresholds, ...]:
     return read_json(Path(path), FORMAT, _entries_from, _OTHERWISE)
 
 
-def write_thresholds(path: str | Path, thresholds: Thresholds) -> Thresholds:
+def write_thresholds(
+    path: str | Path, thresholds: Thresholds, *, replaces: bool = True
+) -> Thresholds:
     """Keep thresholds in a file, whole or not at all.
 
     Those of other models and other ways of scoring stay in the file. Those of the same scoring
@@ -73,12 +75,14 @@ def write_thresholds(path: str | Path, thresholds: Thresholds) -> Thresholds:
     Args:
         path: The file, which is made if it does not exist.
         thresholds: What was measured.
+        replaces: Whether those of the same scoring are replaced that were measured on other scores.
 
     Returns:
         What the file now has of this scoring.
 
     Raises:
-        LikenessError: The file holds something else. It stays as it was.
+        LikenessError: The file holds something else, or thresholds that must not be replaced. It
+            stays as it was.
     """
     path = Path(path)
     others = []
@@ -95,6 +99,11 @@ def write_thresholds(path: str | Path, thresholds: Thresholds) -> Thresholds:
                 if holds and not known:
                     new = (*new, point)
             thresholds = replace(thresholds, points=new)
+        elif not replaces:
+            raise LikenessError(
+                f"{path} has thresholds of such scores, measured on {entry.data}; --force replaces "
+                "them, or name a .json file for the new ones"
+            )
     measured = [_to_json(entry) for entry in (thresholds, *others)]
     write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
     return thresholds

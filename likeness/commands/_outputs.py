@@ -48,6 +48,7 @@ Media = Annotated[
     Path | None,
     typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
 
 @contextmanager

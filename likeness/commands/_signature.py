@@ -20,19 +20,14 @@ from typing import Annotated, Any, Concatenate, Generic, Literal, TypeVar, overl
 
 import typer
 
-from likeness.commands._outputs import OUTPUTS, checked_outputs, writes
+from likeness.commands._outputs import OUTPUTS, Force, checked_outputs, writes
 from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option, only_options
 
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-_FORCE = inspect.Parameter(
-    "force",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[bool, typer.Option("--force", help="Replace files that exist.")],
-)
+_FORCE = inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Force)
 _EMPTY = inspect.Parameter.empty
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)  # of Args and Attributes
 _SENTENCE = re.compile(r".+?[.?](?=\s+[A-Z`\"]|$)")
@@ -363,13 +358,13 @@ def command(
         assert sources.keys() >= {*optional}, optional
         options = {name: source.parameter(name in needed) for name, source in sources.items()}
         parameters = [*options.values(), *own.values()]
-        if not resumes and OUTPUTS & {each.name for each in parameters}:
+        if not resumes and "force" not in own and OUTPUTS & {each.name for each in parameters}:
             parameters.append(_FORCE)
 
         names = {*options, *(name for each in own.values() for name in _names_of(each)), "--force"}
 
         def parsed(**values: Any) -> None:
-            force = values.pop("force", None)
+            force = values.get("force")
             present = {name: value for name, value in values.items() if value not in (None, [])}
             typed = {name: present[x.name] for name, x in options.items() if x.name in present}
             calls = (Call(function, typed) for function in functions)

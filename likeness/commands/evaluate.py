@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
+from likeness.commands._outputs import Force, JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan
@@ -48,6 +48,7 @@ def evaluate(
     json: JsonFile = None,
     report: Report = None,
     media: Media = None,
+    force: Force = False,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
@@ -78,7 +79,7 @@ def evaluate(
         say(planned.text())
         return
     evaluation = measure()
-    stored = save_to and evaluation.save_thresholds(save_to, guarantee=guarantee)
+    stored = save_to and evaluation.save_thresholds(save_to, guarantee=guarantee, replaces=force)
     write_evaluation(context, evaluation, json, report, media=media)
     if planned is not None:
         say(f"\n{evaluation.plan(*planned)}")

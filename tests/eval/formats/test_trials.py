@@ -164,7 +164,7 @@ def test_blocks_do_not_show(put, monkeypatch):
     for size in (1, 17, 64, 1000):
         monkeypatch.setattr(files, "_BLOCK", size)
         assert rows(read_trials(path)) == triples
-    for line, wrong in (("1 e", "number of fields"), ("2 e p", "'2' is no label")):
+    for line, wrong in (("1 e", "same fields"), ("2 e p", "'2' is no label")):
         lines[300] = line
         with pytest.raises(LikenessError, match=wrong):
             read_trials(put("\n".join(lines)))
@@ -291,7 +291,8 @@ def test_scores_follow_the_list(put):
         ("1.5 a x\n1 a y\n2 b y\n", "b x"),
         ("1.5 a x\n1 a y\n2 b x\n3.5 b x\n", "b x"),
         ("a x 1.5 0\na y .1 0\nb x 0 0\n", "a x"),
-        ("1 a x\n1 a\n", "number of fields"),
+        ("1 a x\n1 a\n", "same fields"),
+        ("# two\n\n1 a x\n1 ann lee y\n", "line 4 has 4 fields"),
         ("a x\n", "2 fields in each line"),
     ],
 )

@@ -155,6 +155,18 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(world: Path) -> 
     assert run_command("evaluate", "normed", *FARS, "--save-to", "t.json") == 0
     assert before[0] in find("", "t.json")
     assert len(find("", "t.json")) == 2
+    # Those of other scores of one kind are replaced by --force alone; other rates are added.
+    fewer = Path("trials.txt").read_text().splitlines(keepends=True)[1:]
+    Path("fewer.txt").write_text("".join(fewer))
+    printed("score", "--trials", "fewer.txt", *score[3:], "--out", "s2")
+    stored = Path("t.json").read_bytes()
+    again = ("evaluate", "s2", *FARS, "--save-to", "t.json")
+    assert "--force" in refused(*again)
+    assert Path("t.json").read_bytes() == stored
+    assert run_command("evaluate", "s", "--resamples", 0, "--far", 0.6, "--save-to", "t.json") == 0
+    assert {point.far for point in find("", "t.json")[0].points} >= {0.5, 0.6}
+    assert run_command(*again, "--force") == 0
+    assert find("", "t.json")[0].data == "fewer.txt"
     # A score file that was edited says nothing of its model.
     Path("s").write_text(Path("s").read_text().replace("0.9", "0.8"))
     assert "which model" in refused(*save, "t.json")
