@@ -129,7 +129,7 @@ def held(path: Path) -> Iterator[Path]:
     """
     lock = None
     while lock is None:
-        folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
+        folder = path.parent / f".{_label(path.name)}.{uuid4().hex[:12]}.part"
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
@@ -216,6 +216,11 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                     raise LikenessError(
                         f"{out} is being written by another process; wait until it ends, or name "
                         "another place"
+                    ) from None
+                except PermissionError:
+                    raise LikenessError(
+                        f"{folder} cannot be opened, so that another user may be writing {out}; "
+                        "remove that folder if nobody is, or name another place"
                     ) from None
                 if lock >= 0 and (folder / _NEW).is_dir():
                     left.update(os.listdir(folder / _NEW))
@@ -331,7 +336,8 @@ def sync_names(folder: Path) -> None:
 def remove_abandoned(path: Path) -> None:
     """Removes what killed writers left of `path`, a file; of a folder, of any file in it as well.
 
-    What a living writer holds stays.
+    What a living writer holds stays, and so does a folder of the user that happens to have such a
+    name.
     """
     within = hidden_folders(path) if path.is_dir() else []
     for folder in [*hidden_folders(path.parent, path), *within]:
@@ -344,23 +350,34 @@ def remove_abandoned(path: Path) -> None:
 
 def hidden_folders(folder: Path, path: Path | None = None) -> list[Path]:
     """The hidden folders of writers in a folder: those of `path` alone, or of any file."""
-    label = ".+" if path is None else re.escape(_label(path))
-    pattern = re.compile(rf"\.{label}\.[0-9a-f]{{12}}\.part", re.DOTALL)
+    label = ".+" if path is None else re.escape(_label(path.name))
+    pattern = re.compile(rf"\.({label})\.[0-9a-f]{{12}}\.part", re.DOTALL)
     try:
         with os.scandir(folder) as entries:
-            return sorted(
-                folder / entry.name
+            labels = {
+                folder / entry.name: match[1]
                 for entry in entries
-                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            )
+                if (match := pattern.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False)
+            }
     except OSError:
         return []
+    return sorted(hidden for hidden, label in labels.items() if _is_hidden(hidden, label))
 
 
-def _label(path: Path) -> str:
+def _is_hidden(folder: Path, label: str) -> bool:
+    """Whether a folder of such a name holds what writers keep there, and nothing else."""
+    try:
+        return {_label(name) for name in os.listdir(folder)} <= {label, _NEW}
+    except PermissionError:  # of another user, who may be at work
+        return True
+    except OSError:  # it was removed meanwhile
+        return False
+
+
+def _label(file_name: str) -> str:
     """The name that the hidden folder has in common with the file: a digest if the name is long."""
-    name = os.fsencode(path.name)
-    return path.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
+    name = os.fsencode(file_name)
+    return file_name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
 
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import source_of
+from likeness.eval.formats.writing import only_command
 from likeness.toolkit.data import shards
 from tests.scripts import refused, run_command, touch
 from tests.toolkit.data.test_shards import tar
@@ -91,6 +94,39 @@ def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(tmp_path: Pa
     assert run_command(*words) == 0
     assert out.read_text() != "mine"
     assert not left.exists()
+
+
+def test_a_folder_of_the_user_with_the_name_of_a_hidden_one_stays(tmp_path: Path) -> None:
+    (tmp_path / "scores.txt").write_text(SCORES)
+    page = tmp_path / "report"
+    touch(tmp_path, ".report.0123456789ab.part/thesis.tex", ".report.0123456789ab.part/report")
+    touch(page, ".index.html.0123456789ab.part/thesis.tex", ".a.0123456789ab.part/a")
+    words = ("evaluate", tmp_path / "scores.txt", "--resamples", 0, "--report", page)
+    assert run_command(*words, "--force") == 0
+    assert (tmp_path / ".report.0123456789ab.part" / "thesis.tex").is_file()
+    hidden = {path.relative_to(page).as_posix() for path in page.rglob("*") if path.is_file()}
+    assert {path for path in hidden if ".part" in path} == {
+        ".index.html.0123456789ab.part/thesis.tex"
+    }
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid(), reason="needs two users")
+def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy() -> None:
+    with TemporaryDirectory() as name:  # other users enter no folder of tmp_path
+        out = Path(name, "r.json")
+        Path(name).chmod(0o777)
+        left = Path(name, ".r.json.0123456789ab.part")
+        left.mkdir(mode=0o700)
+        os.seteuid(65534)
+        try:
+            with (
+                pytest.raises(LikenessError, match="remove that folder"),
+                only_command(out, [out], replaces=True),
+            ):
+                pass
+        finally:
+            os.seteuid(0)
+        assert [path.name for path in Path(name).iterdir()] == [left.name]
 
 
 def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) -> None:
