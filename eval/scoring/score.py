@@ -26,11 +26,7 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Models, models_of
 from likeness.eval.formats.trials import read_trials, write_scores
-from likeness.eval.items.self_matches import (
-    enrolled_itself,
-    warn_of_copied_trials,
-    without_self_trials,
-)
+from likeness.eval.items.self_matches import enrolled_itself, without_self_trials
 from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.option import Option
@@ -43,8 +39,9 @@ from likeness.eval.types import (
     Scores,
     Trials,
     check_choice,
-    item_keys,
+    counted,
     name_first,
+    same_items,
 )
 
 Missing = Literal["refuse", "skip"]
@@ -84,7 +81,7 @@ class Scored:
         return len(self.trials)
 
     def __repr__(self) -> str:
-        return f"<Scored: {len(self)} trials by {self.system}>"
+        return f"<Scored: {counted(len(self), 'trial')} by {self.system}>"
 
     def of_list(self, name: str) -> Scored:
         """The same scores with a name for their list, which their thresholds will state."""
@@ -115,7 +112,7 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {len(self)} trials has no labels, which metrics need; give a list "
+                f"the list of {counted(len(self), 'trial')} has no labels, which metrics need; give a list "
                 "with labels"
             )
         return Scores(self.values, self.trials.target)
@@ -375,7 +372,7 @@ def _with_embeddings(
     if kept.all() or not kept.any():
         return trials, models, ""
     both = list(dict.fromkeys([*enrolled, *probed]))
-    count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
+    count = f"{len(trials) - int(kept.sum())} of {counted(len(trials), 'trial')}"
     warnings.warn(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
         stacklevel=4,
@@ -416,7 +413,6 @@ def sides_of(
         enrol = probe = _only(embeddings, ids)
     else:
         enrol, probe = _only(pooled(embeddings), trials.enrol_ids), _only(apart, trials.probe_ids)
-    warn_of_copied_trials(trials, enrol, probe)
     warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
     left = _centred(enrol, subtract_mean)
     if models is not None:  # the mean is subtracted from the items, before they are pooled
@@ -584,9 +580,7 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
     cohort, subject_of = scoring.cohort, scoring.cohort_subjects
     if cohort is None:
         return None
-    asked = {*item_keys([*ids])}
-    keys = zip(cohort.ids, item_keys(cohort.ids), strict=True)
-    shared = [name for name, key in keys if key in asked]
+    shared = [cohort.ids[row] for row in np.unique(same_items(cohort.ids, [*ids])[0])]
     if shared:
         warnings.warn(
             f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "

@@ -34,7 +34,6 @@ from likeness.toolkit.models.loaded import Loaded
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared
 
-ITSELF = "one item, compared with itself"
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
     "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which "
@@ -269,12 +268,14 @@ class VerifiedPairs:
         similarity: How embeddings were compared.
         source: Where the threshold comes from; "" for a number of the caller's own, or for none.
         origin: What gave the scores, for the thresholds of `likeness evaluate --save-to`.
+        itself: Which rows compare an item with itself, and are measured by no rate.
     """
 
     rows: Sequence[PairRow]
     similarity: str
     source: str = ""
     origin: Origin | None = None
+    itself: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -310,8 +311,9 @@ class VerifiedPairs:
         from likeness.eval.metrics.system import VerificationSettings
         from likeness.eval.protocols.side_by_side import evaluate_together
 
-        labelled = [row for row in self.rows if row.score is not None and row.label is not None]
-        known = [row for row in labelled if row.note != ITSELF]
+        numbered = enumerate(self.rows)
+        labelled = [i for i, row in numbered if row.score is not None and row.label is not None]
+        known = [self.rows[i] for i in labelled if i not in self.itself]
         if len({row.label for row in known}) < 2:
             return None
         first, i = np.unique([item_id(row.first) for row in known], return_inverse=True)
@@ -475,6 +477,7 @@ def verify_pairs(
             quality = made.norms if model.norm_is_quality else (None, None)
             verdict = made.same, made.threshold, made.probability
             compared = PairRow(*pair, score, *verdict, *quality)
-            rows.append(compared._replace(note=ITSELF) if row in itself else compared)
+            note = "one item, compared with itself" if row in itself else ""
+            rows.append(compared._replace(note=note))
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
-    return VerifiedPairs(rows, model.similarity, comparer.source, origin)
+    return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself)

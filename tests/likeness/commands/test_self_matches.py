@@ -169,7 +169,11 @@ def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
         if name == "evaluate evaluate":
             assert {of["conventions"]["self_matches"] for of in results()} == {1}
             assert {of["counts"]["targets"] for of in results()} == {4}
-    assert f"2 of 30 {what} repeat a pair" in run("repeat")
+    shown = run("repeat")
+    assert f"2 of 30 {what} repeat a pair" in shown
+    assert shown.count("repeat a pair") == 1
+    # The scores of the pair in the other order are drawn anew.
+    assert ("1 pair scored twice" in shown) == (OF_TRIALS[name] == "scores")
     for kind in ("contradiction", "crossed"):
         assert LABELS in run(kind, code=2)
 
@@ -180,6 +184,15 @@ def test_scores_of_self_trials_fit_a_list_without_them(
     for trials in ("plain", "itself"):
         said("evaluate", "itself.1", "--trials", trials, "--resamples", 0, "--json", "new.json")
         assert {of["counts"]["targets"] for of in results()} == {4}
+
+
+def test_what_a_list_and_its_scores_repeat_is_named_once(
+    world: Path, said: Callable[..., str]
+) -> None:
+    lines = Path("repeat").read_text() + f"{IDS[0]} {IDS[0]} 1\n"
+    Path("list").write_text(lines)
+    words = ("evaluate", "repeat.1", "--trials", "list", "--resamples", 0, "--json", "new.json")
+    assert said(*words).count("repeat a pair") == 1
 
 
 def test_a_blind_list_is_scored_whole(world: Path, said: Callable[..., str]) -> None:
@@ -198,20 +211,6 @@ def test_a_model_is_not_compared_with_what_enrols_it(world: Path, said: Callable
     Path("list").write_text(f"{first[:-5]} {first} 1\n{first} {second} 1\n{first} {other} 0\n")
     shown = said(*of_trials("score score", ["list"]), "--strip-extension")
     assert f"1 of 3 trials compares {ITSELF}" in shown
-
-
-def test_a_copy_is_named_and_counts(world: Path, said: Callable[..., str]) -> None:
-    rows = read_embeddings("e.npz")
-    copy = likeness.Embeddings(("spk000/copy",), rows.matrix[:1])
-    likeness.Embeddings((*rows.ids, *copy.ids), [*rows.matrix, *copy.matrix]).save("more.npz")
-    copy.save("copy.npz")
-    Path("list").write_text(f"{rows.ids[0]} spk000/copy 1\n{rows.ids[0]} {rows.ids[2]} 0\n")
-    scored = ["score", "--trials", "list", "--embeddings", "more.npz", "--out", "new"]
-    assert "1 of 2 trials compares two copies of one item" in said(*scored)
-    for words in OF_SEARCHES.values():
-        assert "1 of 1 searches compares two copies" in said(
-            *words, "copy.npz", "--gallery", "e.npz"
-        )
 
 
 @pytest.mark.parametrize("name", OF_SEARCHES)
