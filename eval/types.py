@@ -366,7 +366,8 @@ class Scores:
 
     def __repr__(self) -> str:
         ends = f", {self.values.min():.4g} to {self.values.max():.4g}" if len(self) else ""
-        return f"<Scores of {counted(len(self), 'trial')}, {int(self.target.sum())} of them targets{ends}>"
+        size = counted(len(self), "trial")
+        return f"<Scores of {size}, {int(self.target.sum())} of them targets{ends}>"
 
     @property
     def targets(self) -> Floats:

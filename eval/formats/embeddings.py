@@ -129,7 +129,8 @@ class Embeddings:
     def __repr__(self) -> str:
         meta = "".join(f", {key} {value[:16]}" for key, value in self.meta.items())
         norms = f", norms {self.norms.min():.4g} to {self.norms.max():.4g}" if self.ids else ""
-        return f"<Embeddings of {counted(len(self), 'item')}, {self.matrix.shape[1]} dimensions{norms}{meta}>"
+        size = f"{counted(len(self), 'item')}, {counted(self.matrix.shape[1], 'dimension')}"
+        return f"<Embeddings of {size}{norms}{meta}>"
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -112,8 +112,8 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {counted(len(self), 'trial')} has no labels, which metrics need; give a list "
-                "with labels"
+                f"the list of {counted(len(self), 'trial')} has no labels, which metrics need; "
+                "give a list with labels"
             )
         return Scores(self.values, self.trials.target)
 
