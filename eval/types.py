@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows of two sides that belong together
 
 _SHOWN = 5  # how many offenders an error names
 _LABELS = ("nontarget", "target", "spoof", "spoof")
@@ -151,10 +152,43 @@ def item_keys(ids: Sequence[str]) -> Sequence[str]:
     >>> item_keys(["./a//b.wav", "a/b.wav"])
     ['a/b.wav', 'a/b.wav']
     """
-    text = "\n".join(ids)
-    if text.isascii() and not any(mark in f"{text}\n" for mark in ("./", "//", "/.", "/\n", "\\")):
+    text = "\n".join([*ids, ""])
+    if text.isascii() and not any(mark in text for mark in ("./", "//", "/.", "/\n", "\\")):
         return ids
     return [normpath(item_id(id)).replace("//", "/") for id in ids]
+
+
+def number_items(*sides: Sequence[str]) -> list[NDArray[np.int64]]:
+    """One numbering of the items that the ids of several sides name, however they are spelled.
+
+    The number of an item is the row where it is first, among the ids of all sides.
+
+    >>> number_items(["a", "b"], ["./b", "c", "c"])
+    [array([0, 1]), array([1, 3, 3])]
+    """
+    keys = [key for ids in sides for key in item_keys(ids)]
+    # Few items are there twice, and a sort of hashes finds them sooner than a dictionary.
+    hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(np.diff(hashes[order]) == 0)
+    numbers, first = np.arange(len(keys)), dict[str, int]()
+    for row in np.unique(order[np.concatenate((again, again + 1))]).tolist():
+        numbers[row] = first.setdefault(keys[row], row)
+    return np.split(numbers, np.cumsum([len(ids) for ids in sides])[:-1])
+
+
+def same_items(first: Sequence[str], second: Sequence[str]) -> Pairs:
+    """The rows of two sides whose ids name one item: (K,) of each, in the order of the first.
+
+    >>> same_items(["a", "b"], ["./b", "b", "c"])
+    (array([1, 1]), array([0, 1]))
+    """
+    own, others = number_items(first, second)
+    order = np.argsort(others, kind="stable")
+    begin, end = (np.searchsorted(others[order], own, side=side) for side in ("left", "right"))
+    rows = np.repeat(np.arange(own.size), end - begin)
+    inside = np.arange(rows.size) - np.searchsorted(rows, rows)
+    return rows, order[begin[rows] + inside]
 
 
 def norms_of(rows: NDArray[Any]) -> Floats:
@@ -235,24 +269,34 @@ class Trials:
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
         self._look_for_repeats()
 
+    def _items(self) -> tuple[Ints, Ints]:
+        """(P,) the number of the item on each side of a trial, see `number_items`."""
+        sides = [self.enrol_ids]
+        if self.probe_ids != self.enrol_ids:
+            sides.append(self.probe_ids)
+        numbers = [of_side.astype(np.int32) for of_side in number_items(*sides)]
+        return numbers[0][self.enrol], numbers[-1][self.probe]
+
+    def _pairs(self, first: Ints, second: Ints) -> NDArray[np.int64]:
+        """(P,) a number for the two items of each trial, in whichever order."""
+        width = len(self.enrol_ids) + len(self.probe_ids)
+        numbers: NDArray[np.int64] = np.multiply(np.minimum(first, second), width, dtype=np.int64)
+        numbers += np.maximum(first, second)
+        return numbers
+
+    def pairs(self) -> NDArray[np.int64]:
+        """(P,) a number for the two items of each trial, in whichever order and spelling."""
+        return self._pairs(*self._items())
+
     def _look_for_repeats(self) -> None:
         """Finds self-matches and repeats, and refuses pairs with two labels, by one sort."""
-        names = [*item_keys(self.enrol_ids)]
-        number = dict(zip(names, range(len(names)), strict=True))
-        first, second = self.enrol, self.probe
-        if len(number) < len(names):  # one item is spelled in two ways
-            first = np.array([number[name] for name in names], np.int32)[first]
-        if self.probe_ids != self.enrol_ids or first is not self.enrol:
-            begin, probes = len(names), item_keys(self.probe_ids)
-            names += [name for name in dict.fromkeys(probes) if name not in number]
-            number.update(zip(names[begin:], range(begin, len(names)), strict=True))
-            second = np.fromiter(map(number.__getitem__, probes), np.int32, len(probes))[second]
+        first, second = self._items()
         object.__setattr__(self, "itself", np.flatnonzero(first == second))
         if self.target is None:
             return
         # Equal numbers but for the last two bits, which are the label, are one pair.
-        marked = np.multiply(np.minimum(first, second), 4 * len(names), dtype=np.int64)
-        marked += np.maximum(first, second) * np.int64(4)
+        names, marked = self.enrol_ids + self.probe_ids, self._pairs(first, second)
+        marked *= 4
         marked += self.target.view(np.int8)
         if self.spoof is not None:
             marked += 2 * np.asarray(self.spoof, dtype=np.bool_)
@@ -322,7 +366,8 @@ class Scores:
 
     def __repr__(self) -> str:
         ends = f", {self.values.min():.4g} to {self.values.max():.4g}" if len(self) else ""
-        return f"<Scores of {len(self)} trials, {int(self.target.sum())} of them targets{ends}>"
+        size = counted(len(self), "trial")
+        return f"<Scores of {size}, {int(self.target.sum())} of them targets{ends}>"
 
     @property
     def targets(self) -> Floats:

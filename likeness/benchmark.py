@@ -30,6 +30,7 @@ from likeness.eval.intervals.bootstrap import MOST_RESAMPLES, Bounds, drawn_from
 from likeness.eval.intervals.comparison import Difference, Outcome, after_holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
+from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.self_matches import trial_counts, without_self_trials
 from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
 from likeness.eval.metrics.system import VerificationSettings
@@ -292,7 +293,8 @@ def _parts(
 ) -> dict[str, Bools]:
     """What groups of both sides are called -> (P,) their trials; "" for all."""
     parts = {"": np.ones(len(trials), dtype=np.bool_)}
-    named = named or {id: id.partition("/")[0] for id in trials.enrol_ids + trials.probe_ids}
+    ids = trials.enrol_ids + trials.probe_ids
+    named = named or dict(zip(ids, labels_of_ids(ids, check=False), strict=True))
     for by, group_of in groupings.items():
         sides, groups = group_sides(trials, group_of, named)
         for pair in np.unique(sides, axis=0).tolist():
@@ -341,7 +343,7 @@ class _Cells:
                 if measured.difference is not None:
                     key = f"{measured.variant}, {condition}{part}", measured.metric
                     differences[key] = measured.difference
-        return results, Paired(reference, after_holm(differences), (), "subjects")
+        return results, Paired(reference, after_holm(differences), {}, "subjects")
 
     def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
         """What a model makes of some trials: "refused" first, then the rates of the others."""

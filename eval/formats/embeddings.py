@@ -32,7 +32,17 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import _kaldi, npz, parquet
 from likeness.eval.formats.files import File, atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
-from likeness.eval.types import Floats, Floats32, item_id, name_first, norms_of, quoted, unit_rows
+from likeness.eval.types import (
+    Floats,
+    Floats32,
+    counted,
+    item_id,
+    item_keys,
+    name_first,
+    norms_of,
+    quoted,
+    unit_rows,
+)
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]
@@ -119,7 +129,8 @@ class Embeddings:
     def __repr__(self) -> str:
         meta = "".join(f", {key} {value[:16]}" for key, value in self.meta.items())
         norms = f", norms {self.norms.min():.4g} to {self.norms.max():.4g}" if self.ids else ""
-        return f"<Embeddings of {len(self)} items, {self.matrix.shape[1]} dimensions{norms}{meta}>"
+        size = f"{counted(len(self), 'item')}, {counted(self.matrix.shape[1], 'dimension')}"
+        return f"<Embeddings of {size}{norms}{meta}>"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -129,8 +140,8 @@ class Embeddings:
         return {name: i for i, name in enumerate(self.ids)}
 
     @cached_property
-    def _row_of_id(self) -> dict[str, int]:
-        return {item_id(name): i for i, name in enumerate(self.ids)}
+    def _row_of_key(self) -> dict[str, int]:
+        return {key: i for i, key in enumerate(item_keys(self.ids))}
 
     @cached_property
     def norms(self) -> Floats32:
@@ -147,7 +158,7 @@ class Embeddings:
         return rows
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """Row numbers (len(ids),) of `ids`.
+        """Row numbers (len(ids),) of `ids`, of which an item may be spelled in another way.
 
         LikenessError names the first without an embedding.
         """
@@ -155,8 +166,9 @@ class Embeddings:
         rows = np.fromiter(
             (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
         )
-        for i in np.flatnonzero(rows < 0).tolist():
-            rows[i] = self._row_of_id.get(item_id(asked[i]), -1)
+        if (other := np.flatnonzero(rows < 0)).size:
+            keys = item_keys([asked[i] for i in other.tolist()])
+            rows[other] = [self._row_of_key.get(key, -1) for key in keys]
         if (rows < 0).any():
             raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows

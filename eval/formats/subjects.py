@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -17,8 +16,8 @@ from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.items.levels import check_levels
-from likeness.eval.types import Bools, Ints, Trials, item_id, item_keys, name_first
+from likeness.eval.items.levels import labels_of_ids
+from likeness.eval.types import Bools, Ints, Trials, counted, item_id, name_first
 
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
@@ -146,21 +145,21 @@ def labels_of(
 
     Raises:
         LikenessError: Ids have no label. All are counted, the first are named. The first component
-            need not be the label (levels.check_levels).
+            need not be the label (levels.labels_of_ids).
 
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
     if mapping is None:
-        ids = [id.lstrip("/") for id in item_keys(ids)]  # neither ./ nor / is a label
-        check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
-    missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
-    if missing:
+        labels = labels_of_ids(ids, side, remedy=f"give a list of lines `id {kind}`")
+    else:
+        labels = [mapping.get(id, "") for id in ids]
+    if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
         raise LikenessError(
             f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); add "
             f"them to an `id {kind}` list, without which it is the first path component of each id"
         )
-    return [id.split("/", 1)[0] if mapping is None else mapping[id] for id in ids]
+    return labels
 
 
 def subjects_of(
@@ -197,19 +196,24 @@ def subjects_of(
         return _from_mapping(trials, mapping), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
-    sides = [
-        [id.lstrip("/") for id in item_keys(ids)] for ids in (trials.enrol_ids, trials.probe_ids)
-    ]
-    if all("/" in id for id in chain(*sides)):
-        subjects = number_subjects(*([id.split("/", 1)[0] for id in side] for side in sides))
-        if not _contradictions(trials, subjects).any():
+    enrol, probe = (labels_of_ids(ids, check=False) for ids in (trials.enrol_ids, trials.probe_ids))
+    named = ""
+    if all(enrol) and all(probe):
+        subjects = number_subjects(enrol, probe)
+        wrong = np.flatnonzero(_contradictions(trials, subjects))
+        if not wrong.size:
             return subjects, "first path component of the ids"
+        contradict = "contradicts" if wrong.size == 1 else "contradict"
+        named = (
+            f", {counted(wrong.size, 'label')} of {len(trials):,} {contradict} the first folders "
+            f"of the ids (first: {pair_text(trials, int(wrong[0]))})"
+        )
     subjects = _connected_groups(trials, trials.target)
     if _contradictions(trials, subjects).any():
         return (
             None,
-            "unknown: the ids do not name subjects, and nontarget trials lie inside the groups "
-            "that target trials connect",
+            f"unknown: the ids do not name subjects{named}, and nontarget trials lie inside the "
+            "groups that target trials connect",
         )
     return subjects, CONNECTED
 

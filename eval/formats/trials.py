@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats import tables
@@ -44,7 +43,7 @@ from likeness.eval.formats.column_names import (
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
-from likeness.eval.types import Bools, Floats, Ints, Trials, quoted
+from likeness.eval.types import Bools, Floats, Trials, number_items, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 Layouts = tuple[tuple[str, ...], ...]
@@ -182,7 +181,8 @@ def _read(
         own = {name: place for place, name in enumerate(names) if place not in places.values()}
         if by_number(stated):
             return known
-        return {**known, **{n: i for n, i in own.items() if role_of(n, _PARTS)}}
+        looked_at = own if "label" not in known else filter(lambda n: role_of(n, _PARTS), own)
+        return {**known, **{name: own[name] for name in looked_at}}
 
     def shape_of(sample: list[str]) -> tables.Shape:
         fields = tables.split(sample[0], tables.separator_of(sample[0]))
@@ -241,16 +241,25 @@ def _read(
 
 
 def _whole(table: Table, known: Sequence[str]) -> Table:
-    """A table without the columns that say which part of a recording is meant.
+    """A table without the columns that play no role, of which one that may be labels is named.
 
     Raises:
         LikenessError: Such a column has several values, while an id has one embedding.
     """
     columns = dict(zip(table.roles, table.columns, strict=False))
-    for name in set(columns).difference(known):
+    for name in [name for name in columns if name not in known]:
         column = columns[name]
-        values = column.keys if isinstance(column, Column) else np.unique(column)
-        if len(values) > 1:
+        values = column.keys if isinstance(column, Column) else np.unique(column).tolist()
+        if not role_of(name, _PARTS):
+            texts = list(map(str, values))
+            if "label" not in columns and len(texts) == 2 and all(map(is_label, texts)):
+                warnings.warn(
+                    f"{table.where}: the column {name!r} is passed over, although it may hold the "
+                    f"labels ({' and '.join(texts)}); if it does, call it label"
+                    + if_option(f", or add --columns label={name}"),
+                    stacklevel=5,
+                )
+        elif len(values) > 1:
             raise LikenessError(
                 f"{table.where}: its column {name!r} tells parts of recordings apart, but trials "
                 "name items by their ids alone; give each part an id in the list of items, and "
@@ -369,27 +378,13 @@ def trials_of(table: Table) -> Trials:
         raise LikenessError(f"{table.where}: {error}") from None
 
 
-def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
-    """One number (P,) for each pair of an enrolment and a probe id."""
-    pair = enrol.astype(np.int64)
-    pair *= num_probes
-    pair += probe
-    return pair
-
-
 def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
-    sides = []
-    for ids, known, codes in (
-        (scored.enrol_ids, trials.enrol_ids, scored.enrol),
-        (scored.probe_ids, trials.probe_ids, scored.probe),
-    ):
-        number = {name: i for i, name in enumerate(known)}
-        sides.append(np.array([number.get(name, -1) for name in ids], dtype=np.int64)[codes])
-    width = len(trials.probe_ids)
-    have = np.where((sides[0] < 0) | (sides[1] < 0), -1, sides[0] * width + sides[1])
-    want = _pairs(trials.enrol, trials.probe, width)
-    del sides
+    enrol = number_items(trials.enrol_ids, scored.enrol_ids)
+    probe = number_items(trials.probe_ids, scored.probe_ids)
+    width = len(trials.probe_ids) + len(scored.probe_ids)
+    want = enrol[0][trials.enrol] * width + probe[0][trials.probe]
+    have = enrol[1][scored.enrol] * width + probe[1][scored.probe]
     at, problems = np.arange(have.size), []
     # Lists that are in one order are the usual case, and much the quicker.
     if not np.array_equal(have, want) or np.unique(have).size < have.size:

@@ -5,14 +5,13 @@ Both are measured here on the same resamples of the subjects, and the difference
 by resample (as in likeness.eval.intervals.comparison).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.formats.subjects import number_subjects
 from likeness.eval.intervals.comparison import (
     LEVEL,
     Difference,
@@ -21,7 +20,7 @@ from likeness.eval.intervals.comparison import (
     summarise,
 )
 from likeness.eval.results import aligned, metric_label, reasons
-from likeness.eval.types import Trials
+from likeness.eval.types import Trials, counted, number_items
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,14 @@ class Paired:
     Attributes:
         reference: The system that is subtracted.
         differences: (system, metric) -> its difference.
-        unpaired: The systems without differences, on other trials than the reference's.
+        unpaired: The systems without differences, on other trials than the reference's, and how
+            many of these they lack or have besides.
         over: What the intervals are taken over: "subjects" or "trials".
     """
 
     reference: str
     differences: Mapping[tuple[str, str], Difference]
-    unpaired: Sequence[str]
+    unpaired: Mapping[str, int]
     over: str
 
 
@@ -67,13 +67,7 @@ def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
         return np.arange(len(first))  # as most lists are, and sorting millions takes seconds
     if len(first) != len(second):
         return None
-    enrol = number_subjects(first.enrol_ids, second.enrol_ids)
-    probe = number_subjects(first.probe_ids, second.probe_ids)
-    width = 1 + max(int(codes.max()) for codes in probe)
-    keys = []
-    for of_enrol, of_probe, trials in zip(enrol, probe, both, strict=True):
-        key = of_enrol[trials.enrol].astype(np.int64) * width + of_probe[trials.probe]
-        keys.append(2 * key + np.asarray(trials.target) if labelled else key)
+    keys = _keys(first, second)
     rows, other_rows = (np.argsort(key, kind="stable") for key in keys)
     if not np.array_equal(keys[0][rows], keys[1][other_rows]):
         return None
@@ -82,10 +76,37 @@ def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
     return order
 
 
+def num_differing(first: Trials, second: Trials) -> int:
+    """How many trials of one list are not in the other; of both counts the larger one.
+
+    Example:
+        >>> one = Trials(("a",), ("b", "c"), [0, 0], [0, 1])
+        >>> num_differing(one, Trials(("a", "c"), ("b", "a"), [0, 1], [0, 1]))
+        1
+    """
+    keys = _keys(first, second)
+    place = np.unique(np.concatenate(keys), return_inverse=True)[1]
+    times, others = (np.bincount(of, minlength=place.size) for of in np.split(place, [len(first)]))
+    return max(int(np.maximum(more, 0).sum()) for more in (times - others, others - times))
+
+
+def _keys(first: Trials, second: Trials) -> list[NDArray[np.int64]]:
+    """(P,) a number for each trial of both lists, with its label if both have labels."""
+    enrol = number_items(first.enrol_ids, second.enrol_ids)
+    probe = number_items(first.probe_ids, second.probe_ids)
+    width = len(first.probe_ids) + len(second.probe_ids)
+    keys = []
+    for of_enrol, of_probe, trials in zip(enrol, probe, (first, second), strict=True):
+        keys.append(2 * (of_enrol[trials.enrol] * width + of_probe[trials.probe]))
+        if first.target is not None and second.target is not None:
+            keys[-1] += np.asarray(trials.target)
+    return keys
+
+
 def differences(
     reference: str,
     outcomes: Mapping[str, Outcome],
-    unpaired: Sequence[str],
+    unpaired: Mapping[str, int],
     over: str,
 ) -> Paired:
     """The differences of all systems to the reference, in the metrics that were resampled.
@@ -148,9 +169,10 @@ def notes(paired: Paired) -> list[str]:
                 for (system, metric), of in paired.differences.items()
             ]
         )
-    for system in paired.unpaired:
+    for system, num in paired.unpaired.items():
         same = f"{system} and {paired.reference} are not on the same trials"
-        sentences.append(f"{same}: no difference is given.")
+        differ = "differs" if num == 1 else "differ"
+        sentences.append(f"{same} ({counted(num, 'trial')} {differ}): no difference is given.")
     return sentences
 
 

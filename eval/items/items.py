@@ -19,7 +19,7 @@ from likeness.eval.formats import parquet
 from likeness.eval.formats.files import refuse_device
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items import remote
-from likeness.eval.types import item_id, nfc
+from likeness.eval.types import counted, item_id, nfc
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
@@ -222,7 +222,7 @@ class Items(Sequence[Item]):
 
     def __repr__(self) -> str:
         first = f", the first is {self[0]}" if len(self) else ""
-        return f"Items({len(self)} items{first})"
+        return f"Items({counted(len(self), 'item')}{first})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import counted
+from likeness.eval.types import counted, item_keys
 
 _MOST = 0.9  # the share of the files that a rule has to hold for
 _SHOWN = 0.1  # the share of the files that a level has to have to be proposed
@@ -146,6 +146,32 @@ def _proposal(
     if len(levels) == 1:
         add += ', or say where the label is in the names, as in --label "{split}/{label}_*"'
     return f"which folder is the label is uncertain: {', '.join(shown)}; {remedy or add}"
+
+
+def labels_of_ids(
+    ids: Iterable[str], where: object = None, *, remedy: str = "", check: bool = True
+) -> list[str]:
+    """The first folder of each id, its label; "" for an id without a folder.
+
+    Args:
+        ids: The paths of files below the folder of the data. Neither ./ nor / before one is a
+            folder.
+        where: What messages begin with.
+        remedy: What to do where no --label can take another level.
+        check: Whether ids are refused whose first folder need not be the label. Not where the
+            labels of trials tell, or where it was asked before.
+
+    Raises:
+        LikenessError: As `check_levels`.
+
+    Example:
+        >>> labels_of_ids(["ann/1.wav", "./bob/1.wav", "./1.wav"], "DATA")
+        ['ann', 'bob', '']
+    """
+    keys = [key.lstrip("/") for key in item_keys([*ids])]
+    if check:
+        check_levels(keys, where, remedy=remedy)
+    return [key.partition("/")[0] if "/" in key else "" for key in keys]
 
 
 def check_levels(ids: Iterable[str], where: object, *, remedy: str = "") -> None:

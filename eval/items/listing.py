@@ -19,6 +19,7 @@ from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.item_lists import channel_mark, channel_of, items_of_rows, read_items
 from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
+from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.remote import is_url
 from likeness.eval.option import if_option
 from likeness.eval.progress import step, track
@@ -339,7 +340,7 @@ def files_below(
     before = (root / "x").as_posix()[:-1]
 
     def rows(block: list[str]) -> Items:
-        labels = [id.partition("/")[0] if "/" in id else None for id in block]
+        labels = labels_of_ids(block, check=False)
         return Items.rows(block, [before + id for id in block], labels)
 
     blocks = iter(lambda: list(islice(ids, BLOCK)), [])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,17 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.embeddings import Embeddings, Labelled
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.metrics.ranks import row_keys
-from likeness.eval.types import Bools, Trials, item_keys, quoted
+from likeness.eval.metrics.ranks import duplicates, row_keys
+from likeness.eval.types import (
+    Bools,
+    Floats,
+    Pairs,
+    Trials,
+    counted,
+    number_items,
+    quoted,
+    same_items,
+)
 
 Rows = NDArray[np.int64]
 
@@ -101,6 +110,31 @@ def warn_of_repeats(trials: Trials, what: str) -> None:
         )
 
 
+def warn_of_two_scores(where: str, trials: Trials, values: Floats) -> None:
+    """Name the pairs that are there twice with scores that differ.
+
+    Args:
+        where: The system or file, with which the message begins.
+        trials: P labelled trials.
+        values: (P,) their scores.
+    """
+    if not trials.repeats:
+        return
+    pairs = trials.pairs()
+    order = np.argsort(pairs, kind="stable")
+    again = np.flatnonzero(np.diff(pairs[order]) == 0)
+    first, second = order[again], order[again + 1]
+    differ = np.flatnonzero(~np.isclose(values[first], values[second], rtol=1e-5, atol=1e-6))
+    if differ.size:
+        rows = int(first[differ[0]]), int(second[differ[0]])
+        shown = " and ".join(f"{values[row]:.6g}" for row in rows)
+        warnings.warn(
+            f"{where}: {counted(differ.size, 'pair')} scored twice with scores that differ (first: "
+            f"{pair_text(trials, rows[0])}, {shown}); each counts, so remove the wrong ones",
+            stacklevel=4,
+        )
+
+
 def trial_counts(trials: Trials) -> dict[str, int]:
     """What a result says of the list of its trials: self-matches left out, pairs repeated."""
     counts = {"self_matches": trials.self_matches, "repeated_trials": trials.repeats}
@@ -119,18 +153,11 @@ def enrolled_itself(trials: Trials, models: Mapping[str, Sequence[str]]) -> Rows
         >>> enrolled_itself(trials, {"ann": ["./ann/1"]}).tolist()
         [0]
     """
-    number = {key: i for i, key in enumerate(dict.fromkeys(item_keys(trials.probe_ids)))}
-    of_probe = np.array([number[key] for key in item_keys(trials.probe_ids)], dtype=np.int64)
-    enrolled = [
-        row * len(number) + number[key]
-        for row, model in enumerate(trials.enrol_ids)
-        for key in item_keys(models.get(model, ()))
-        if key in number
-    ]
-    if not enrolled:
-        return np.zeros(0, dtype=np.int64)
-    pairs = trials.enrol.astype(np.int64) * len(number) + of_probe[trials.probe]
-    return np.flatnonzero(np.isin(pairs, enrolled))
+    items = [(row, item) for row, m in enumerate(trials.enrol_ids) for item in models.get(m, ())]
+    rows, probes = same_items([item for _, item in items], trials.probe_ids)
+    width = len(trials.probe_ids)
+    enrolled = np.array([row for row, _ in items], np.int64)[rows] * width + probes
+    return np.flatnonzero(np.isin(trials.enrol.astype(np.int64) * width + trials.probe, enrolled))
 
 
 def content_keys(rows: Embeddings) -> NDArray[np.uint64]:
@@ -178,30 +205,30 @@ def warn_of_copied_trials(trials: Trials, enrol: Embeddings, probe: Embeddings) 
 
 
 def name_self_matches(
-    queries: Embeddings, gallery: Embeddings, itself: SelfMatches, *, among: bool = False
+    queries: Embeddings, gallery: Embeddings, itself: Pairs, *, among: bool = False
 ) -> None:
     """Name the queries that are in a gallery themselves, or whose copy is.
 
     Args:
         queries: What is searched for.
         gallery: What is searched in.
-        itself: The queries that are in the gallery themselves.
+        itself: The queries that are in the gallery themselves, as `self_matches` finds them.
         among: Whether the queries search each other, so that all are.
     """
-    if itself.queries.size and not among:
-        name = shorten(queries.ids[itself.queries[0]])
-        text = itself_text("searches", itself.num_queries, len(queries), name)
-        warnings.warn(text, stacklevel=3)
+    found = np.unique(itself[0])
+    if found.size and not among:
+        name = shorten(queries.ids[found[0]])
+        warnings.warn(itself_text("searches", found.size, len(queries), name), stacklevel=3)
     asked, searched = content_keys(queries), content_keys(gallery)
     keys, counts = np.unique(searched, return_counts=True)
     place = np.minimum(np.searchsorted(keys, asked), keys.size - 1)
     num = np.where(keys[place] == asked, counts[place], 0)
-    same = asked[itself.queries] == searched[itself.gallery]
-    np.subtract.at(num, itself.queries[same], 1)
+    same = asked[itself[0]] == searched[itself[1]]
+    np.subtract.at(num, itself[0][same], 1)
     copies = np.flatnonzero((num > 0) & (queries.norms > 0))
 
     def pair(row: int) -> str:
-        own = itself.gallery[itself.queries == row]
+        own = itself[1][itself[0] == row]
         other = np.setdiff1d(np.flatnonzero(searched == asked[row]), own)[0]
         return f"{queries.ids[row]} {gallery.ids[other]}"
 
@@ -218,52 +245,31 @@ def without_copies(embeddings: Embeddings) -> Embeddings:
         >>> without_copies(Embeddings(("a", "./a", "b"), [[1, 0], [1, 1], [0, 1]])).ids
         ('a', 'b')
     """
-    number = {key: i for i, key in enumerate(dict.fromkeys(item_keys(embeddings.ids)))}
-    by_id = np.array([number[key] for key in item_keys(embeddings.ids)])
-    of_id, of_content = (
-        np.unique(of, return_index=True)[1] for of in (by_id, content_keys(embeddings))
-    )
-    first = np.intersect1d(of_id, of_content)
-    if first.size == len(embeddings):
+    (numbers,) = number_items(embeddings.ids)
+    every = np.arange(len(embeddings))
+    again = np.union1d(every[numbers != every], duplicates(embeddings.matrix, "dot")[0])
+    if not again.size:
         return embeddings
-    again = np.setdiff1d(np.arange(len(embeddings)), first)
     name = shorten(embeddings.ids[again[0]])
     warnings.warn(
         f"items that repeat another are left out: {again.size} of {len(embeddings)} (first: "
         f"{name})",
         stacklevel=3,
     )
-    return Embeddings(
-        tuple(embeddings.ids[row] for row in first), embeddings.matrix[first], embeddings.meta
-    )
+    first = np.setdiff1d(every, again)
+    ids = tuple(embeddings.ids[row] for row in first)
+    return Embeddings(ids, embeddings.matrix[first], embeddings.meta)
 
 
-class SelfMatches(NamedTuple):
-    """Which queries are in a gallery themselves: K pairs, by query.
-
-    Attributes:
-        queries: (K,) rows of the queries.
-        gallery: (K,) rows of the gallery.
-    """
-
-    queries: Rows
-    gallery: Rows
-
-    @property
-    def num_queries(self) -> int:
-        """How many queries are in the gallery."""
-        return np.unique(self.queries).size
-
-
-NO_MATCHES = SelfMatches(np.empty(0, np.int64), np.empty(0, np.int64))
-
-
-def self_matches(queries: Labelled, gallery: Labelled) -> SelfMatches:
+def self_matches(queries: Labelled, gallery: Labelled) -> Pairs:
     """Find the queries that are in a gallery themselves, by their ids.
 
     Args:
         queries: What is searched for.
         gallery: What is searched in.
+
+    Returns:
+        (K,) rows of the queries in their order, and (K,) rows of the gallery.
 
     Raises:
         LikenessError: An item has another label in the gallery.
@@ -272,22 +278,13 @@ def self_matches(queries: Labelled, gallery: Labelled) -> SelfMatches:
         >>> rows = Embeddings(("a", "b"), [[1, 0], [0, 1]])
         >>> gallery = Embeddings(("c", "./b"), [[1, 0], [0, 1]])
         >>> self_matches(Labelled(rows, ["a", "b"]), Labelled(gallery, ["c", "b"]))
-        SelfMatches(queries=array([1]), gallery=array([1]))
+        (array([1]), array([1]))
     """
-    asked, searched = item_keys(queries.embeddings.ids), item_keys(gallery.embeddings.ids)
-    number = {key: i for i, key in enumerate(dict.fromkeys(searched))}
-    codes = np.fromiter((number[key] for key in searched), np.int64, len(searched))
-    own = np.fromiter((number.get(key, -1) for key in asked), np.int64, len(asked))
-    order = np.argsort(codes, kind="stable")
-    begin, end = (np.searchsorted(codes[order], own, side=side) for side in ("left", "right"))
-    each = end - begin
-    inside = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
-    rows = np.repeat(np.arange(len(asked)), each)
-    found = order[np.repeat(begin, each) + inside]
+    rows, found = same_items(queries.embeddings.ids, gallery.embeddings.ids)
     labels = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)[found]
     for at in np.flatnonzero(labels[0] != labels[1])[:1].tolist():
         raise LikenessError(
             f"{queries.embeddings.ids[rows[at]]!r} is labelled both {quoted(str(labels[0][at]))} "
             f"and {quoted(str(labels[1][at]))}; remove one label"
         )
-    return SelfMatches(rows, found)
+    return rows, found

@@ -20,6 +20,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals.bootstrap import Bounds
+from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.metrics.groups import Part, Rate, rates_at, share_over_groups
 from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.results import Result, complement, metric_beside
@@ -142,7 +143,8 @@ def fte_by_group(
         settings: The draws of the intervals, over subjects.
     """
     ids = list(dict.fromkeys((*failures.trials.enrol_ids, *failures.trials.probe_ids)))
-    subjects = [subject_of.get(id, id.partition("/")[0]) for id in ids]
+    folders = labels_of_ids(ids, check=False)
+    subjects = [subject_of.get(id, folder) for id, folder in zip(ids, folders, strict=True)]
     rows: dict[str, list[int]] = {}
     for row, (id, subject) in enumerate(zip(ids, subjects, strict=True)):
         rows.setdefault(group_of.get(id) or group_of.get(subject, UNKNOWN), []).append(row)

@@ -27,12 +27,7 @@ from likeness.eval.intervals.bootstrap import (
     times_drawn,
 )
 from likeness.eval.intervals.small_rates import exact_bounds
-from likeness.eval.items.self_matches import (
-    NO_MATCHES,
-    SelfMatches,
-    name_self_matches,
-    self_matches,
-)
+from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.identification import (
     RULES,
     Protocol,
@@ -51,10 +46,13 @@ from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import (
     Bools,
     Floats,
+    Pairs,
     check_choice,
     check_counts,
+    counted,
     freeze_numbers,
     name_first,
+    same_items,
 )
 
 _ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
@@ -171,7 +169,7 @@ def identify(
     for of, same in zip(galleries, itself, strict=True):
         name_self_matches(queries, of.embeddings, same)
     conventions: Conventions = {"similarity": similarity, "subjects_from": subjects_from}
-    if num_themselves := np.unique(np.concatenate([same.queries for same in itself])).size:
+    if num_themselves := np.unique(np.concatenate([same[0] for same in itself])).size:
         conventions["self_matches"] = num_themselves
         rows = np.flatnonzero(_searchable(asked, galleries, itself))
         ids = tuple(queries.ids[row] for row in rows.tolist())
@@ -189,14 +187,12 @@ def identify(
     return replace(evaluation, files=files_in(gallery, probes, gallery_subjects, probe_subjects))
 
 
-def _searchable(
-    probes: Labelled, galleries: Sequence[Labelled], itself: Sequence[SelfMatches]
-) -> Bools:
+def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequence[Pairs]) -> Bools:
     """(Q,) the probes but those whose subject only they themselves enrol.
 
     Without themselves these would pass for strangers.
     """
-    found = np.concatenate([of.queries for of in itself])
+    found = np.concatenate([rows for rows, _ in itself])
     labels = np.asarray(probes.labels)
     others = -np.bincount(found, minlength=labels.size)
     for gallery in galleries:
@@ -222,7 +218,7 @@ def identify_labelled(
     *,
     system: str,
     conventions: Conventions,
-    itself: Sequence[SelfMatches] = (),
+    itself: Sequence[Pairs] = (),
 ) -> SearchEvaluation:
     """`identify` of embeddings whose subjects are known.
 
@@ -290,18 +286,18 @@ def _searched(
     galleries: Sequence[Labelled],
     probes: Labelled,
     settings: IdentificationSettings,
-    itself: Sequence[SelfMatches],
+    itself: Sequence[Pairs],
 ) -> tuple[list[Searched], list[NDArray[np.generic]]]:
     """The search in each gallery, and the subjects of each; the closed protocol merges them."""
     rows = [gallery.embeddings.matrix for gallery in galleries]
     names = [np.asarray(gallery.labels) for gallery in galleries]
-    keep, pairs = 0, [*itself] or [NO_MATCHES] * len(rows)
+    keep, pairs = 0, [*itself] or [same_items((), ())] * len(rows)
     if settings.protocol == "closed":
         if len(rows) > 1:
             begin = np.cumsum([0, *map(len, rows)])
-            shifted = [of.gallery + first for of, first in zip(pairs, begin, strict=False)]
-            asked = np.concatenate([of.queries for of in pairs])
-            pairs = [SelfMatches(asked, np.concatenate(shifted))]
+            shifted = [found + first for (_, found), first in zip(pairs, begin, strict=False)]
+            asked = np.concatenate([of_probes for of_probes, _ in pairs])
+            pairs = [(asked, np.concatenate(shifted))]
             rows, names = [np.concatenate(rows)], [np.concatenate(names)]
         num_probes = len(probes.embeddings.ids)
         # More than are needed, because the draws of the bootstrap weigh the probes anew.
@@ -327,7 +323,7 @@ def _possible(
     """The settings without what cannot be measured, and a note on each such metric."""
     num_subjects = min(search.num_subjects for search in searched)
     notes = [
-        f"rank-{k} left out: the gallery has {num_subjects} subjects."
+        f"rank-{k} left out: the gallery has {counted(num_subjects, 'subject')}."
         for k in settings.ranks
         if k > num_subjects
     ]

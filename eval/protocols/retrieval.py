@@ -15,7 +15,7 @@ from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of, quality_by_id
 from likeness.eval.intervals import bootstrap, uncertainty
-from likeness.eval.items.self_matches import SelfMatches, name_self_matches, self_matches
+from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
@@ -23,7 +23,14 @@ from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, add_bounds
-from likeness.eval.types import Bools, Floats, check_choice, check_counts, freeze_numbers
+from likeness.eval.types import (
+    Bools,
+    Floats,
+    Pairs,
+    check_choice,
+    check_counts,
+    freeze_numbers,
+)
 
 Quality = Literal["norm"] | Mapping[str, float]
 Row = tuple[str, float, Conventions, bootstrap.Bounds | None]
@@ -158,6 +165,7 @@ def _measured(
     similarity = settings.similarity or queries.embeddings.meta.get("similarity") or "cosine"
     searched = gallery or queries
     itself = self_matches(queries, searched)
+    num_themselves = 0 if gallery is None else np.unique(itself[0]).size
     among = gallery is None
     name_self_matches(queries.embeddings, searched.embeddings, itself, among=among)
     per_query, used = _of_queries(queries, searched, itself, settings.ks, similarity)
@@ -167,8 +175,8 @@ def _measured(
     counts |= {"gallery": size, "classes": num_classes, "subjects": num_classes}
     common: Conventions = {"similarity": similarity, **_conventions(settings, gallery is None)}
     common["labels_from"] = labels_from
-    if gallery is not None and itself.queries.size:
-        common["self_matches"] = itself.num_queries
+    if num_themselves:
+        common["self_matches"] = num_themselves
     intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
@@ -192,7 +200,7 @@ def _measured(
 def _of_queries(
     queries: Labelled,
     searched: Labelled,
-    itself: SelfMatches,
+    itself: Pairs,
     ks: Sequence[int],
     similarity: str,
 ) -> tuple[dict[str, Floats], Bools]:

@@ -2,6 +2,7 @@
 reference, and error rates by groups of subjects.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ from likeness.eval.intervals import paired, uncertainty
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.paired import Paired
+from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.self_matches import trial_counts
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
@@ -23,7 +25,7 @@ from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_s
 from likeness.eval.option import if_option
 from likeness.eval.progress import step
 from likeness.eval.results import Result, metric_beside, table
-from likeness.eval.types import Bools, Ints, Scores, Trials, item_keys
+from likeness.eval.types import Bools, Ints, Scores, Trials
 
 
 @dataclass(eq=False)
@@ -146,6 +148,7 @@ def evaluate_together(
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)
+    _name_equal(scores)
     compared = Compared([], scores, trials, subject_of=known)
     outcomes: dict[str, Outcome] = {}
     for name, own in scores.items():
@@ -182,6 +185,12 @@ def _measure_one(
         sides = numbers[0][listed.enrol], numbers[1][listed.probe]
         compared.subjects[name] = np.stack(sides, axis=1)
         compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
+    elif settings.num_resamples:
+        warnings.warn(
+            f"{name}: intervals are over trials, which makes them too narrow; subjects are "
+            f"{source}: correct the labels, or give the subjects",
+            stacklevel=5,
+        )
     results, resamples = measure_system(
         compared.scores[name],
         settings,
@@ -220,19 +229,32 @@ def _compare_groups(
 
 def _in_one_order(
     scores: dict[str, Scores], trials: dict[str, Trials], reference: str
-) -> list[str]:
+) -> dict[str, int]:
     """Brings the scores on the trials of the reference into its order, so that all are measured on
-    the same resamples; gives the systems on other trials.
+    the same resamples; gives the systems on other trials, and how many of them differ.
     """
-    unpaired = []
+    unpaired = dict[str, int]()
     for name in [name for name in scores if name != reference]:
         order = paired.matching_order(trials[reference], trials[name])
         if order is None:
-            unpaired.append(name)
+            unpaired[name] = paired.num_differing(trials[reference], trials[name])
         else:
             scores[name] = Scores(scores[name].values[order], scores[reference].target)
             trials[name] = trials[reference]
     return unpaired
+
+
+def _name_equal(scores: Mapping[str, Scores]) -> None:
+    """Names systems whose scores are the same, in the same order."""
+    first: dict[bytes, str] = {}
+    for name, of in scores.items():
+        other = first.setdefault(of.values.tobytes(), name)
+        if other != name:
+            warnings.warn(
+                f"{name} and {other} have the same scores in all {len(of):,} trials; give the "
+                "scores of two systems",
+                stacklevel=4,
+            )
 
 
 def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str, str]:
@@ -243,11 +265,11 @@ def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str,
     sides = ((trials.enrol_ids, numbers[0]), (trials.probe_ids, numbers[1]))
     first: dict[int, str] = {}
     return {
-        name: item_keys([name])[0].split("/", 1)[0]
-        if by_folder
-        else f"subject of {first.setdefault(number, name)}"
+        name: folder if by_folder else f"subject of {first.setdefault(number, name)}"
         for ids, of_side in sides
-        for name, number in zip(ids, of_side.tolist(), strict=True)
+        for name, number, folder in zip(
+            ids, of_side.tolist(), labels_of_ids(ids, check=False), strict=True
+        )
     }
 
 

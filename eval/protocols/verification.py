@@ -23,7 +23,7 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
-from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
@@ -517,10 +517,14 @@ def _read(
     else:
         name, origin = str(system), read_origin(Path(system))
         trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
-    trials, others = without_self_trials(trials)
+    # A labelled list has been looked at, and scores that were read for it have its trials.
+    if isinstance(system, Scored) or labels is None or labels.target is None:
+        trials, others = without_self_trials(trials)
+        values = values[others]
+    warn_of_two_scores(name, trials, values)
     check_labels(name, trials.target)
     assert trials.target is not None
-    return trials, Scores(values[others], trials.target), origin
+    return trials, Scores(values, trials.target), origin
 
 
 def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.reports.figures import COLOURS, MARKERS, columns, drawn, legend, plot
 from likeness.eval.reports.page import block, prose
-from likeness.eval.types import Floats, norms_of, unit_rows
+from likeness.eval.types import Floats, counted, norms_of, unit_rows
 
 _NUM_NAMED = 12  # classes that a legend can hold
 _DISC = 0.9  # opacity of a point
@@ -39,7 +39,7 @@ def embedding_map(
     """
     rows, classes = _chosen(embeddings.ids, labels, num_points)
     if rows.size < 8:
-        return prose(f"{rows.size} items: too few for a map.", soft=True)
+        return prose(f"{counted(rows.size, 'item')}: too few for a map.", soft=True)
     text = f"{rows.size:,} of {len(embeddings.ids):,} items"
     if labels:
         num_labels = len({labels[id] for id in embeddings.ids if id in labels})

@@ -35,7 +35,7 @@ from likeness.eval.reports.page import (
     write,
 )
 from likeness.eval.results import Result, footnotes
-from likeness.eval.types import Floats, item_keys
+from likeness.eval.types import Floats, counted, same_items
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -93,25 +93,23 @@ def nearest(
     rows = np.unique(np.linspace(0, size - 1, min(size, num_queries)).astype(np.int64))
     own, of_gallery = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)
     # An item of the gallery with the query's id is the query.
-    row_of = {id: i for i, id in enumerate(item_keys(searched.ids))}
-    asked = item_keys([queries.embeddings.ids[i] for i in rows.tolist()])
-    itself = np.array([row_of.get(id, -1) for id in asked])
-    in_gallery = itself >= 0
-    num = min(num, len(searched) - bool(in_gallery.any()))
+    asked, own_rows = same_items([queries.embeddings.ids[i] for i in rows.tolist()], searched.ids)
+    num = min(num, len(searched) - int(np.bincount(asked, minlength=1).max()))
     score = make_scorer(searched.matrix, similarity)
     step = max(1, _CELLS // len(searched))
     items, scores = np.empty((rows.size, num), np.int64), np.empty((rows.size, num))
     for begin in range(0, rows.size, step):
         part = slice(begin, begin + step)
         values = np.array(score(queries.embeddings.matrix[rows[part]]))
-        values[np.flatnonzero(in_gallery[part]), itself[part][in_gallery[part]]] = -np.inf
+        of_part = slice(*np.searchsorted(asked, (begin, begin + step)))
+        values[asked[of_part] - begin, own_rows[of_part]] = -np.inf
         best = np.argpartition(-values, num - 1, axis=1)[:, :num]
         order = np.argsort(-np.take_along_axis(values, best, axis=1), axis=1, kind="stable")
         items[part] = np.take_along_axis(best, order, axis=1)
         scores[part] = np.take_along_axis(values, items[part], axis=1)
     counts = Counter(of_gallery.tolist())
-    alone = in_gallery & (of_gallery[itself] == own)
-    mated = np.array([counts[name] for name in own.tolist()]) > alone
+    themselves = np.bincount(asked[of_gallery[own_rows] == own[asked]], minlength=rows.size)
+    mated = np.array([counts[name] for name in own.tolist()]) > themselves
     return Nearest(rows, items, scores, of_gallery[items] == own[:, None], np.asarray(mated))
 
 
@@ -312,7 +310,7 @@ def clustering(
         "Images and sound": prose(shown.note()),
         "Recompute": block("command", text=command),
     }
-    about = f"{len(ids):,} items in {count:,} clusters"
+    about = f"{counted(len(ids), 'item')} in {counted(count, 'cluster')}"
     return write(Path(folder) / "index.html", "Clusters", about, sections)
 
 

@@ -12,7 +12,7 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
-from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.origin import read_origin
@@ -121,9 +121,11 @@ def _read(scores: Sequence[File]) -> tuple[Trials, Floats, tuple[str, ...]]:
     if trials.target is not None:
         trials, others = without_self_trials(trials)
         values = values[others]
+        warn_of_two_scores(str(scores[0]), trials, values)
     columns = [values]
     for path in scores[1:]:
         trials, values = read_scores(Path(path), trials)
+        warn_of_two_scores(str(path), trials, values)
         columns.append(values)
     origins = [read_origin(Path(path)) for path in scores]
     systems = tuple("" if origin is None else origin.system for origin in origins)

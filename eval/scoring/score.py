@@ -43,8 +43,9 @@ from likeness.eval.types import (
     Scores,
     Trials,
     check_choice,
-    item_keys,
+    counted,
     name_first,
+    same_items,
 )
 
 Missing = Literal["refuse", "skip"]
@@ -84,7 +85,7 @@ class Scored:
         return len(self.trials)
 
     def __repr__(self) -> str:
-        return f"<Scored: {len(self)} trials by {self.system}>"
+        return f"<Scored: {counted(len(self), 'trial')} by {self.system}>"
 
     def of_list(self, name: str) -> Scored:
         """The same scores with a name for their list, which their thresholds will state."""
@@ -115,8 +116,8 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {len(self)} trials has no labels, which metrics need; give a list "
-                "with labels"
+                f"the list of {counted(len(self), 'trial')} has no labels, which metrics need; "
+                "give a list with labels"
             )
         return Scores(self.values, self.trials.target)
 
@@ -375,7 +376,7 @@ def _with_embeddings(
     if kept.all() or not kept.any():
         return trials, models, ""
     both = list(dict.fromkeys([*enrolled, *probed]))
-    count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
+    count = f"{len(trials) - int(kept.sum())} of {counted(len(trials), 'trial')}"
     warnings.warn(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
         stacklevel=4,
@@ -584,9 +585,7 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
     cohort, subject_of = scoring.cohort, scoring.cohort_subjects
     if cohort is None:
         return None
-    asked = {*item_keys([*ids])}
-    keys = zip(cohort.ids, item_keys(cohort.ids), strict=True)
-    shared = [name for name, key in keys if key in asked]
+    shared = [cohort.ids[row] for row in np.unique(same_items(cohort.ids, [*ids])[0])]
     if shared:
         warnings.warn(
             f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "

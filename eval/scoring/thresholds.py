@@ -25,7 +25,7 @@ from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.metrics.verification import AnyFloats, measured_eer, measured_tar, sort_scores
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.types import Scores, Trials, check_counts
+from likeness.eval.types import Scores, Trials, check_counts, counted
 
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
 _BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
@@ -203,7 +203,7 @@ class Thresholds:
             return f"{point.name}, estimated from {items}, {self.date}"
         sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
         if self.subjects is not None:
-            sizes.insert(0, f"{self.subjects:,} subjects")
+            sizes.insert(0, counted(self.subjects, "subject"))
         return f"{point.name}, measured on {self.data}: {', '.join(sizes)}"
 
 

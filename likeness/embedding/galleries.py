@@ -13,7 +13,7 @@ from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
-from likeness.eval.items.levels import check_levels
+from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.items.self_matches import content_keys, itself_text
 from likeness.eval.metrics import clustering
@@ -21,7 +21,7 @@ from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.eval.types import counted, item_keys, name_first, nfc
+from likeness.eval.types import counted, name_first, nfc, same_items
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face, refuse_head
@@ -237,7 +237,8 @@ def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
 def _subject(item: Item, by_folder: bool) -> str:
     if item.label or not by_folder:
         return item.label or ""
-    return item.id.split("/", 1)[0] if "/" in item.id.strip("/") else ""
+    is_whole = item.id.startswith("/")  # its first folder is one of the system
+    return "" if is_whole else labels_of_ids([item.id.rstrip("/")], check=False)[0]
 
 
 def _embed(
@@ -426,10 +427,10 @@ def search(
 
 def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
     """Name the probes that are enrolled themselves and find themselves, as they were asked to."""
-    known = {*item_keys([*enrolled])}
-    itself = [id for id, key in zip(probes, item_keys(probes), strict=True) if key in known]
-    if itself:
-        text = itself_text("searches", len(itself), len(probes), itself[0], left_out=False)
+    itself = np.unique(same_items(probes, [*enrolled])[0])
+    if itself.size:
+        first = probes[itself[0]]
+        text = itself_text("searches", itself.size, len(probes), first, left_out=False)
         warnings.warn(text, stacklevel=3)
 
 

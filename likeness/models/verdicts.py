@@ -34,7 +34,6 @@ from likeness.toolkit.models.loaded import Loaded
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared
 
-ITSELF = "one item, compared with itself"
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
     "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which "
@@ -269,12 +268,14 @@ class VerifiedPairs:
         similarity: How embeddings were compared.
         source: Where the threshold comes from; "" for a number of the caller's own, or for none.
         origin: What gave the scores, for the thresholds of `likeness evaluate --save-to`.
+        itself: Which rows compare an item with itself, and are measured by no rate.
     """
 
     rows: Sequence[PairRow]
     similarity: str
     source: str = ""
     origin: Origin | None = None
+    itself: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -282,7 +283,8 @@ class VerifiedPairs:
     @property
     def compared(self) -> list[PairRow]:
         """The rows that count: those with a score, of two items."""
-        return [row for row in self.rows if row.score is not None and row.note != ITSELF]
+        numbered = enumerate(self.rows)
+        return [row for i, row in numbered if row.score is not None and i not in self.itself]
 
     def __str__(self) -> str:
         return self.summary()
@@ -322,7 +324,7 @@ class VerifiedPairs:
         second, j = np.unique([item_id(row.second) for row in known], return_inverse=True)
         scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
         names = tuple(first.tolist()), tuple(second.tolist())
-        num_itself = sum(row.note == ITSELF and row.label is not None for row in self.rows)
+        num_itself = sum(self.rows[i].label is not None for i in self.itself)
         listed = Trials(
             *names, i.astype(np.int32), j.astype(np.int32), labels == 1, self_matches=num_itself
         )
@@ -481,6 +483,7 @@ def verify_pairs(
             quality = made.norms if model.norm_is_quality else (None, None)
             verdict = made.accepted, made.threshold, made.probability
             compared = PairRow(*pair, score, *verdict, *quality)
-            rows.append(compared._replace(note=ITSELF) if row in itself else compared)
+            note = "one item, compared with itself" if row in itself else ""
+            rows.append(compared._replace(note=note))
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
-    return VerifiedPairs(rows, model.similarity, comparer.source, origin)
+    return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself)

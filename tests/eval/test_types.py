@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from posixpath import normpath
 from unicodedata import normalize
 
@@ -10,8 +11,9 @@ import pytest
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.trials import read_scores
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Scores, Trials
+from likeness.eval.types import Scores, Trials, item_keys, number_items, same_items
 
 
 def test_embeddings_are_raw():
@@ -83,6 +85,22 @@ def test_bad_trials(enrol, probe, target):
     labels = None if target is None else np.array(target)
     with pytest.raises(LikenessError):
         Trials(("a", "b"), ("c",), np.array(enrol), np.array(probe), labels)
+
+
+def test_an_item_is_one_however_it_is_spelled(tmp_path: Path) -> None:
+    names = np.array(["a/1", "./a/1", "a//1", "b", "./b", "Zo\u00eb", "Zoe\u0308", "c"])
+    rng = np.random.default_rng(0)
+    first, second = ([*rng.choice(names, size)] for size in (9, 13))
+    keys = [*item_keys(first), *item_keys(second)]
+    numbers = np.concatenate(number_items(first, second)).tolist()
+    assert numbers == [keys.index(key) for key in keys]
+    pairs = [(i, j) for i in range(9) for j in range(13) if keys[i] == keys[9 + j]]
+    assert np.stack(same_items(first, second), axis=1).tolist() == [list(pair) for pair in pairs]
+    assert Embeddings(("a", "b"), [[1], [2]]).rows(["./b", "a"]).tolist() == [1, 0]
+    path = tmp_path / "scores.txt"
+    path.write_text("./b a 2.5\nc a 1.5\n")
+    listed = Trials(("c", "b"), ("./a",), [0, 1], [0, 0], [True, False])
+    assert read_scores(path, listed)[1].tolist() == [1.5, 2.5]
 
 
 def test_scores():

@@ -4,6 +4,7 @@ refused.
 
 import gzip
 import os
+from collections.abc import Callable
 from hashlib import md5
 from pathlib import Path
 
@@ -346,3 +347,17 @@ def test_lists_come_from_pipes():
         pipe.write(b"1 a b\n0 a c\n")
         pipe.close()
         assert read_trials(f"/dev/fd/{read}").probe_ids == ("b", "c")
+
+
+@pytest.mark.parametrize("header", ["enrol,probe,same_person", "enrol,probe,score,same_person"])
+def test_labels_under_another_name_are_not_passed_over_in_silence(
+    put: Callable[..., Path], header: str
+) -> None:
+    score = ",2" * ("score" in header)
+    path = put(f"{header}\na,b{score},1\na,c{score},0\n", "list.csv")
+    read = read_scores if score else read_trials
+    with pytest.warns(UserWarning, match="same_person"):
+        read(path)
+    found = read(path, columns="label=same_person")
+    listed = found[0] if isinstance(found, tuple) else found
+    assert listed.target.tolist() == [True, False]

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import likeness
+from likeness import evaluate
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.intervals.bootstrap import (
     Bounds,
@@ -99,6 +100,28 @@ def test_the_reference_is_the_first(folder: Path) -> None:
         assert {result["system"] for result in document["differences"]} == {"a", "b"} - {reference}
         assert document["unpaired"] == ["c"]
         assert f"c and {reference} are not on the same trials" in text
+
+
+def test_systems_on_other_trials_and_equal_ones_are_named(tmp_path: Path) -> None:
+    lines = ["a/1 a/2 2 1", "b/1 b/2 3 1", "a/1 b/1 1 0", "a/2 b/2 0 0"]
+    for name in "xy":
+        (tmp_path / name).write_text("\n".join(lines))
+    (tmp_path / "z").write_text("\n".join([*lines[:3], "b/2 a/2 0 0"]))
+    settings = VerificationSettings((), fars=(), num_resamples=0)
+    with pytest.warns(UserWarning, match="the same scores in all 4 trials"):
+        found = evaluate([tmp_path / name for name in "xyz"], settings)
+    assert "(1 trial differs" in str(found)
+
+
+def test_a_wrong_label_that_takes_the_subjects_is_named(tmp_path: Path) -> None:
+    ids = [f"{name}/{i}" for name in "abcd" for i in (1, 2)]
+    pairs = [(x, y) for row, x in enumerate(ids) for y in ids[row + 1 :]]
+    labels = [int(x[0] == y[0] or (x, y) == ("a/1", "b/1")) for x, y in pairs]
+    lines = (f"{x} {y} {i % 5} {labels[i]}\n" for i, (x, y) in enumerate(pairs))
+    (tmp_path / "scores").write_text("".join(lines))
+    settings = VerificationSettings((), fars=(), num_resamples=20)
+    with pytest.warns(UserWarning, match="too narrow.*1 label of 28.*a/1 b/1"):
+        evaluate(tmp_path / "scores", settings)
 
 
 def test_trials_match_as_multisets_of_ordered_pairs() -> None:

@@ -169,7 +169,11 @@ def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
         if name == "evaluate evaluate":
             assert {of["conventions"]["self_matches"] for of in results()} == {1}
             assert {of["counts"]["targets"] for of in results()} == {4}
-    assert f"2 of 30 {what} repeat a pair" in run("repeat")
+    shown = run("repeat")
+    assert f"2 of 30 {what} repeat a pair" in shown
+    assert shown.count("repeat a pair") == 1
+    # The scores of the pair in the other order are drawn anew.
+    assert ("1 pair scored twice" in shown) == (OF_TRIALS[name] == "scores")
     for kind in ("contradiction", "crossed"):
         assert LABELS in run(kind, code=2)
 
@@ -185,6 +189,15 @@ def test_scores_of_self_trials_fit_a_list_without_them(
     for trials in ("plain", "itself"):
         said("evaluate", "itself.1", "--trials", trials, "--resamples", 0, "--json", "new.json")
         assert {of["counts"]["targets"] for of in results()} == {4}
+
+
+def test_what_a_list_and_its_scores_repeat_is_named_once(
+    world: Path, said: Callable[..., str]
+) -> None:
+    lines = Path("repeat").read_text() + f"{IDS[0]} {IDS[0]} 1\n"
+    Path("list").write_text(lines)
+    words = ("evaluate", "repeat.1", "--trials", "list", "--resamples", 0, "--json", "new.json")
+    assert said(*words).count("repeat a pair") == 1
 
 
 def test_a_blind_list_is_scored_whole(world: Path, said: Callable[..., str]) -> None:
