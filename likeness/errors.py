@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from likeness.toolkit.signals import (
     leave,
 )
 
+_NUM_NAMED = 20  # warnings of one reason that are shown, as of bad items
 _EXTRAS = {  # of packages that not every installation has
     **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
     **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "train"),
@@ -117,19 +119,31 @@ def explain(error: BaseException) -> str:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Within the block, a UserWarning is one line for the user; the same sentence comes once."""
+    """Within the block, a UserWarning is one line for the user; the same sentence comes once.
+
+    What is said of many items names the first of them, and the others are counted.
+    """
     with warnings.catch_warnings():
-        shown, printed = warnings.showwarning, set[str]()
+        shown, printed, alike = warnings.showwarning, set[str](), Counter[str]()
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **to: Any) -> None:
             if category is UserWarning and (text := str(message)) not in printed:
                 printed.add(text)
-                warn(text)
+                # What is said of an item names it first.
+                reason = text.partition(": ")[2] or text
+                alike[reason] += 1
+                if alike[reason] <= _NUM_NAMED:
+                    warn(text)
             elif category is not UserWarning:
                 shown(message, category, *where, **to)
 
         warnings.showwarning = show
-        yield
+        try:
+            yield
+        finally:
+            for reason, num in alike.items():
+                if num > _NUM_NAMED:
+                    warn(f"{num - _NUM_NAMED:,} more: {reason}")
 
 
 def _reader_is_gone(path: str | None) -> bool:

@@ -54,11 +54,14 @@ def png(depth: int, colours: int, pixel: bytes, *chunks: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + data + chunk(b"IEND", b"")
 
 
+TAGS = {"orientation": 274, "sample_format": 339, "profile": 34675}
+
+
 def tiff(bits: int, data: bytes, *, photometric: int = 1, **tags: int) -> bytes:
     """A grey TIFF of one row of two pixels."""
     stated = {256: 2, 257: 1, 258: bits, 259: 1, 262: photometric, 277: 1, 278: 1}
     stated |= {273: 8 + 2 + 12 * 9 + 12 * len(tags) + 4, 279: len(data)}
-    stated |= {{"orientation": 274, "sample_format": 339}[name]: tags[name] for name in tags}
+    stated |= {TAGS[name]: tags[name] for name in tags}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, stated[tag]) for tag in sorted(stated))
     return b"II*\0" + struct.pack("<IH", 8, len(stated)) + entries + bytes(4) + data
 
@@ -174,6 +177,7 @@ JPEG: dict[str, Case] = {
     ),
     "several pictures (MPO)": (lambda: several("MPO", quality=100), PURE),
 }
+HDR = chunk(b"cICP", b"\x09\x10\0\1")
 PNG: dict[str, Case] = {
     "alpha": (lambda: saved(HIDDEN, "PNG"), SEEN),
     "half of alpha": (lambda: png(8, 6, b"\xff\0\0\x80"), flat(191, 64, 64)),
@@ -219,7 +223,15 @@ PNG: dict[str, Case] = {
         lambda: png(8, 2, b"\1\2\3", chunk(b"cHRM", struct.pack(">8I", *WIDE_XY))),
         "primaries",
     ),
-    "colours of HDR": (lambda: png(8, 2, b"\1\2\3", chunk(b"cICP", b"\x09\x10\0\1")), "cICP"),
+    "colours of HDR": (lambda: png(8, 2, b"\1\2\3", HDR), "cICP"),
+    "colours of HDR behind a long text": (
+        lambda: png(8, 2, b"\1\2\3", chunk(b"tEXt", bytes(70_000)), HDR),
+        "cICP",
+    ),
+    "a text that names colours": (
+        lambda: png(8, 2, b"\1\2\3", chunk(b"tEXt", b"a\0" + HDR)),
+        flat(1, 2, 3),
+    ),
     "colours of sRGB": (lambda: png(8, 2, b"\1\2\3", chunk(b"cICP", b"\1\x0d\0\1")), flat(1, 2, 3)),
     "profile": (
         lambda: saved(WIDE, "PNG", icc_profile=wide_profile()),
@@ -249,6 +261,10 @@ TIFF: dict[str, Case] = {
     "signed levels": (lambda: tiff(16, b"\1\0\2\0", sample_format=2), "signed"),
     "floats": (lambda: tiff(32, bytes(8), sample_format=3), "range"),
     "CMYK": (lambda: saved(Image.new("CMYK", (1, 1), (255, 0, 0, 0)), "TIFF"), flat(0, 255, 255)),
+    "a number as a profile": (
+        lambda: tiff(8, b"\x10\x20", profile=7),
+        np.array([[[16] * 3, [32] * 3]]),
+    ),
     "profile": (
         lambda: saved(WIDE, "TIFF", icc_profile=wide_profile()),
         from_wide(200, 100, 50)[None, None],

@@ -142,6 +142,9 @@ def aiff(subtype: str = "PCM_16", samples: NDArray[Any] = GLIDE) -> bytes:
 
 
 INFO = b"LIST" + struct.pack("<I", 12) + b"INFOISFT\0\0\0\0"
+LONG = (
+    b"LIST" + struct.pack("<I", 60) + b"INFOICMT" + struct.pack("<I", 48) + b"data".ljust(48, b"\0")
+)
 WAV: dict[str, Case] = {
     "16 bits": (lambda: wav(GLIDE), WAVE),
     "8 bits, unsigned": (lambda: wav((GLIDE // 256 + 128).astype(np.uint8)), WAVE),
@@ -173,9 +176,10 @@ WAV: dict[str, Case] = {
     "64-bit sizes": (lambda: rf64(b"RF64"), WAVE),
     "64-bit sizes of more": (lambda: rf64(b"RF64", 2 * HZ), "cut short"),
     "BW64": (lambda: rf64(b"BW64"), "unreadable"),
-    "AU by its content": (lambda: written("AU", "PCM_16"), WAVE),
-    "AU that is cut": (lambda: half(written("AU", "PCM_16")), "cut short"),
-    "W64 that is cut": (lambda: half(written("W64", "PCM_16")), "cut short"),
+    "cut": (lambda: half(wav(GLIDE)), "cut short"),
+    "cut behind long chunks": (lambda: half(wav(GLIDE, before=40 * LONG)), "cut short"),
+    "size 0 behind chunks": (lambda: wav(GLIDE, size=0, before=INFO + LONG), WAVE),
+    "AU by its content": (lambda: written("AU", "PCM_16"), "format is AU"),
 }
 FLAC: dict[str, Case] = {
     "16 bits": (lambda: written("FLAC", "PCM_16"), WAVE),
@@ -185,21 +189,23 @@ FLAC: dict[str, Case] = {
     "samples of a pipe": (lambda: flac(0), "length"),
     "cut": (lambda: half(written("FLAC", "PCM_16")), "unreadable"),
 }
+TAG = b"ID3\3\0\0\0\0\0\x0a" + bytes(10)
 MP3: dict[str, Case] = {
     "delay and padding": (mp3, WAVE),
-    "tags": (lambda: b"ID3\3\0\0\0\0\0\x0a" + bytes(10) + mp3() + b"TAG".ljust(128, b"\0"), WAVE),
+    "tags": (lambda: TAG + mp3() + b"TAG".ljust(128, b"\0"), WAVE),
     "cut": (lambda: half(mp3()), "cut short"),
     "joined": (lambda: mp3() + mp3(), "several streams"),
+    "joined with a tag": (lambda: mp3() + TAG + mp3(), "several streams"),
 }
 OGG: dict[str, Case] = {
     "delay and padding": (lambda: written("OGG", "VORBIS"), WAVE),
-    "joined": (lambda: written("OGG", "VORBIS") * 2, "several streams"),
+    "joined": (lambda: written("OGG", "VORBIS") + written("OGG", "OPUS"), "several streams"),
 }
 OPUS: dict[str, Case] = {
     "delay": (opus, WAVE),
     "gain": (lambda: opus(gain=-256 * 6), WAVE * 10 ** (-6 / 20)),
     "a longer delay": (lambda: opus(skip=4800), WAVE[HZ // 10 :]),
-    "joined": (lambda: opus() * 2, "several streams"),
+    "joined": (lambda: opus() + written("OGG", "OPUS"), "several streams"),
 }
 AIFF: dict[str, Case] = {
     "16 bits": (aiff, WAVE),

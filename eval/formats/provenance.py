@@ -14,6 +14,8 @@ from likeness.eval.formats.column_names import COLUMN_OF_LIST
 from likeness.eval.formats.files import file_digest
 from likeness.eval.types import name_first
 
+_MOST_DIGESTED = 1 << 26  # bytes of a file
+
 
 def sha256(path: Path) -> str:
     """Computes the hex digest of a file or of what belongs together.
@@ -63,18 +65,18 @@ class Source(NamedTuple):
     digest: str = ""
 
 
-def source_of(path: str | PathLike[str], *, most_digested: int = 0) -> Source:
+def source_of(path: str | PathLike[str], *, with_digest: bool = False) -> Source:
     """Says what a file is now.
 
     Args:
         path: The file.
-        most_digested: The most bytes that a file may have of which a digest is made.
+        with_digest: Whether a digest is made of a file of up to 64 MiB, which is read for it.
 
     Raises:
         OSError: There is no such file.
     """
     stat = os.stat(path)
-    summed = stat.st_size <= most_digested and S_ISREG(stat.st_mode)
+    summed = with_digest and stat.st_size <= _MOST_DIGESTED and S_ISREG(stat.st_mode)
     digest = file_digest(Path(path)) if summed else ""
     return Source(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, digest)
 
@@ -93,7 +95,7 @@ def is_source(path: str | PathLike[str], source: Sequence[Any]) -> bool:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder, "a.wav")
         ...     _ = file.write_text("sound")
-        ...     before = source_of(file, most_digested=1000)
+        ...     before = source_of(file, with_digest=True)
         ...     _ = file.write_text("sound")
         ...     same = is_source(file, before)
         ...     _ = file.write_text("noise")

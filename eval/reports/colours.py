@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GROUND = (128, 128, 128)  # RGB, what transparent pictures are laid on
-_ORIENTATION = 0x0112  # the tag of EXIF
+ORIENTATION = 0x0112  # the tag of EXIF
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
 _WHITE_IS_ZERO = 0  # of _PHOTOMETRIC
 _READ = ("transparency", "icc_profile", "chromaticity", "srgb", "gamma")  # of Pillow's info
@@ -56,7 +56,7 @@ def to_rgb(image: Image) -> Image:
     colours = _flattened(image)
     # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
     with suppress(Exception):
-        colours.getexif()[_ORIENTATION] = image.getexif().get(_ORIENTATION, 1)
+        colours.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
         ImageOps.exif_transpose(colours, in_place=True)
     return colours
 

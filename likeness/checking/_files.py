@@ -24,7 +24,7 @@ from likeness.toolkit.data.reading import (
 T = TypeVar("T")
 R = TypeVar("R")
 Modality = Literal["speaker", "face", "image"]
-Kind = Literal["missing", "unreadable", "cut", "silent"]
+Kind = Literal["missing", "unreadable", "cut", "empty"]
 # The content is decoded without being asked for where there is no more than this.
 _DECODED_FILES, _DECODED_SECONDS = 5_000, 36_000.0
 _TOGETHER = 64  # files that a thread reads before it says so
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
     """Why an item cannot be trained on.
 
     Attributes:
-        kind: "missing", "unreadable", "cut" (the file ends before its header says) or "silent" (a
+        kind: "missing", "unreadable", "cut" (the file ends before its header says) or "empty" (a
             recording that holds no voice, or an image that shows nothing).
         reason: The sentence of the reader.
     """
@@ -130,7 +130,7 @@ def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
     except (CutShort, CutImage) as error:
         return Problem("cut", str(error))
     except Empty as error:
-        return Problem("silent", str(error))
+        return Problem("empty", str(error))
     except (Unreadable, OSError, ValueError) as error:
         return Problem("unreadable", str(error))
 

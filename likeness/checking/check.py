@@ -46,7 +46,7 @@ _TEXTS = {
         "Write or fetch them again, or leave them out.",
     ),
     "cut": ("{items} that end before their header says", "Fetch them again."),
-    "silent": ("{items} that hold {nothing}", "Leave them out."),
+    "empty": ("{items} that hold {nothing}", "Leave them out."),
     "doubtful": (
         "{items} that may hold {nothing}",
         "Look at them. They can be trained on, and are kept.",
@@ -106,7 +106,7 @@ _TEXTS = {
         "Look at them, the surest first, and correct the labels; --clean leaves them out.",
     ),
 }
-_PROBLEMS = ("missing", "unreadable", "cut", "silent")
+_PROBLEMS = ("missing", "unreadable", "cut", "empty")
 _LEFT_OUT = (*_PROBLEMS, "conflict", "duplicate", "leak-content")
 _LEFT_OUT_IF_CLEAN = ("near-duplicate", "wrong-label")
 

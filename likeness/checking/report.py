@@ -17,6 +17,7 @@ from likeness.eval.progress import step
 from likeness.eval.reports.media import Media, media_of_items
 from likeness.eval.reports.page import block, prose, recompute, table, write
 from likeness.eval.results import aligned
+from likeness.eval.types import counted
 
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group
 _SHOWN_ON_PAGE = 12, 4
@@ -100,7 +101,7 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
     sections["What could not be shown"] = prose(media.note(), soft=True)
     sections["How to make this page again"] = recompute(command, {})
     count = len(checked.findings)
-    about = f"{checked.data}: {len(checked.items):,} items, {count} finding{'s' * (count != 1)}"
+    about = f"{checked.data}: {counted(len(checked.items), 'item')}, {counted(count, 'finding')}"
     write(folder / "index.html", "Check of a data set", about, sections)
 
 

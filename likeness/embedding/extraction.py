@@ -42,7 +42,6 @@ from likeness.toolkit.training.lock import only_writer
 
 PIECE_ITEMS = 8192
 _PLAN, _SOURCES = "plan.json", "sources"  # a file of the folder, and an entry of a piece's metadata
-_MOST_DIGESTED = 1 << 26  # bytes of a file, which reading it takes anyway
 Output = Annotated[Path, Option(path="output", endings=(".npz", ".ark", ".parquet"))]
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
@@ -350,7 +349,7 @@ def _sources(items: Sequence[Item]) -> dict[str, Source]:
     sources = {}
     for path in dict.fromkeys(item.path for item in items):
         with suppress(OSError):
-            sources[str(path)] = source_of(path, most_digested=_MOST_DIGESTED)
+            sources[str(path)] = source_of(path, with_digest=True)
     return sources
 
 

@@ -43,7 +43,6 @@ from likeness.toolkit.data.images import BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.reading import Bad, write_bad
 from likeness.toolkit.training.lock import only_writer
 
-_MOST_DIGESTED = 1 << 26  # bytes of a photograph, which reading it takes anyway
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
 # InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
@@ -581,7 +580,7 @@ def align_folder(
                 if crops.pop(item.id, None) and not is_same:
                     result.changed.append(item.id)
                 try:
-                    source = source_of(item.path, most_digested=_MOST_DIGESTED)
+                    source = source_of(item.path, with_digest=True)
                     made, count = align_image(decode(item))
                 except (ValueError, OSError) as error:
                     result.failures.append(Bad(item.id, str(error)))

@@ -1,28 +1,34 @@
 """Whether a recording holds what its header states, for files that libsndfile reads.
 
-libsndfile takes the samples that are there for all of them, but its log has both numbers.
+libsndfile takes the samples that are there for all of them.
 """
 
-import mmap
+import io
 import re
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import soundfile
 
 # The share of the stated samples that a whole file gives: the delay and the padding of an encoder
 # are a few thousandths of the file.
 WHOLE = 0.9
+FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "MP3", "OGG", "NIST")  # of libsndfile's
 # A writer who does not know the end, as to a pipe, states 4 GiB or 2 GiB (SoX, arecord) as the size
 # in bytes, less the header.
 _HALF_OF_ALL, _LONGEST_HEADER = 2**31, 2**16
-# Of the chunk with the samples, in the log; W64 says it of the whole file.
-_SIZES = re.compile(r"^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
-_FRAMES = re.compile(r"^ *Frames *: (\d+)$", re.MULTILINE)  # of RF64
-_COUNT = re.compile(rb"sample_count -i (\d+)")  # of NIST SPHERE, which the log lacks
+_ORDERS: dict[bytes, Literal["little", "big"]] = {
+    b"RIFF": "little",
+    b"RF64": "little",
+    b"RIFX": "big",
+    b"FORM": "big",
+}
+_COUNT = re.compile(rb"sample_count -i (\d+)")  # of NIST SPHERE
 _SPHERE_HEADER = 1024  # bytes
-_BEGIN_OF_STREAM = b"OggS\0\2"  # of Ogg
-# What the first frame of an MP3 has, so many bytes behind its beginning.
-_LENGTH_MARKS, _BEHIND = (b"Xing", b"Info"), (13, 21, 36)
+_LARGEST_PAGE, _SERIAL = 2**16, slice(14, 18)  # of Ogg, both in bytes; what a stream's pages share
+# What the first frame of an MP3 has, and the size that it states.
+_LENGTH_MARKS = (b"Xing", b"Info")
+_SIZE_OF_MP3 = re.compile(rb"(?:Xing|Info)\0\0\0[\x03\x07\x0b\x0f].{4}(.{4})", re.DOTALL)
+_TAGS = (b"ID3\3", b"ID3\4")
 
 
 def frames_of_header(file: soundfile.SoundFile, bare: BinaryIO) -> int:
@@ -32,15 +38,29 @@ def frames_of_header(file: soundfile.SoundFile, bare: BinaryIO) -> int:
         file: The file as libsndfile opened it.
         bare: Its bytes.
     """
-    log, frames = str(file.extra_info), int(file.frames)
+    frames = int(file.frames)
     if file.format == "NIST" and (count := _COUNT.search(bare.read(_SPHERE_HEADER))):
         return int(count[1])
-    if file.format == "RF64" and (total := _FRAMES.search(log)):
-        return max(frames, int(total[1]))
-    for size, there in (map(int, sizes) for sizes in _SIZES.findall(log)):
-        if there < size and not _is_open(size):
-            return round(frames * size / max(there, 1))
-    return frames
+    begin, size = _samples(bare)
+    there = bare.seek(0, io.SEEK_END) - begin
+    return frames if there >= size or _is_open(size) else round(frames * size / max(there, 1))
+
+
+def _samples(bare: BinaryIO) -> tuple[int, int]:
+    """Where the samples of a WAV or AIFF file begin, and how many bytes its header states for them;
+    zeros for another file.
+    """
+    bare.seek(0)
+    order = _ORDERS.get(bare.read(12)[:4])
+    size_of_64_bits = 0
+    while order and len(head := bare.read(8)) == 8:
+        name, size, begin = head[:4], int.from_bytes(head[4:], order), bare.tell()
+        if name == b"ds64":
+            size_of_64_bits = int.from_bytes(bare.read(16)[8:], order)
+        if name in (b"data", b"SSND"):
+            return begin, size_of_64_bits or size
+        bare.seek(begin + size + size % 2)
+    return 0, 0
 
 
 def _is_open(size: int) -> bool:
@@ -51,33 +71,29 @@ def _is_open(size: int) -> bool:
 def is_joined(file_format: str, bare: BinaryIO) -> bool:
     """Return whether a file has several streams, of which libsndfile reads the first.
 
-    These are Ogg files, and MP3 files whose first frame states their length.
+    These are Ogg files whose last page is of another stream, and MP3 files that begin again where
+    their first frame states their end.
 
     Args:
         file_format: The format as libsndfile names it.
         bare: The bytes of the file.
     """
-    if file_format not in ("OGG", "MP3"):
-        return False
     bare.seek(0)
-    try:
-        with mmap.mmap(bare.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _has_several(file_format, content)
-    except (OSError, ValueError):  # it lies in memory
-        return _has_several(file_format, bare.read())
-
-
-def _has_several(file_format: str, content: bytes | mmap.mmap) -> bool:
     if file_format == "OGG":
-        return content.find(_BEGIN_OF_STREAM, 1) > 0
-    num = 0
-    for mark in _LENGTH_MARKS:
-        at = content.find(mark)
-        while at >= 0:
-            heads = (content[at - back : at - back + 2] for back in _BEHIND if back <= at)
-            num += any(len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE2 for head in heads)
-            at = content.find(mark, at + 1)
-    return num > 1
+        first = bare.read(_SERIAL.stop)
+        bare.seek(max(0, bare.seek(0, io.SEEK_END) - _LARGEST_PAGE))
+        tail = bare.read()
+        last = tail.rfind(first[:4], 0, len(tail) - _SERIAL.start)
+        return last >= 0 and first[_SERIAL] != tail[last:][_SERIAL]
+    if file_format != "MP3":
+        return False
+    begin, frame = _first_frame(bare)
+    stated = _SIZE_OF_MP3.search(frame)
+    if stated is None:
+        return False
+    bare.seek(begin + max(len(frame), int.from_bytes(stated[1])))
+    behind = bare.read(2**16)
+    return any(mark in behind for mark in (*_LENGTH_MARKS, *_TAGS))
 
 
 def states_length(bare: BinaryIO) -> bool:
@@ -86,13 +102,18 @@ def states_length(bare: BinaryIO) -> bool:
     Without that libsndfile guesses the length from the first bit rate. Where the bit rate varies,
     the guess is wrong.
     """
+    frame = _first_frame(bare)[1]
+    return any(mark in frame for mark in (*_LENGTH_MARKS, b"VBRI"))
+
+
+def _first_frame(bare: BinaryIO) -> tuple[int, bytes]:
+    """Where the first frame of an MP3 begins behind its tag, and its first bytes."""
     head = bare.read(10)
-    has_tag = head[:3] == b"ID3" and len(head) == 10
     # An ID3 tag states its size as four times seven bits.
     tag_size = sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
-    bare.seek(10 + tag_size if has_tag else 0)
-    frame = bare.read(256)
-    return any(mark in frame for mark in (*_LENGTH_MARKS, b"VBRI"))
+    begin = 10 + tag_size if head[:3] == b"ID3" and len(head) == 10 else 0
+    bare.seek(begin)
+    return begin, bare.read(256)
 
 
 def replace_zero_size(bare: BinaryIO) -> bytes | None:
@@ -100,9 +121,9 @@ def replace_zero_size(bare: BinaryIO) -> bytes | None:
 
     Streams are written so. It is None where nothing follows the header.
     """
+    begin, size = _samples(bare)
     bare.seek(0)
     content = bare.read()
-    chunk = content.find(b"data\0\0\0\0", 12)
-    if chunk < 0 or len(content) == chunk + 8:
+    if not begin or size or len(content) <= begin:
         return None
-    return content[: chunk + 4] + b"\xff" * 4 + content[chunk + 8 :]
+    return content[: begin - 4] + b"\xff" * 4 + content[begin:]

@@ -21,6 +21,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
 from likeness.modalities.speaker._extent import (
+    FORMATS,
     WHOLE,
     frames_of_header,
     is_joined,
@@ -167,6 +168,8 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
                 source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue())
             )
             file = opened.enter_context(soundfile.SoundFile(source))
+            if file.format not in FORMATS:
+                raise BadAudio(f"its format is {file.format}; convert it to .wav or .flac")
             if file.format in ("WAV", "WAVEX") and not file.frames:
                 if content := replace_zero_size(bare):
                     file = opened.enter_context(soundfile.SoundFile(_Bytes(content)))

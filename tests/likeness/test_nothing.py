@@ -20,12 +20,13 @@ from PIL import Image
 
 import likeness
 from likeness import modalities, open_gallery
+from likeness.errors import _plain_warnings
 from likeness.eval.items.items import Item
 from likeness.modalities.face import align
 from likeness.modalities.image import images
 from likeness.modalities.speaker import audio, long
 from likeness.models.run import load_model
-from likeness.toolkit.data.reading import Empty, Unreadable
+from likeness.toolkit.data.reading import Empty, Lack, Unreadable, refuse_empty
 from tests.likeness.commands.test_contract import COMMANDS
 from tests.likeness.service.serving import asking, service_of
 from tests.modalities.face.test_face_align import tiny_detector
@@ -280,3 +281,12 @@ def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path: Path) -> None:
     snow = picture(tmp_path / "a.png", _RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8))
     with pytest.warns(UserWarning, match="noise"):
         assert images.read(Item("a", snow)).shape == (3, 112, 112)
+
+
+def test_warnings_of_many_items_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    with _plain_warnings():
+        for number in range(50):
+            refuse_empty(f"{number}.wav", Lack("it hardly changes", is_sure=False))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 21
+    assert "30 more" in lines[-1]

@@ -12,7 +12,6 @@ front-end decides about scaling and the order of colours (toolkit/data/pixels.py
 import contextlib
 import hashlib
 import io
-import re
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -24,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.reports.colours import is_srgb, to_rgb
+from likeness.eval.reports.colours import ORIENTATION, is_srgb, to_rgb
 from likeness.eval.reports.media import FORMATS, MAX_BYTES, MAX_JPEG_PIXELS, MAX_PIXELS, formats_of
 from likeness.toolkit.data import reading
 
@@ -33,8 +32,7 @@ Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
 _END_OF_JPEG = b"\xff\xd9"
 _AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write
-_ORIENTATION = 0x0112  # the tag of EXIF
-_CICP = re.compile(rb"\0\0\0\x04cICP(..)", re.DOTALL)  # of a PNG: primaries and transfer by H.273
+_SRGB_CODES = (b"\1\x0d", b"\1\1")  # primaries and transfer by H.273, of sRGB and its video form
 _TURNS = range(2, 9)  # values of this tag that turn or mirror an image; those from 5 swap its edges
 
 
@@ -106,13 +104,22 @@ def decode_bytes(content: bytes, name: str) -> Pixels:
             image.draft(None, (-(-image.width // 2), -(-image.height // 2)))
         elif (pixels := _plain_jpeg(image, content)) is not None:
             return pixels
-        codes = _CICP.search(content, 0, _FIRST_BYTES) if image.format == "PNG" else None
-        if codes and codes[1] not in (b"\1\x0d", b"\1\1"):
+        if image.format == "PNG" and _png_codes(content) not in (b"", *_SRGB_CODES):
             raise BadImage(f"{name}: its colours (cICP) are not those of sRGB; convert it to sRGB")
         colours = to_rgb(image)
         if image.has_transparency_data and not image.convert("RGBA").getchannel("A").getbbox():
             reading.refuse_empty(name, reading.Lack("it is fully transparent"))
         return np.array(colours)
+
+
+def _png_codes(content: bytes) -> bytes:
+    """The primaries and transfer that a PNG states before its pixels (cICP); else nothing."""
+    at = 8
+    while (name := content[at + 4 : at + 8]) not in (b"IDAT", b""):
+        if name == b"cICP":
+            return content[at + 8 : at + 10]
+        at += 12 + int.from_bytes(content[at : at + 4])
+    return b""
 
 
 @contextlib.contextmanager
@@ -159,7 +166,7 @@ def _orientation(image: Image.Image) -> int:
     if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
         return 1  # the usual case, without a search
     with contextlib.suppress(Exception):
-        value = image.getexif().get(_ORIENTATION, 1)
+        value = image.getexif().get(ORIENTATION, 1)
         return int(value) if value in _TURNS else 1
     return 1
 

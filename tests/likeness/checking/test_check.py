@@ -92,7 +92,7 @@ def test_files_that_cannot_be_trained_on(voices: Path) -> None:
     decoded = checked(voices)
     assert found(decoded) == {
         **headers,
-        "silent": (("cyd/zero.wav",),),
+        "empty": (("cyd/zero.wav",),),
         "doubtful": (("cyd/quiet.wav",),),
     }
     assert sum(map(bool, decoded.left_out)) == 6
@@ -202,7 +202,7 @@ def test_images(faces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found(check(faces)) == {
         "unreadable": (("bob/no.jpg",),),
         "cut": (("bob/cut.jpg",),),
-        "silent": (("ann/blank.png",),),
+        "empty": (("ann/blank.png",),),
         "duplicate": (("bob/0.jpg", "bob/0.png"),),
     }
 
@@ -258,7 +258,7 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
     assert {str(name) for name in after.column("session")} == {"0", "1", "2", "3", 'a, "b" é'}
     with (tmp_path / "lists" / "items.left-out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "silent")]
+    assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "empty")]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
