@@ -288,7 +288,7 @@ def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[st
         if (path / _RUN_RESULT).is_file():
             path /= _RUN_RESULT
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = ((file.name, source_of(file, most_digested=4096)) for file in inside)
+        files = ((file.name, source_of(file, with_digest=True)) for file in inside)
         # times change where a folder is copied
         sources.append(digest(f"{name} {of.digest or of[:2]}" for name, of in files))
     return {"settings": settings, "sources": sources}
