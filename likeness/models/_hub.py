@@ -39,6 +39,7 @@ from likeness.modalities.image import hub_images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
+from likeness.models.bundled import FINDING_MODELS
 from likeness.toolkit.backbones.hub_networks import (
     HubImage,
     HubSpeech,
@@ -130,7 +131,7 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     if not _ID.fullmatch(source):
         raise LikenessError(
             f"{model} is neither a folder nor an id on the Hugging Face hub, ORGANISATION/NAME or "
-            "ORGANISATION/NAME@REVISION; correct it"
+            f"ORGANISATION/NAME@REVISION; correct it; {FINDING_MODELS}"
         )
     from huggingface_hub import snapshot_download
 
@@ -149,7 +150,7 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
             f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in "
             f"the cache; where there is a network, run `hf download {name}{revision} --local-dir "
             f"{copy}`, copy the folder {copy} ({', '.join(patterns)}), and give "
-            f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md)"
+            f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md); {FINDING_MODELS}"
         ) from None
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
+from likeness.models.bundled import FINDING_MODELS
 from likeness.toolkit.models.onnx import parse
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ def find(source: str) -> Pack:
     if not path.is_dir() or stated:
         raise LikenessError(
             f"insightface:{source}: {path} is no file; give a recognition .onnx file or the folder "
-            "of an unpacked pack (nothing is downloaded: docs/how-to/photographs.md says where "
-            "they are; and only of a file are pixels stated)"
+            "of an unpacked pack (nothing is downloaded, and only of a file are pixels stated); "
+            + FINDING_MODELS
         )
     if (path / "manifest.json").exists():
         raise LikenessError(
