@@ -41,8 +41,8 @@ def verify(
     """Compare two files, or many pairs of them: are they of one subject?
 
     Recordings need no --model: likeness:voice comes with Likeness.
-    The command prints the score, the norms as a measure of quality, a decision where there is a
-    threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
+    The command prints the score, the norms, a decision where there is a threshold, and a
+    probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
     has_pairs, files = "--pairs" in pairs_by, files or []

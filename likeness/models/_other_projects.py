@@ -150,7 +150,8 @@ def load_insightface(source: str) -> Loaded:
         path = Path(source)
         network = _state_dicts.read_arcface_torch(path)
         side = network.image_size
-        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5; {_insightface.LICENCE}"
+        licence = _insightface.licence(path)
+        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5{licence}"
         return _face(INSIGHTFACE(), network, sha256(path), (side, side), text)
     pack = _insightface.find(source)
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
