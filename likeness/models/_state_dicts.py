@@ -17,7 +17,7 @@ import torch
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.types import name_first
-from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram
+from likeness.modalities.speaker.mel_spectrogram import Framing, MelSpectrogram
 from likeness.toolkit.backbones import redimnet
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
@@ -41,7 +41,12 @@ _BLOCKS: dict[str, redimnet.Block] = {
     "basic_resnet_fwse": "weighted",
     "convnext_like": "convnext",
 }
-_FRAMINGS = {"pt": "centred", "pt_mel": "centred", "tf": "tensorflow", "tf_mel": "tensorflow"}
+_FRAMINGS: dict[str, Framing] = {
+    "pt": "centred",
+    "pt_mel": "centred",
+    "tf": "tensorflow",
+    "tf_mel": "tensorflow",
+}
 _RELEASED = {
     "block_1d_type": "conv+att",
     "pooling_func": "ASTP",
@@ -93,7 +98,7 @@ def read_redimnet(path: Path) -> tuple[Any, Part, Part]:
         LikenessError: There is no such file, or it holds another network.
     """
     content = read_content(path)
-    config = content.get("model_config") if isinstance(content, Mapping) else None
+    config: Any = content.get("model_config") if isinstance(content, Mapping) else None
     try:
         part, frontend = _of_release(config), _mel_of_release(config)
         with torch.device("meta"):

@@ -24,6 +24,7 @@ from likeness.modalities.speaker.cmn import check_wave, finish, in_groups, valid
 from likeness.modalities.speaker.features import mel_bank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
+Framing = Literal["centred", "tensorflow"]
 # Is added to the energies under the logarithm, and to the deviation that a wave is divided by.
 _OFFSETS = {"centred": 1e-6, "tensorflow": 1e-8}
 _WINDOWS = {"hamming": torch.hamming_window, "hann": torch.hann_window}  # periodic
@@ -82,7 +83,7 @@ class MelSpectrogram(nn.Module):
         log: bool = True,
         cmn: bool = True,
         normalise: bool = False,
-        framing: Literal["centred", "tensorflow"] = "centred",
+        framing: Framing = "centred",
     ) -> None:
         super().__init__()
         self.num_mels, self.rate_hz, self.fft_size = num_mels, rate_hz, fft_size

@@ -68,8 +68,10 @@ _LEFT_OUT = (
     *("text_model.", "text_projection.", "visual_projection."),
 )
 # The beginnings of the names of transformers' x-vector head.
-_OF_XVECTOR = ("projector.", "tdnn.", "layer_weights", "feature_extractor.weight")
-_OF_XVECTOR += ("feature_extractor.bias",)
+_OF_XVECTOR = (
+    *("projector.", "tdnn.", "layer_weights"),
+    *("feature_extractor.weight", "feature_extractor.bias"),
+)
 # Parameters that only pre-training uses; they are taken out of the network.
 _UNUSED = ("embeddings.mask_token", "masked_spec_embed")
 # Settings that are the same for every checkpoint. Masking of frames draws from numpy's generator,
