@@ -1,7 +1,7 @@
 """Heads that were published with a pretrained speech network, over all of its layers."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,30 @@ from likeness.toolkit.backbones.pooling import keep, precise
 _SMALLEST = 1e-20  # variance, so that a constant channel has no gradient instead of NaN
 
 
-class XVectorHead(nn.Module):
+def published_head(
+    name: Literal["xvector", "ECAPA"], num_layers: int, channels: int, config: Any
+) -> tuple[nn.Module, int]:
+    """Return the head of this name, and the size of what it gives.
+
+    Call the module with (layers, mask), as those of `pool_layers`.
+
+    Args:
+        name: "xvector" is that of transformers' WavLMForXVector and its kin, "ECAPA" UniSpeech's.
+        num_layers: The layers that it is given.
+        channels: The size of each.
+        config: The network's configuration of transformers, for "xvector".
+
+    Example:
+        >>> module, size = published_head("ECAPA", 3, 8, None)
+        >>> module.eval()([torch.randn(1, 9, 8) for _ in range(3)], None).shape, size
+        (torch.Size([1, 256]), 256)
+    """
+    if name == "xvector":
+        return _XVector(num_layers, channels, config), int(config.xvector_output_dim)
+    return _ECAPA(num_layers, channels), _ECAPA.dim
+
+
+class _XVector(nn.Module):
     """The x-vector of transformers' WavLMForXVector and its kin, with their names.
 
     A linear layer, convolutions over time without padding, mean and unbiased deviation over the
@@ -68,7 +91,7 @@ class XVectorHead(nn.Module):
         return torch.as_tensor(self.feature_extractor(torch.cat([mean, deviation], dim=1)))
 
 
-class ECAPAHead(nn.Module):
+class _ECAPA(nn.Module):
     """UniSpeech's ECAPA-TDNN (downstreams/speaker_verification/models/ecapa_tdnn.py): 256 numbers.
 
     Chen et al. 2021 (WavLM). It takes the sum of all layers by learned weights, every channel with

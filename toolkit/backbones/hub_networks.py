@@ -25,7 +25,7 @@ from torch.nn import functional
 from likeness.eval.errors import LikenessError, install_line, one_of
 from likeness.toolkit.backbones._images import check_images, in_float32
 from likeness.toolkit.backbones._layer_pooling import SpeechPooling, pool_layers, pool_places
-from likeness.toolkit.backbones._speaker_heads import ECAPAHead, XVectorHead
+from likeness.toolkit.backbones._speaker_heads import published_head
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.weights import first_names, put
 
@@ -252,9 +252,9 @@ def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: s
     Raises:
         LikenessError: Tensors are missing, unknown, of another shape or quantised.
     """
-    if isinstance(head := getattr(backbone, "pool", None), XVectorHead):
+    if backbone.pooling == "xvector":
         own = {name: value for name, value in tensors.items() if name.startswith(_OF_XVECTOR)}
-        put(head, own, where, "give the files of one network, all of them")
+        put(backbone.pool, own, where, "give the files of one network, all of them")
         tensors = {name: value for name, value in tensors.items() if name not in own}
     prefixes = _PREFIXES.get(backbone.family, (f"{backbone.family.replace('-', '_')}.",))
     prefix = next((p for p in prefixes if any(x.startswith(p) for x in tensors)), "")
@@ -556,10 +556,8 @@ class HubSpeech(nn.Module):
         self.pool: nn.Module
         if pooling == "xvector":
             one_of("HubSpeech", "the model_type for xvector", self.family, X_VECTORS)
-            self.pool = XVectorHead(layers, width, self.config)
-            size = int(self.config.xvector_output_dim)
-        elif pooling == "ECAPA":
-            self.pool, size = ECAPAHead(layers, width), ECAPAHead.dim
+        if pooling == "xvector" or pooling == "ECAPA":
+            self.pool, size = published_head(pooling, layers, width, self.config)
         else:
             self.pool, size = pool_layers(
                 pooling, layers, width, heads=heads, compressed=compressed
