@@ -38,6 +38,12 @@ _WAVES: dict[str, Any] = {
     "num_conv_pos_embeddings": 4,
     "num_conv_pos_embedding_groups": 2,
 }
+_TDNN = {
+    "tdnn_dim": [12, 10, 14],
+    "tdnn_kernel": [3, 2, 1],
+    "tdnn_dilation": [1, 2, 1],
+    "xvector_output_dim": 9,
+}
 _LARGE = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
 _TEXT = {**_VIT, "vocab_size": 99}
 # name -> (class of the network, class of the configuration, settings)
@@ -86,6 +92,7 @@ SPEECH: dict[str, tuple[str, str, dict[str, Any]]] = {
     "hubert large": ("HubertModel", "HubertConfig", {**_WAVES, **_LARGE}),
     "wavlm base": ("WavLMModel", "WavLMConfig", {**_WAVES, "num_buckets": 8}),
     "wavlm large": ("WavLMModel", "WavLMConfig", {**_WAVES, **_LARGE, "num_buckets": 8}),
+    "unispeech-sat base": ("UniSpeechSatModel", "UniSpeechSatConfig", _WAVES),
     "w2v-bert": (
         "Wav2Vec2BertModel",
         "Wav2Vec2BertConfig",
@@ -115,11 +122,17 @@ SPEECH: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
+# the same with the head of an x-vector
+X_VECTORS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    f"{cls} {size}": (f"{cls}ForXVector", f"{cls}Config", {**_WAVES, **_TDNN, **more})
+    for cls in ("Wav2Vec2", "WavLM", "UniSpeechSat")
+    for size, more in (("base", {"use_weighted_layer_sum": True}), ("large", _LARGE))
+}
 
 
 def network(name: str) -> Any:
     """A random network of a family, of transformers' own class, whose layers all matter."""
-    cls, config_class, settings = {**IMAGES, **SPEECH}[name]
+    cls, config_class, settings = {**IMAGES, **SPEECH, **X_VECTORS}[name]
     torch.manual_seed(len(name))
     config = getattr(transformers, config_class)(**settings)
     made: Any = getattr(transformers, cls)(config)
@@ -136,7 +149,7 @@ def network(name: str) -> Any:
 def processor(name: str) -> Any:
     """The image processor or feature extractor that the published networks of a family have."""
     make = transformers
-    if name in SPEECH:
+    if name in SPEECH or name in X_VECTORS:
         if name == "whisper":
             return make.WhisperFeatureExtractor()
         if name == "w2v-bert":

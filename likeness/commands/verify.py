@@ -9,7 +9,7 @@ from likeness.commands._outputs import JsonFile, write_rows_or_say, writes
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.bundled import about, model_for
+from likeness.models.bundled import FINDING_MODELS, about, model_for
 from likeness.models.model import Model, load
 from likeness.models.verdicts import Verification, VerifiedPairs
 from likeness.toolkit.console import say
@@ -21,7 +21,7 @@ from likeness.toolkit.console import say
     Model.verify_pairs,
     epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
-    "verdicts.csv",
+    f"verdicts.csv. Models: {FINDING_MODELS}.",
 )
 def verify(
     loaded_by: Call[Model],
@@ -41,8 +41,8 @@ def verify(
     """Compare two files, or many pairs of them: are they of one subject?
 
     Recordings need no --model: likeness:voice comes with Likeness.
-    The command prints the score, the norms as a measure of quality, a decision where there is a
-    threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
+    The command prints the score, the norms, a decision where there is a threshold, and a
+    probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
     has_pairs, files = "--pairs" in pairs_by, files or []

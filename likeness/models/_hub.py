@@ -5,9 +5,10 @@
     load_hub("facebook/dinov2-small@REVISION")
         the same from the hub; it is asked only for the id that is named
 
-Files come by huggingface_hub into its cache: JSON and .safetensors alone, so no code of a
-repository is fetched or run. Inputs are read as preprocessor_config.json says, by the readers here
-and not by those of transformers. The families are in toolkit/backbones/hub_networks.py.
+Files come by huggingface_hub into its cache: JSON and .safetensors, or pytorch_model.bin where
+there are none, which is read without running code. So no code of a repository is fetched or run.
+Inputs are read as preprocessor_config.json says, by the readers here and not by those of
+transformers. The families are in toolkit/backbones/hub_networks.py.
 
 Example of a recipe that fine-tunes a network (docs/how-to/hub.md)::
 
@@ -39,6 +40,7 @@ from likeness.modalities.image import hub_images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
+from likeness.models.bundled import FINDING_MODELS
 from likeness.toolkit.backbones.hub_networks import (
     HubImage,
     HubSpeech,
@@ -56,6 +58,7 @@ from likeness.toolkit.models.parts import Part, describe
 _PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _SETTINGS = ("config.json", *_PREPROCESSORS)
 _WEIGHTS, _SHARDS = "model.safetensors", "model-*.safetensors"
+_PICKLED = "pytorch_model.bin"  # where there is no other; it is read without running code
 _ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@\w[\w./-]*)?")
 _SECONDS = 4.0  # how long the hub may take to say what it has
 _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers
@@ -67,7 +70,7 @@ class Files(NamedTuple):
     Attributes:
         config: config.json.
         preprocessor: How the inputs are read.
-        weights: The .safetensors files.
+        weights: The .safetensors files, or pytorch_model.bin where there is none.
         revision: The commit that was fetched; "" for a folder.
     """
 
@@ -100,14 +103,23 @@ def find_files(source: str, *, weights: bool = True) -> Files:
             f"hub:{source} holds no config.json, or no preprocessor_config.json that says how its "
             "inputs are read; save both beside the weights by transformers' save_pretrained"
         )
-    whole = folder / _WEIGHTS
-    paths = [whole] if whole.is_file() else sorted(folder.glob(_SHARDS))
+    paths = _weights_in(folder)
+    if weights and not paths and revision:
+        name = source.partition("@")[0]
+        paths = _weights_in(fetch(f"hub:{source}", f"{name}@{revision}", (*_SETTINGS, _PICKLED)))
     if weights and not paths:
         raise LikenessError(
-            f"hub:{source} holds no {_WEIGHTS} or {_SHARDS}; weights in other files may hold code "
-            "and are not read: save them by transformers' save_pretrained (docs/how-to/hub.md)"
+            f"hub:{source} holds no {_WEIGHTS}, {_SHARDS} or {_PICKLED}; weights in other files "
+            "are not read: save them by transformers' save_pretrained (docs/how-to/hub.md)"
         )
     return Files(config, preprocessor, tuple(paths) if weights else (), revision)
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    """Return the files of weights in a folder: those without code before a pickle."""
+    whole, pickled = folder / _WEIGHTS, folder / _PICKLED
+    paths = [whole] if whole.is_file() else sorted(folder.glob(_SHARDS))
+    return paths or ([pickled] if pickled.is_file() else [])
 
 
 def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
@@ -130,7 +142,7 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     if not _ID.fullmatch(source):
         raise LikenessError(
             f"{model} is neither a folder nor an id on the Hugging Face hub, ORGANISATION/NAME or "
-            "ORGANISATION/NAME@REVISION; correct it"
+            f"ORGANISATION/NAME@REVISION; correct it; {FINDING_MODELS}"
         )
     from huggingface_hub import snapshot_download
 
@@ -149,7 +161,7 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
             f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in "
             f"the cache; where there is a network, run `hf download {name}{revision} --local-dir "
             f"{copy}`, copy the folder {copy} ({', '.join(patterns)}), and give "
-            f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md)"
+            f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md); {FINDING_MODELS}"
         ) from None
 
 
@@ -157,8 +169,10 @@ def load_hub(source: str) -> Loaded:
     """Load a network of the hub as it is, to embed at once.
 
     The pooling is one that has no parameters of its own: what `HubImage` calls usual for images,
-    and the mean over time of the last layer for speech. The model's settings state it, and the
-    commit that was fetched.
+    and the mean over time of the last layer for speech; x-vectors (WavLMForXVector and its kin)
+    have theirs. The model's settings state it, and the commit that was fetched.
+
+    A file instead is a checkpoint of UniSpeech's speaker verification (_unispeech.py).
 
     Args:
         source: A folder, or an id on the hub: ORGANISATION/NAME, perhaps with @REVISION.
@@ -167,8 +181,14 @@ def load_hub(source: str) -> Loaded:
         LikenessError: The source is neither, its network is none that is read, or its weights do
             not fit; then nothing is loaded. The package transformers is missing.
     """
+    if Path(source).suffix in (".pth", ".pt"):
+        from likeness.models._unispeech import load_unispeech
+
+        return load_unispeech(Path(source))
     files = find_files(source)
     part, front, reading = _parts(files)
+    if any(str(name).endswith("ForXVector") for name in _architectures(files)):
+        part = partial(part, pooling="xvector")
     frontend = front()
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
         network: HubImage | HubSpeech = part(frontend.dim)
@@ -176,7 +196,7 @@ def load_hub(source: str) -> Loaded:
     for path in files.weights:
         tensors |= read_weights(path)
     fill(network, tensors, f"hub:{source}")
-    settings = {"pooling": getattr(network, "pooling", "mean"), **_revision(files)}
+    settings = {"pooling": network.pooling, **_revision(files)}
     backbone = partial(part, **settings)
     parts = {"frontend": front, "backbone": backbone, "read": reading}
     is_image = isinstance(network, HubImage)
@@ -232,6 +252,12 @@ def read(source: str) -> Part:
 def _revision(files: Files) -> dict[str, Any]:
     """Return the commit that was fetched as a setting; a folder has none."""
     return {"revision": files.revision} if files.revision else {}
+
+
+def _architectures(files: Files) -> Sequence[Any]:
+    """Return the classes of transformers that a configuration names."""
+    stated = json_object(files.config).get("architectures")
+    return stated if isinstance(stated, list) else []
 
 
 def _parts(files: Files) -> tuple[Part, Part, Part]:

@@ -13,7 +13,8 @@ them may be left out). A size is needed where the file has none, or one of a net
 (96 x 96 is that of gender and age).
 
 The weights that InsightFace publishes (buffalo_*, antelopev2, arcface_torch's zoo) are for
-non-commercial research only, and loading them prints that. Nothing is downloaded. What files hold
+non-commercial research only, and loading them prints that. They are known by the names of files and
+folders; networks of others have licences of their own. Nothing is downloaded. What files hold
 runs in ONNX Runtime alone.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
+from likeness.models.bundled import FINDING_MODELS
 from likeness.toolkit.models.onnx import parse
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["recognition", "detection", "another network", "unknown"]
 LICENCE = "the weights that InsightFace publishes are for non-commercial research only"
+# The names that InsightFace gives to its recognition networks, and to the folders that they are in.
+_OWN_FILES = frozenset({"backbone.pth", "glintr100.onnx", "w600k_mbf.onnx", "w600k_r50.onnx"})
+_OWN_FOLDERS = ("antelope", "buffalo_", "casia_", "glint360k_", "ms1mv", "raccoon_", "webface")
 OF_TORCH = (".pt", ".pth")  # the suffixes of arcface_torch's weights
 _HEAD_NODES = 8  # the number of nodes that ArcFaceONNX looks at
 
@@ -71,7 +76,18 @@ class Pack(NamedTuple):
         (height, width), mean, std, bgr = self.pixels
         order = "BGR" if bgr else "RGB"
         scale = "0 to 255" if mean == 0 and std == 1 else f"(x - {mean:g}) / {std:g}"
-        return f"{self.recognition}: {height} x {width} {order}, {scale}; {LICENCE}"
+        return f"{self.recognition}: {height} x {width} {order}, {scale}{licence(self.recognition)}"
+
+
+def licence(path: Path) -> str:
+    """Return the licence of a file as a text begins with it; "" for files that are not its own."""
+    names = (path.name, path.absolute().parent.name)
+    return f"; {LICENCE}" if _is_own(*names) else ""
+
+
+def _is_own(file: str, folder: str) -> bool:
+    """Whether InsightFace publishes a file of this name, perhaps in a folder of this name."""
+    return file in _OWN_FILES or f"{folder}/{file}".startswith(_OWN_FOLDERS)
 
 
 def split(source: str) -> tuple[Path, dict[str, Any]]:
@@ -129,8 +145,8 @@ def find(source: str) -> Pack:
     if not path.is_dir() or stated:
         raise LikenessError(
             f"insightface:{source}: {path} is no file; give a recognition .onnx file or the folder "
-            "of an unpacked pack (nothing is downloaded: docs/how-to/photographs.md says where "
-            "they are; and only of a file are pixels stated)"
+            "of an unpacked pack (nothing is downloaded, and only of a file are pixels stated); "
+            + FINDING_MODELS
         )
     if (path / "manifest.json").exists():
         raise LikenessError(

@@ -4,7 +4,9 @@ The file is the user's own code and is run, as a recipe is. The weights that it 
 without running code.
 """
 
+import ast
 import hashlib
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,14 +35,16 @@ from likeness.toolkit.models.parts import HOMES, Part, describe, version_of
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
+_NAME = re.compile(r"[^\0\n]{1,200}")  # a text that may be the name of a file
 _NO_OTHERS = {"", "torch", "likeness", *HOMES, *sys.stdlib_module_names}
 
 
 def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     """Run a Python file and load the network that it defines.
 
-    The digest is of the file's text, the name, what is stated of the network and the weights, and
-    of the files and packages that the network is defined in.
+    The digest is of the file's text, the name, what is stated of the network and the weights, of
+    the files that the text names, which it may load itself, and of the files and packages that the
+    network is defined in.
 
     Args:
         path: The Python file.
@@ -88,10 +92,23 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
         read,
         network.modality,
         network.similarity,
-        digest([text, name, *stated, weights, *_versions(embedder, read)]),
+        digest([text, name, *stated, weights, *_named_files(path), *_versions(embedder, read)]),
         0,
         parts=parts,
     )
+
+
+def _named_files(path: Path) -> list[str]:
+    """Return the digests of the files that the strings in a Python file name.
+
+    They are looked for from the current folder and from that of the file: a network that loads an
+    .onnx file or an array by itself is another model after that file has changed.
+    """
+    nodes = ast.walk(ast.parse(path.read_bytes()))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    names = {text for text in texts if isinstance(text, str) and _NAME.fullmatch(text)}
+    files = {folder / name for name in names for folder in (Path(), path.parent)}
+    return sorted({sha256(file) for file in files if file.is_file()})
 
 
 def _versions(embedder: TorchEmbedder, read: Any) -> list[str]:

@@ -19,6 +19,7 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import _insightface, _speechbrain, _state_dicts
+from likeness.models.bundled import FINDING_MODELS
 from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.console import say
@@ -26,7 +27,7 @@ from likeness.toolkit.data.pixels import INSIGHTFACE, PixelScale
 from likeness.toolkit.models import onnx
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import Part, describe
 
 # What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
 # modalities/speaker/features.py without dither, which is for training only.
@@ -77,13 +78,28 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
         raise LikenessError(
             f"wespeaker:{path}: there is no file {file}, and nothing is downloaded; where there is "
             "a network, run `hf download Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt "
-            "--local-dir english`, copy the folder english, and give wespeaker:english "
-            "(docs/how-to/hub.md)"
+            "--local-dir english`, copy the folder english, and give wespeaker:english; "
+            + FINDING_MODELS
         )
     backbone, part = _state_dicts.read_wespeaker(file)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
-    loaded = _speaker(fbank(), backbone, _summed(file, frontend))
-    parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
+    return _described(_speaker(fbank(), backbone, _summed(file, frontend)), fbank, part)
+
+
+def load_redimnet(path: Path) -> Loaded:
+    if not path.is_file():
+        raise LikenessError(
+            f"redimnet:{path}: there is no such file, and nothing is downloaded; {FINDING_MODELS}"
+        )
+    backbone, part, frontend = _state_dicts.read_redimnet(path)
+    front = frontend()
+    loaded = _speaker(front, backbone, sha256(path), rate_hz=front.rate_hz)
+    return _described(loaded, frontend, part)
+
+
+def _described(loaded: Loaded, frontend: Part, backbone: Part) -> Loaded:
+    """Return a model with the parts that it is made of."""
+    parts = {"frontend": frontend, "backbone": backbone, "read": loaded.read}
     return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
 
 
@@ -134,7 +150,8 @@ def load_insightface(source: str) -> Loaded:
         path = Path(source)
         network = _state_dicts.read_arcface_torch(path)
         side = network.image_size
-        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5; {_insightface.LICENCE}"
+        licence = _insightface.licence(path)
+        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5{licence}"
         return _face(INSIGHTFACE(), network, sha256(path), (side, side), text)
     pack = _insightface.find(source)
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels

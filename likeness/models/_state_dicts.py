@@ -1,7 +1,8 @@
-"""Networks that are known by the sizes of their tensors: checkpoints of WeSpeaker (avg_model.pt)
-and of InsightFace's arcface_torch (backbone.pth).
+"""Networks of other projects' checkpoints, which need no argument.
 
-So neither their configuration nor an argument is needed. Nothing in the files is executed.
+Those of WeSpeaker (avg_model.pt) and of InsightFace's arcface_torch (backbone.pth) are known by the
+sizes of their tensors, ReDimNet's and ReDimNet2's releases by the model_config in them. Nothing in
+the files is executed.
 """
 
 import re
@@ -14,8 +15,9 @@ from typing import Any, get_args
 
 import torch
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.types import name_first
+from likeness.modalities.speaker.mel_spectrogram import Framing, MelSpectrogram
 from likeness.toolkit.backbones import redimnet
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
@@ -24,6 +26,7 @@ from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.weights import (
     load_published,
     load_wespeaker,
+    read_content,
     read_weights,
     redimnet_names,
 )
@@ -31,6 +34,29 @@ from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.parts import Part
 
 Shapes = Mapping[str, tuple[int, ...]]
+# Of a release's model_config: the blocks, the front-ends, and settings that have to be these, as no
+# tensor tells them; _ALSO has other words for them.
+_BLOCKS: dict[str, redimnet.Block] = {
+    "basic_resnet": "residual",
+    "basic_resnet_fwse": "weighted",
+    "convnext_like": "convnext",
+}
+_FRAMINGS: dict[str, Framing] = {
+    "pt": "centred",
+    "pt_mel": "centred",
+    "tf": "tensorflow",
+    "tf_mel": "tensorflow",
+}
+_RELEASED = {
+    "block_1d_type": "conv+att",
+    "pooling_func": "ASTP",
+    "emb_bn": False,
+    "causal": "none",
+    "tf_optimized_arch": False,
+    "pad_right_samples": None,
+    "before_pool_offset": None,
+}
+_ALSO = {"causal": False}
 
 
 def read_wespeaker(path: Path) -> tuple[Any, Part]:
@@ -57,6 +83,86 @@ def read_arcface_torch(path: Path) -> Any:
         "that they are of"
     )
     return _read(path, _of_arcface_torch, load_published, kinds)[0]
+
+
+def read_redimnet(path: Path) -> tuple[Any, Part, Part]:
+    """Read a ReDimNet or ReDimNet2 as IDRnD and PalabraAI release them.
+
+    Args:
+        path: The file, which holds model_config and state_dict.
+
+    Returns:
+        The network, the part that makes such a network, and its front-end.
+
+    Raises:
+        LikenessError: There is no such file, or it holds another network.
+    """
+    content = read_content(path)
+    config: Any = content.get("model_config") if isinstance(content, Mapping) else None
+    try:
+        part, frontend = _of_release(config), _mel_of_release(config)
+        with torch.device("meta"):
+            network = part(config["F"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise LikenessError(
+            f"{path}: its model_config is of no ReDimNet or ReDimNet2 that is read "
+            f"({type(error).__name__}: {first_line(error)}); give a file of their releases, such "
+            "as b2-vox2-ft_lm.pt; WeSpeaker's ReDimNet is wespeaker:FILE.pt"
+        ) from None
+    load_wespeaker(network, read_weights(path), str(path))
+    return network, part, frontend
+
+
+def _of_release(config: Any) -> Part:
+    """Return the part of the network of a release's model_config.
+
+    Raises:
+        ValueError: A setting is not read. LookupError or TypeError: It is no such configuration.
+    """
+    stages = config["stages_setup"]
+    second = not isinstance(stages[0][0], int)
+    fixed = _RELEASED | ({"return_2d_output": True} if second else {"out_channels": None})
+    for name, value in fixed.items():
+        if config.get(name, value) not in (value, _ALSO.get(name, value)):
+            raise ValueError(f"{name} is {config[name]!r:.40}")
+    step, rows = 1, []
+    for stride, blocks, widening, _, reduction in stages:
+        over_bands, over_frames = stride if second else (stride, 1)
+        step *= over_frames
+        rows.append([over_bands, blocks, widening, reduction or 0, step])
+    shape = {
+        "width": config["C"],
+        "rows": rows,
+        "block": _BLOCKS[config["block_2d_type"]],
+        "group": config["group_divisor"],
+        "global_context": config["global_context_att"],
+        "pooled": config.get("out_channels") or 0,
+    }
+    if second:
+        norm = bool(config.get("agg_gnorm", False))
+        return partial(redimnet.ReDimNet2, dim=config["embed_dim"], group_norm=norm, shape=shape)
+    return partial(redimnet.ReDimNet, dim=config["embed_dim"], shape=shape)
+
+
+def _mel_of_release(config: Any) -> Part:
+    """Return the front-end of a release's model_config: MelBanks or TFMelBanks."""
+    stated = config.get("spec_params", {})
+    if stated.get("spec_norm", "mn") != "mn":
+        raise ValueError(f"spec_norm is {stated['spec_norm']!r:.40}")
+    rate_hz = stated.get("sample_rate", 16_000)
+    return partial(
+        MelSpectrogram,
+        num_mels=config["F"],
+        rate_hz=rate_hz,
+        frame_ms=1000 * stated.get("win_length", 400) / rate_hz,
+        hop_ms=1000 * config.get("hop_length", 160) / rate_hz,
+        fft_size=stated.get("n_fft", 512),
+        low_hz=float(stated.get("f_min", 20)),
+        high_hz=float(stated.get("f_max", 7600)),
+        preemphasis=0.97 if stated.get("do_preemph", True) else 0.0,
+        normalise=bool(stated.get("norm_signal", False)),
+        framing=_FRAMINGS[config.get("feat_type", "pt")],
+    )
 
 
 def _read(
@@ -136,7 +242,7 @@ def _of_redimnet(shapes: Shapes) -> tuple[Part, int]:
 
     Raises:
         KeyError: It is another network. So are those that IDRnD and PalabraAI released, whose
-            front-end is not WeSpeaker's.
+            front-end is not WeSpeaker's (`read_redimnet`).
     """
     width, (dim, pooled) = shapes["backbone.stem.0.weight"][0], shapes["seg_1.weight"]
     num_mels, stored = pooled // (2 * width), redimnet_names(shapes)

@@ -14,6 +14,11 @@ from likeness.eval.items.listing import suffixes_of
 VOICE = "likeness:voice"
 _FOLDERS = {VOICE: Path(__file__).parents[1] / "voice"}
 _OWN = "likeness:"
+# What every error about a model that is not there ends with, and the help of `likeness verify`.
+FINDING_MODELS = (
+    "docs/how-to/networks.md lists the published networks and the line that fetches each, and "
+    "`likeness prepare` makes some of them"
+)
 
 
 def resolve_model(model: str) -> str:
@@ -33,7 +38,8 @@ def resolve_model(model: str) -> str:
         return model
     if model not in _FOLDERS:
         raise LikenessError(
-            f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does"
+            f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does; "
+            + FINDING_MODELS
         )
     return str(_FOLDERS[model])
 
@@ -67,7 +73,8 @@ def model_for(files: Iterable[str | Path]) -> str:
             f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
             "recordings (.wav, .flac, .mp3, .ogg, .m4a and others); name a model that takes such "
             "files by --model, as a run of your own, or for images hub:facebook/dinov2-small or "
-            "insightface:buffalo_l; or --model likeness:voice if they are recordings"
+            "insightface:buffalo_l; or --model likeness:voice if they are recordings; "
+            + FINDING_MODELS
         )
     return VOICE
 

@@ -35,7 +35,8 @@ def join(
 
     Args:
         model: the model: a run, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt,
-            hub:FOLDER_OR_ID or own.py[:NAME]. It made the embeddings, and torch has its weights.
+            redimnet:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]. It made the embeddings, and torch
+            has its weights.
         head: join the model and this run of `likeness train head --data EMBEDDINGS`, which was
             trained on its embeddings, to one model.
         out: the .onnx file to write; with --head a new folder for the model. The folder must not

@@ -10,6 +10,8 @@
         the same from the Hugging Face hub; it is asked only where it is named so
     load_named("wespeaker:FOLDER_OR_FILE.pt")
         a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
+    load_named("redimnet:FILE.pt")
+        a release of ReDimNet (IDRnD, such as b2-vox2-ft_lm.pt) or of ReDimNet2 (PalabraAI)
     load_named("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
@@ -49,7 +51,7 @@ from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
-from likeness.models.bundled import is_included, onnx_file, resolve_model
+from likeness.models.bundled import FINDING_MODELS, is_included, onnx_file, resolve_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
@@ -59,7 +61,8 @@ if TYPE_CHECKING:
     from likeness.toolkit.training.start import Initial
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
-_KINDS = ("speechbrain", "wespeaker", "insightface", "hub")  # of the models of other projects
+# of the models of other projects
+_KINDS = ("speechbrain", "wespeaker", "redimnet", "insightface", "hub")
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
@@ -94,8 +97,9 @@ def load_named(
         if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
             raise LikenessError(
                 f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-                "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, a checkpoint, "
-                "a run directory, or FILE.py (which may call timm.create_model)"
+                "wespeaker:FILE.pt, redimnet:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, "
+                "FILE.onnx, a checkpoint, a run directory, or FILE.py (which may call "
+                f"timm.create_model); {FINDING_MODELS}"
             )
         if Path(model).suffix.lower() == ".onnx":
             return _load_onnx(Path(model), frontend, trust)
@@ -114,6 +118,8 @@ def load_named(
         return _other_projects.load_speechbrain(source)
     if kind == "wespeaker":
         return _other_projects.load_wespeaker(Path(source), frontend)
+    if kind == "redimnet":
+        return _other_projects.load_redimnet(Path(source))
     return _other_projects.load_insightface(source)
 
 
@@ -179,8 +185,8 @@ def read_initial(init: str) -> Initial:
     Args:
         init: A MODEL as on the command line, see `load_named`, whose network torch can
             train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
-            wespeaker:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID, own.py[:NAME], or another of
-            its forms.
+            wespeaker:FILE.pt, redimnet:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID,
+            own.py[:NAME], or another of its forms.
 
     Returns:
         Its weights, which a run takes if its own network has the same tensors.
@@ -407,6 +413,6 @@ def refuse_missing_model(model: str) -> None:
     if not model or ((":" not in model or path != model) and not Path(path).exists()):
         raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
-            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH "
-            "or likeness:voice"
+            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, "
+            f"insightface:PATH or likeness:voice; {FINDING_MODELS}"
         )

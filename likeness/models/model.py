@@ -447,10 +447,10 @@ def load(
 
     Args:
         model: the model: likeness:voice, a run, a .safetensors checkpoint, an .onnx file,
-            speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME] or
-            insightface:PATH. A Python file of yours is run (`likeness.Network`). PATH is the folder
-            of a pack such as buffalo_l, or a recognition .onnx file; InsightFace's own weights are
-            for non-commercial research only.
+            speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID,
+            own.py[:NAME] or insightface:PATH. A Python file of yours is run (`likeness.Network`).
+            PATH is the folder of a pack such as buffalo_l, or a recognition .onnx file;
+            InsightFace's own weights are for non-commercial research only.
         detector: for faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in
             photographs. The largest face near the centre of each is aligned. By default the
             detector of insightface:FOLDER is taken, and other models read aligned crops. False

@@ -59,6 +59,7 @@ class Verification(NamedTuple):
         accepted: The decision: whether both are taken for one subject. None where there is neither
             a threshold nor a calibration.
         source: Where a stored threshold comes from; "" for a number that the caller gave.
+        norm_is_quality: Whether the loss gave norms this meaning.
 
     Example:
         >>> import likeness
@@ -80,6 +81,7 @@ class Verification(NamedTuple):
     threshold: float | None = None
     accepted: bool | None = None
     source: str = ""
+    norm_is_quality: bool = False
 
     def __bool__(self) -> bool:
         """The decision, so that `if model.verify(a, b, far=0.01):` asks for it.
@@ -98,8 +100,8 @@ class Verification(NamedTuple):
         """What it says, in lines."""
         lines = [
             f"score        {self.score:.4f} ({self.similarity})",
-            f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g} (quality, where the loss "
-            "gave norms this meaning)",
+            f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g}"
+            + (" (quality, as the loss gave norms this meaning)" if self.norm_is_quality else ""),
         ]
         if self.llr is not None:
             lines += [
@@ -164,7 +166,13 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
     accepted = None if threshold is None else score >= threshold
     if calibration is None:
         return Verification(
-            score, model.similarity, norms, threshold=threshold, accepted=accepted, source=source
+            score,
+            model.similarity,
+            norms,
+            threshold=threshold,
+            accepted=accepted,
+            source=source,
+            norm_is_quality=model.norm_is_quality,
         )
     quality = None
     if calibration.names:
@@ -176,7 +184,16 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
     if accepted is None:
         accepted = probability >= 0.5
     return Verification(
-        score, model.similarity, norms, llr, prior, probability, threshold, accepted, source
+        score,
+        model.similarity,
+        norms,
+        llr,
+        prior,
+        probability,
+        threshold,
+        accepted,
+        source,
+        model.norm_is_quality,
     )
 
 

@@ -352,6 +352,7 @@ class UnitWave(nn.Module):
 
     Args:
         normalise: Whether to normalise; False only sets the padding to zero.
+        floor: What is added to the variance; s3prl's networks have 1e-5.
 
     Example:
         >>> features, lengths = UnitWave()(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([2 / 3]))
@@ -359,9 +360,9 @@ class UnitWave(nn.Module):
         [-1.0, 1.0, 0.0]
     """
 
-    def __init__(self, normalise: bool = True) -> None:
+    def __init__(self, normalise: bool = True, floor: float = VARIANCE_FLOOR) -> None:
         super().__init__()
-        self.normalise = normalise
+        self.normalise, self.floor = normalise, floor
         self.dim = 1
 
     def trim(self, num_samples: int) -> int:
@@ -392,7 +393,7 @@ class UnitWave(nn.Module):
             if self.normalise:
                 num = counts.to(wave.dtype).unsqueeze(1)
                 wave = (wave - wave.sum(1, keepdim=True) / num).masked_fill(padding, 0.0)
-                wave = wave / (wave.square().sum(1, keepdim=True) / num + VARIANCE_FLOOR).sqrt()
+                wave = wave / (wave.square().sum(1, keepdim=True) / num + self.floor).sqrt()
             relative = wave.new_ones(wave.shape[0]) if lengths is None else lengths
             return wave.unsqueeze(2), relative
 

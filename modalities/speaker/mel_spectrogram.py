@@ -4,8 +4,9 @@ The spectrogram and the mel bank are torchaudio's. What it lacks is here: the en
 reflected where the utterance ends, not where the batch does.
 
 The defaults are those of ReDimNet and ReDimNet2 in the releases of IDRnD and PalabraAI
-(redimnet/layers/features.py MelBanks) with 72 bands. WeSpeaker trains ReDimNet on Kaldi's
-filterbank instead. Another published setting is ready to be used as a part:
+(redimnet/layers/features.py MelBanks) with 72 bands. Part of ReDimNet2's weights were trained on
+features_tf.py TFMelBanks, framing="tensorflow". WeSpeaker trains ReDimNet on Kaldi's filterbank
+instead. Another published setting is ready to be used as a part:
 
 RESEMBLYZER_MEL
     Resemblyzer, audio.py wav_to_mel_spectrogram (librosa.feature.melspectrogram before librosa
@@ -20,16 +21,19 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.modalities.speaker.cmn import check_wave, finish, in_groups, valid_samples
+from likeness.modalities.speaker.features import mel_bank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
-_LOG_OFFSET = 1e-6  # is added to the energies under the logarithm
+Framing = Literal["centred", "tensorflow"]
+# Is added to the energies under the logarithm, and to the deviation that a wave is divided by.
+_OFFSETS = {"centred": 1e-6, "tensorflow": 1e-8}
 _WINDOWS = {"hamming": torch.hamming_window, "hann": torch.hann_window}  # periodic
 
 
 class MelSpectrogram(nn.Module):
     """torchaudio's mel spectrogram: waves (B, S) -> mel energies (B, T, F), T = 1 + S // hop.
 
-    Frames are centred. The arithmetic is float32, also under autocast, and float64 after .double().
+    The arithmetic is float32, also under autocast, and float64 after .double().
 
     Args:
         num_mels: F, at least 4.
@@ -43,8 +47,14 @@ class MelSpectrogram(nn.Module):
         mel_scale: "htk", whose triangles all have the height 1, or "slaney", whose triangles all
             have the same area, as in librosa.
         preemphasis: The share of the sample before that is subtracted from each sample, 0 to 1.
-        log: Whether to take the natural logarithm of the energies, plus 1e-6.
+        log: Whether to take the natural logarithm of the energies, plus 1e-6 (1e-8 in tensorflow's
+            framing).
         cmn: Whether to subtract the mean of each utterance over its valid frames.
+        normalise: Whether each utterance first gets zero mean and unit variance.
+        framing: "centred" is torchaudio's. "tensorflow" is that of the releases' TFMelBanks: the
+            first frame begins half a hop before the utterance, which has zeros around it, the
+            window is symmetric, triangles are linear in mel and lie on one bin less, and energies
+            are at least 1e-8.
 
     Raises:
         LikenessError: An argument is out of range.
@@ -72,15 +82,18 @@ class MelSpectrogram(nn.Module):
         preemphasis: float = 0.97,
         log: bool = True,
         cmn: bool = True,
+        normalise: bool = False,
+        framing: Framing = "centred",
     ) -> None:
         super().__init__()
         self.num_mels, self.rate_hz, self.fft_size = num_mels, rate_hz, fft_size
         self.frame_ms, self.hop_ms, self.window = frame_ms, hop_ms, window
         self.low_hz, self.high_hz, self.mel_scale = low_hz, high_hz, mel_scale
         self.preemphasis, self.log, self.cmn = preemphasis, log, cmn
+        self.normalise, self.framing = normalise, framing
         self.dim = num_mels
-        self.hop_samples = int(rate_hz * hop_ms * 0.001)
-        window_samples = int(rate_hz * frame_ms * 0.001)
+        self.hop_samples = round(rate_hz * hop_ms * 0.001)
+        window_samples = round(rate_hz * frame_ms * 0.001)
         are_frames = 2 <= window_samples <= fft_size and self.hop_samples >= 1
         rules = {
             "frontend.num_mels is at least 4": num_mels >= 4,
@@ -91,14 +104,23 @@ class MelSpectrogram(nn.Module):
                 0.0 <= low_hz < high_hz <= 0.5 * rate_hz
             ),
             "frontend.preemphasis is 0 to 1": 0.0 <= preemphasis <= 1.0,
+            "frontend.framing is centred or tensorflow": framing in _OFFSETS,
         }
         refuse_broken(rules, lambda name: getattr(self, name.partition(".")[2]))
-        norm = "slaney" if mel_scale == "slaney" else None
-        bank = import_torchaudio().functional.melscale_fbanks(
-            fft_size // 2 + 1, low_hz, high_hz, num_mels, rate_hz, norm, mel_scale
-        )
-        self.register_buffer("taper", _WINDOWS[window](window_samples), persistent=False)
+        centred, norm = framing == "centred", "slaney" if mel_scale == "slaney" else None
+        taper = _WINDOWS[window](window_samples, periodic=centred)
+        if centred:
+            bank = import_torchaudio().functional.melscale_fbanks(
+                fft_size // 2 + 1, low_hz, high_hz, num_mels, rate_hz, norm, mel_scale
+            )
+        else:  # TFMelBanks takes the last bin but one for half the rate
+            bank = mel_bank(num_mels, fft_size - 2, rate_hz, low_hz, high_hz)
+            bank = torch.cat((bank, bank[:1] * 0))
+        self.register_buffer("taper", taper, persistent=False)
         self.register_buffer("mel", bank, persistent=False)
+        # How far the first frame of the transform reaches out of an utterance on either side.
+        beyond = self.hop_samples // 2 + (fft_size - window_samples) // 2
+        self.beyond = fft_size // 2 if centred else beyond
 
     def trim(self, num_samples: int) -> int:
         """Return `num_samples`: every sample counts, as the last frame reaches past the end."""
@@ -122,37 +144,58 @@ class MelSpectrogram(nn.Module):
                 is no longer than half a frame, which cannot be reflected.
         """
         check_wave(wave, "MelSpectrogram", self.mel)
-        samples, half = wave.shape[1], self.fft_size // 2
+        samples, beyond = wave.shape[1], self.beyond
+        shortest = beyond + 1 if self.framing == "centred" else self.fft_size - 2 * beyond
         ends = torch.full((wave.shape[0],), samples, device=wave.device)
         if lengths is not None:
             ends = valid_samples(lengths, samples, "MelSpectrogram")
-        if not torch.compiler.is_compiling() and int(ends.min()) <= half:
+        if not torch.compiler.is_compiling() and int(ends.min()) < shortest:
             raise LikenessError(
                 f"MelSpectrogram: the shortest utterance has {int(ends.min())} samples; at least "
-                f"{half + 1} are needed: give longer audio"
+                f"{shortest} are needed: give longer audio"
             )
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave.to(self.mel.dtype)
+            wave = self._levelled(wave, ends[:, None]) if self.normalise else wave
             # The first sample has the second one before it, as in the releases.
             before = torch.cat((wave[:, 1:2], wave[:, :-1]), dim=1)
             wave = wave - self.preemphasis * before
-            place = torch.arange(-half, samples + half, device=wave.device).abs()
+            place = torch.arange(-beyond, samples + beyond, device=wave.device)
             last = ends[:, None] - 1
-            place = torch.where(place <= last, place, 2 * last - place)
+            around = (place < 0) | (place > last)
+            place = torch.where(place.abs() <= last, place.abs(), 2 * last - place)
             # What lies beyond the reflection is in no valid frame.
-            feats = in_groups(self._energies, wave.gather(1, place.clamp(0, samples - 1)))
-            frames = (
-                None if lengths is None else 1 + ends.div(self.hop_samples, rounding_mode="floor")
-            )
+            wave = wave.gather(1, place.clamp(0, samples - 1))
+            if self.framing == "tensorflow":
+                wave = wave.masked_fill(around, 0.0)
+            feats, frames = in_groups(self._energies, wave), None
+            if lengths is not None:
+                hops = (ends + 2 * beyond - self.fft_size).div(
+                    self.hop_samples, rounding_mode="floor"
+                )
+                frames = 1 + hops
             return finish(feats, frames, mean=self.cmn, variance=False)
+
+    def _levelled(self, wave: Tensor, ends: Tensor) -> Tensor:
+        """Give each utterance (b, S) of so many samples (b, 1) zero mean and unit variance."""
+        padding = torch.arange(wave.shape[1], device=wave.device) >= ends
+        wave = wave.masked_fill(padding, 0.0)
+        wave = (wave - wave.sum(1, keepdim=True) / ends).masked_fill(padding, 0.0)
+        deviation = (wave.square().sum(1, keepdim=True) / ends).sqrt()
+        return wave / (deviation + _OFFSETS[self.framing])
 
     def _energies(self, wave: Tensor) -> Tensor:
         """Compute mel energies, or their logarithm, without normalisation: (b, S) -> (b, T, F)."""
         sizes = self.fft_size, self.hop_samples, len(self.taper)
         spectrogram = import_torchaudio().functional.spectrogram
         power = spectrogram(wave, 0, self.taper, *sizes, 2.0, False, center=False)
+        floor = _OFFSETS[self.framing]
+        if self.framing == "tensorflow":
+            power = power.clamp(floor, 1 / floor)
         energies = torch.matmul(power.transpose(1, 2), self.mel)
-        return (energies + _LOG_OFFSET).log() if self.log else energies
+        if self.framing == "tensorflow":
+            energies = energies.clamp(floor, 1 / floor)
+        return (energies + floor).log() if self.log else energies
 
 
 RESEMBLYZER_MEL = partial(

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from likeness.toolkit.backbones.pooling import pool, precise
 
 LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
+# The heads of _speaker_heads.py, which were published with a network.
+SpeechPooling = Literal[LayerPooling, "xvector", "ECAPA"]
 _SMALLEST = 1e-6  # GeM's floor under what is raised to a power
 
 
@@ -78,7 +80,7 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return (x * valid).sum(dim=1) / valid.sum(dim=1)
 
 
-def _mix(layers: Sequence[Tensor], weights: Tensor) -> Tensor:
+def mix(layers: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Return the sum of the layers (B, T, C), weighted by the softmax of `weights` (L,)."""
     shares = weights.softmax(dim=0)
     mixed = shares[0] * layers[0]
@@ -110,7 +112,7 @@ class _Weighted(nn.Module):
         self.attentive, _ = pool("ASTP", channels)
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-        mixed = _mix(layers, self.weights).transpose(1, 2)
+        mixed = mix(layers, self.weights).transpose(1, 2)
         return torch.as_tensor(self.attentive(mixed, mask))
 
 
@@ -133,8 +135,8 @@ class _MHFA(nn.Module):
         self.att_head = nn.Linear(compressed, heads)
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-        keys = self.cmp_linear_k(_mix(layers, self.weights_k))
-        values = precise(self.cmp_linear_v(_mix(layers, self.weights_v)))
+        keys = self.cmp_linear_k(mix(layers, self.weights_k))
+        values = precise(self.cmp_linear_v(mix(layers, self.weights_v)))
         scores = precise(self.att_head(keys))
         if mask is not None:
             scores = scores.masked_fill(~mask[..., None], -torch.inf)

@@ -89,6 +89,7 @@ class WeSpeakerECAPA(nn.Module):
         global_context: Whether the attention sees the utterance's mean and deviation (the GLOB
             variants, which WeSpeaker's recipes use: 6.19 and 14.66 M parameters at 80 mel).
         normalise: Whether batch norm follows the embedding (emb_bn).
+        floor: The smallest variance of the pooling.
     """
 
     pads_exactly = True
@@ -104,6 +105,7 @@ class WeSpeakerECAPA(nn.Module):
         se_channels: int = 128,
         global_context: bool = True,
         normalise: bool = False,
+        floor: float = 1e-7,
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
@@ -112,7 +114,7 @@ class WeSpeakerECAPA(nn.Module):
             _Block(channels, dilation, res2net_scale, se_channels) for dilation in (2, 3, 4)
         )
         self.conv = nn.Conv1d(3 * channels, pooled, 1)
-        self.pool, size = pool("ASTP", pooled, global_context=global_context)
+        self.pool, size = pool("ASTP", pooled, global_context=global_context, floor=floor)
         self.bn = nn.BatchNorm1d(size)
         self.linear = nn.Linear(size, dim)
         self.bn2 = nn.BatchNorm1d(dim) if normalise else nn.Identity()

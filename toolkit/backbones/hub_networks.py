@@ -1,8 +1,9 @@
 """Networks of the Hugging Face hub behind the backbone signature, as `transformers` has them.
 
 HubImage takes images: ViT, DINOv2 (with or without registers), DINOv3, the image towers of CLIP,
-SigLIP and SigLIP 2, ConvNeXt and ResNet. HubSpeech takes speech: wav2vec 2.0, HuBERT and WavLM over
-waves, w2v-BERT 2.0 over filterbanks, and Whisper's encoder over log mel energies.
+SigLIP and SigLIP 2, ConvNeXt and ResNet. HubSpeech takes speech: wav2vec 2.0, HuBERT, WavLM and
+UniSpeech-SAT over waves, w2v-BERT 2.0 over filterbanks, and Whisper's encoder over log mel
+energies.
 
 A network is described by JSON text. Of what its config.json states, only what sizes the network is
 kept, and `model_type` chooses the class by the table here, so no configuration names code.
@@ -23,9 +24,10 @@ from torch.nn import functional
 
 from likeness.eval.errors import LikenessError, install_line, one_of
 from likeness.toolkit.backbones._images import check_images, in_float32
-from likeness.toolkit.backbones._layer_pooling import LayerPooling, pool_layers, pool_places
+from likeness.toolkit.backbones._layer_pooling import SpeechPooling, pool_layers, pool_places
+from likeness.toolkit.backbones._speaker_heads import published_head
 from likeness.toolkit.backbones.ecapa import import_torchaudio
-from likeness.toolkit.backbones.weights import first_names
+from likeness.toolkit.backbones.weights import first_names, put
 
 ImagePooling = Literal["", "CLS", "mean", "GeM", "head"]
 
@@ -46,10 +48,13 @@ FAMILIES: Mapping[str, Takes] = MappingProxyType(
         "wav2vec2": "waves",
         "hubert": "waves",
         "wavlm": "waves",
+        "unispeech-sat": "waves",
         "wav2vec2-bert": "features",
         "whisper": "features",
     }
 )
+# Those of which transformers has a class for x-vectors.
+X_VECTORS = ("wav2vec2", "wavlm", "unispeech-sat")
 # What the names of the tensors begin with in checkpoints that hold more than this network, where it
 # is not the model_type: what does not begin so is of another part then.
 _PREFIXES = {"dinov3_vit": ("dinov3_vit.", "dinov3."), "whisper": ("model.encoder.", "encoder.")}
@@ -61,6 +66,11 @@ _LEFT_OUT = (
     *("logit_bias", "logit_scale", "masked_spec_embed", "model.decoder.", "objective.", "pooler."),
     *("proj_out.", "project_hid.", "project_q.", "projector.", "quantizer.", "tdnn."),
     *("text_model.", "text_projection.", "visual_projection."),
+)
+# The beginnings of the names of transformers' x-vector head.
+_OF_XVECTOR = (
+    *("projector.", "tdnn.", "layer_weights"),
+    *("feature_extractor.weight", "feature_extractor.bias"),
 )
 # Parameters that only pre-training uses; they are taken out of the network.
 _UNUSED = ("embeddings.mask_token", "masked_spec_embed")
@@ -242,6 +252,10 @@ def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: s
     Raises:
         LikenessError: Tensors are missing, unknown, of another shape or quantised.
     """
+    if backbone.pooling == "xvector":
+        own = {name: value for name, value in tensors.items() if name.startswith(_OF_XVECTOR)}
+        put(backbone.pool, own, where, "give the files of one network, all of them")
+        tensors = {name: value for name, value in tensors.items() if name not in own}
     prefixes = _PREFIXES.get(backbone.family, (f"{backbone.family.replace('-', '_')}.",))
     prefix = next((p for p in prefixes if any(x.startswith(p) for x in tensors)), "")
     kept = {
@@ -511,7 +525,7 @@ class HubSpeech(nn.Module):
         in_dim: int,
         *,
         config: str,
-        pooling: LayerPooling = "mean",
+        pooling: SpeechPooling = "mean",
         dim: int = 0,
         heads: int = 32,
         compressed: int = 128,
@@ -538,9 +552,16 @@ class HubSpeech(nn.Module):
         whisper = self.family == "whisper"
         width = int(self.config.d_model if whisper else self.config.hidden_size)
         blocks = self.config.encoder_layers if whisper else self.config.num_hidden_layers
-        self.pool, size = pool_layers(
-            pooling, 1 + int(blocks), width, heads=heads, compressed=compressed
-        )
+        layers, self.pooling = 1 + int(blocks), pooling
+        self.pool: nn.Module
+        if pooling == "xvector":
+            one_of("HubSpeech", "the model_type for xvector", self.family, X_VECTORS)
+        if pooling == "xvector" or pooling == "ECAPA":
+            self.pool, size = published_head(pooling, layers, width, self.config)
+        else:
+            self.pool, size = pool_layers(
+                pooling, layers, width, heads=heads, compressed=compressed
+            )
         self.project: nn.Module = nn.Linear(size, dim) if dim else nn.Identity()
         self.dim = dim or size
 

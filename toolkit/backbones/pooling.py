@@ -103,7 +103,9 @@ def attend(x: Tensor, scores: Tensor, mask: Tensor | None, *, floor: float = 1e-
     return torch.cat([mean, variance.clamp(min=floor).sqrt()], dim=1)
 
 
-def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple[nn.Module, int]:
+def pool(
+    name: Pooling, channels: int, *, global_context: bool = False, floor: float = 1e-7
+) -> tuple[nn.Module, int]:
     """Return the pooling of this name over (B, channels, T), and the size of what it gives.
 
     Call the module with (x, mask or None). Names of parameters are WeSpeaker's. The sizes of the
@@ -112,7 +114,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     - TAP: the mean.
     - TSTP: mean and standard deviation (Snyder et al. 2018).
     - ASTP: both under channel-wise attention (Desplanques et al. 2020); with `global_context` the
-      attention sees the utterance's mean and deviation too.
+      attention sees the utterance's mean and deviation too, and `floor` is the smallest variance.
     - ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in voxceleb_trainer).
     - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
     """
@@ -121,7 +123,7 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     if name == "TSTP":
         return _Statistics(), 2 * channels
     if name == "ASTP":
-        return _Attentive(channels, global_context), 2 * channels
+        return _Attentive(channels, global_context, floor), 2 * channels
     if name == "ASP":
         return _NormedAttentive(channels), 2 * channels
     assert name == "MQMHASTP", name
@@ -150,9 +152,9 @@ class _Statistics(nn.Module):
 class _Attentive(nn.Module):
     """Channel-wise attention, which may see the utterance's statistics."""
 
-    def __init__(self, channels: int, global_context: bool, hidden: int = 128):
+    def __init__(self, channels: int, global_context: bool, floor: float, hidden: int = 128):
         super().__init__()
-        self.global_context = global_context
+        self.global_context, self.floor = global_context, floor
         self.linear1 = nn.Conv1d(3 * channels if global_context else channels, hidden, 1)
         self.linear2 = nn.Conv1d(hidden, channels, 1)
 
@@ -165,7 +167,7 @@ class _Attentive(nn.Module):
             hidden = F.conv1d(x, weight[:, :channels], self.linear1.bias) + shared[..., None]
         else:
             hidden = self.linear1(x)
-        return attend(x, self.linear2(hidden.tanh()), mask)
+        return attend(x, self.linear2(hidden.tanh()), mask, floor=self.floor)
 
 
 class _NormedAttentive(nn.Module):

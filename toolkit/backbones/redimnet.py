@@ -7,7 +7,7 @@ it would see past the end of an unpadded input.
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -111,6 +111,7 @@ class ReDimNet(nn.Module):
         size: b0 to b6.
         normalise: Whether batch norm follows the pooling, as in IDRnD's release. WeSpeaker has none
             there.
+        shape: What differs from the size, by the names of `Shape`.
 
     Raises:
         LikenessError: The size is another one, or the stages do not divide the bands or channels.
@@ -118,14 +119,22 @@ class ReDimNet(nn.Module):
 
     pads_exactly = True
 
-    def __init__(self, in_dim: int, *, dim: int = 192, size: Size = "b2", normalise: bool = True):
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 192,
+        size: Size = "b2",
+        normalise: bool = True,
+        shape: Mapping[str, Any] | None = None,
+    ):
         super().__init__()
         one_of("ReDimNet", "size", size, SHAPES)
-        shape = SHAPES[size]
+        form = SHAPES[size]._replace(**(shape or {}))
         self.in_dim, self.dim = in_dim, dim
-        self.backbone = _Stages("ReDimNet", in_dim, shape)
-        channels = shape.width * in_dim
-        self.pool, num = pool("ASTP", channels, global_context=shape.global_context)
+        self.backbone = _Stages("ReDimNet", in_dim, form)
+        channels = form.width * in_dim
+        self.pool, num = pool("ASTP", channels, global_context=form.global_context)
         self.bn = nn.BatchNorm1d(num) if normalise else nn.Identity()
         self.linear = nn.Linear(num, dim)
 
@@ -157,6 +166,7 @@ class ReDimNet2(nn.Module):
         size: b0 to b6.
         group_norm: Whether group norm over frames follows the stem and every stage, as in the
             release's newest recipes and its b6 of VoxBlink2 (agg_gnorm).
+        shape: What differs from the size, by the names of `Shape`.
 
     Raises:
         LikenessError: The size is another one, or the stages do not divide the bands or channels.
@@ -164,17 +174,25 @@ class ReDimNet2(nn.Module):
 
     pads_exactly = True
 
-    def __init__(self, in_dim: int, *, dim: int = 192, size: Size = "b2", group_norm: bool = False):
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 192,
+        size: Size = "b2",
+        group_norm: bool = False,
+        shape: Mapping[str, Any] | None = None,
+    ):
         super().__init__()
         one_of("ReDimNet2", "size", size, SHAPES_2)
-        shape = SHAPES_2[size]
+        form = SHAPES_2[size]._replace(**(shape or {}))
         self.in_dim, self.dim = in_dim, dim
-        self.backbone = _Stages("ReDimNet2", in_dim, shape, second=True, group_norm=group_norm)
-        num = shape.width * in_dim
-        if shape.pooled:
-            self.backbone.head = nn.Conv2d(self.backbone.channels, shape.pooled, 1)
-            num = shape.pooled * self.backbone.bands
-        self.pool, num = pool("ASTP", num, global_context=True)
+        self.backbone = _Stages("ReDimNet2", in_dim, form, second=True, group_norm=group_norm)
+        num = form.width * in_dim
+        if form.pooled:
+            self.backbone.head = nn.Conv2d(self.backbone.channels, form.pooled, 1)
+            num = form.pooled * self.backbone.bands
+        self.pool, num = pool("ASTP", num, global_context=form.global_context)
         self.bn = nn.BatchNorm1d(num)
         self.linear = nn.Linear(num, dim)
 

@@ -130,13 +130,32 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
         LikenessError: The file is absent, broken, of another kind, or cannot be read without
             running code.
     """
+    content = _inside(read_content(path), key)
+    if not (isinstance(content, Mapping) and content) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        place = f" under the key {key!r}" if key else ""
+        raise LikenessError(
+            f"weights {str(path)!r}: it holds no mapping of names to tensors{place}; save it by "
+            "torch.save(state_dict)"
+        )
+    return {name: value.detach() for name, value in content.items()}
+
+
+def read_content(path: str | Path) -> Any:
+    """Return what a .safetensors file or one by torch.save holds, executing nothing.
+
+    Raises:
+        LikenessError: The file is absent, broken, of another kind, or cannot be read without
+            running code.
+    """
     path = Path(path)
     try:
         if path.suffix == ".safetensors":
             # not mapped: a mapped file that shrinks ends the process
             return parse_tensors(path.read_bytes())
         # This is the one place where torch unpickles a file of others.
-        content = _inside(torch.load(path, map_location="cpu", weights_only=True), key)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise LikenessError(
             f"weights {str(path)!r}: there is no such file; give a .safetensors file or one by "
@@ -151,15 +170,6 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
             "weights_only=False); torch.save(whole['state_dict'], 'weights.pt') "
             "(docs/how-to/own_networks.md)"
         ) from None
-    if not (isinstance(content, Mapping) and content) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
-    ):
-        place = f" under the key {key!r}" if key else ""
-        raise LikenessError(
-            f"weights {str(path)!r}: it holds no mapping of names to tensors{place}; save it by "
-            "torch.save(state_dict)"
-        )
-    return {name: value.detach() for name, value in content.items()}
 
 
 def _inside(content: Any, key: str) -> Any:

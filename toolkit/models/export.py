@@ -298,9 +298,13 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
             )
         except Exception as error:  # torch.onnx and torch.export raise some dozen types
             cause = error.__cause__ or error
-            raise LikenessError(
-                f"the model cannot be exported to ONNX: {type(cause).__name__}: {first_line(cause)}"
-            ) from error
+            reason = f"{type(cause).__name__}: {first_line(cause)}"
+            if _leaves_torch(embedder, example[:2]):
+                reason = (
+                    "numpy, onnxruntime or another library computes a part of it, and no export "
+                    f"can follow what leaves torch; write that part in torch ({reason})"
+                )
+            raise LikenessError(f"the model cannot be exported to ONNX: {reason}") from error
     assert program is not None
     proto = program.model_proto
     del proto.metadata_props[:], proto.graph.metadata_props[:]
@@ -311,6 +315,17 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
             if field in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(field)
     return proto, frontend
+
+
+def _leaves_torch(embedder: torch.nn.Module, example: Tensor) -> bool:
+    """Whether no gradient comes from the embeddings to the inputs: others compute in between."""
+    inputs = example.clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            total = embedder(inputs).sum()
+            return torch.autograd.grad(total, inputs, allow_unused=True)[0] is None
+    except Exception as error:  # a tensor with a gradient gives no array, and says so
+        return "numpy" in str(error) or "does not require grad" in str(error)
 
 
 def _stable_sort(

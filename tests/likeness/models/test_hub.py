@@ -342,9 +342,13 @@ def stated(file: str, **settings: Any) -> Callable[[Path], object]:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pickle": (
-        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+    "other weights": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "model.h5"),
         "model.safetensors",
+    ),
+    "no pickle": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        "cannot be read without running code",
     ),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
     "a list": (lambda folder: (folder / "config.json").write_text("[]"), "object"),

@@ -13,6 +13,8 @@ from typing import Any
 
 import huggingface_hub.constants
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from likeness.modalities import folders
 from likeness.modalities.synthetic_glyphs import write_glyphs
@@ -122,6 +124,20 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
         assert (offline.digest, offline.settings["revision"]) == (model.digest, COMMIT)
     with pytest.raises(ValueError, match="not in the cache"):
         load_named("hub:ann/net")
+
+
+def test_pytorch_model_bin_is_fetched_where_there_are_no_other_weights(
+    folder: Path, asked: list[str]
+) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    expected = load_named(f"hub:{folder}").embedder.state_dict()
+    (folder / "model.safetensors").unlink()
+    model = load_named("hub:ann/net@v1")
+    assert model.settings["revision"] == COMMIT
+    fetched = {path.rpartition("/")[2] for path in asked if "/resolve/" in path}
+    assert fetched == {"config.json", "preprocessor_config.json", "pytorch_model.bin"}
+    found = model.embedder.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
 
 
 def recipe(source: str) -> Recipe:

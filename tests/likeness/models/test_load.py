@@ -27,7 +27,6 @@ from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.embed import embed
-from tests.toolkit.backbones.layers import small_redimnet
 from tests.toolkit.backbones.test_released import wespeaker_names
 
 HYPERPARAMS = """
@@ -226,7 +225,7 @@ def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None
 
 def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
     resnet = ResNet(24, dim=4, width=2).state_dict()
-    wide = small_redimnet(60, ReDimNet, size="b0", shape={"width": 20}, normalise=False)
+    wide = ReDimNet(60, size="b0", shape={"width": 20}, normalise=False)
     for state, says in [
         ({"fc.weight": torch.zeros(2, 2)}, r"its 1 tensors \('fc.weight'\) are none of ResNet"),
         ({**resnet, "seg_3.weight": torch.zeros(2)}, r"model.pt: .* 1 unknown \(seg_3.weight\)"),

@@ -175,6 +175,23 @@ def test_the_digest_is_of_the_text_and_of_the_weights(own: Path, tmp_path: Path)
     assert load_file(own, "VOICE").digest == one
 
 
+def test_the_digest_is_of_the_files_that_a_network_loads_by_itself(tmp_path: Path) -> None:
+    """No weights are stated: the network reads a table of numbers from beside its Python file."""
+    (tmp_path / "loads.py").write_text(
+        "from pathlib import Path\nimport likeness, numpy, torch\n\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        table = numpy.load(Path(__file__).parent / 'table.npy')\n"
+        "        return x.mean((2, 3)) * torch.from_numpy(table)\n\n"
+        "MODEL = likeness.Network('face', Net, size=(16, 16), mean=0, std=255.0)\n"
+    )
+    np.save(tmp_path / "table.npy", np.ones(3, np.float32))
+    first = load_file(tmp_path / "loads.py").digest
+    assert load_file(tmp_path / "loads.py").digest == first
+    np.save(tmp_path / "table.npy", np.full(3, 2, np.float32))
+    assert load_file(tmp_path / "loads.py").digest != first
+
+
 @pytest.mark.parametrize(
     ("name", "keyword"),
     [

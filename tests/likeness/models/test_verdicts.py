@@ -112,3 +112,12 @@ def test_a_calibration_of_another_system_beside_a_run(
     assert load_model(own, calibration=False).verify(*pair).accepted is None
     with pytest.raises(ValueError, match="fit"):
         load_model(own, calibration=tmp_path / "other.json")
+
+
+def test_norms_are_called_quality_where_the_loss_gave_them_this_meaning() -> None:
+    texts = [
+        str(Verification(0.5, "cosine", (1.0, 2.0), norm_is_quality=known))
+        for known in (False, True)
+    ]
+    assert "1 and 2" in texts[0]
+    assert ["quality" in text for text in texts] == [False, True]

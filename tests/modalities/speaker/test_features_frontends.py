@@ -331,6 +331,33 @@ def test_mel_spectrograms_are_torchaudios(
     torch.testing.assert_close(ours(wave[None])[0][0], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_the_framing_of_tensorflow_is_tfmelbanks() -> None:
+    """redimnet/layers/features_tf.py written down by numpy: ReDimNet2's recipes train on it."""
+    wave = np.random.default_rng(0).standard_normal(4003) * 0.1 + 0.02
+    unit = (wave - wave.mean()) / (wave.std() + 1e-8)
+    emphasised = unit - 0.97 * np.concatenate([unit[1:2], unit[:-1]])
+    around = np.pad(emphasised, 80)
+    window = 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 399)
+    mels = 2595 * np.log10(1 + np.array([20.0, 7600.0]) / 700)
+    edges = np.linspace(*mels, 74)
+    bins = 2595 * np.log10(1 + np.linspace(0, 8000, 256) / 700)[:, None]
+    rising = (bins - edges[:-2]) / np.diff(edges)[:-1]
+    falling = (edges[2:] - bins) / np.diff(edges)[1:]
+    bank = np.maximum(0, np.minimum(rising, falling))
+    frames = np.stack([around[160 * t : 160 * t + 400] for t in range((4003 - 240) // 160 + 1)])
+    power = np.clip(np.abs(np.fft.rfft(frames * window, 512))[:, :256] ** 2, 1e-8, 1e8)
+    expected = np.log(np.clip(power @ bank, 1e-8, 1e8) + 1e-8)
+    ours = MelSpectrogram(framing="tensorflow", normalise=True).double()
+    batch = torch.from_numpy(np.stack([np.pad(wave, (0, 997)), np.full(5000, 0.1)]))
+    feats, lengths = ours(batch, torch.tensor([4003 / 5000, 1.0]))
+    assert round(float(lengths[0]) * feats.shape[1]) == len(expected)
+    assert not feats[0, len(expected) :].any()
+    found = feats[0, : len(expected)].numpy()
+    np.testing.assert_allclose(found, expected - expected.mean(0), atol=2e-4)
+    with pytest.raises(LikenessError, match="239 samples; at least 240"):
+        ours(torch.randn(1, 239))
+
+
 def test_a_mel_spectrogram_by_hand() -> None:
     """Slaney's scale is linear below 1 kHz and logarithmic above; its triangles have area 1."""
     wave = np.random.default_rng(0).standard_normal(1203) * 0.1

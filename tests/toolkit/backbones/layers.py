@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from likeness import backbones
-from likeness.toolkit.backbones import redimnet
 
 
 def networks(takes: str) -> list[Any]:
@@ -19,13 +17,6 @@ def networks(takes: str) -> list[Any]:
         (network for network in every if getattr(network, "takes", "features") == takes),
         key=lambda network: network.__name__,
     )
-
-
-def small_redimnet(in_dim: int, cls: Any, *, size: str, shape: dict[str, Any], **how: Any) -> Any:
-    """A ReDimNet of a size of which some parts are others."""
-    shapes: Any = redimnet.SHAPES if cls is redimnet.ReDimNet else redimnet.SHAPES_2
-    with patch.dict(shapes, {size: shapes[size]._replace(**shape)}):
-        return cls(in_dim, size=size, **how)
 
 
 def without_gradient(network: nn.Module, z: Tensor) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from likeness import backbones
-from tests.toolkit.backbones.layers import networks, small_redimnet, without_gradient
+from tests.toolkit.backbones.layers import networks, without_gradient
 
 
 class _MeanOfFrames(nn.Module):
@@ -74,7 +74,7 @@ def build(make: Any) -> Any:
     """
     torch.manual_seed(0)
     how = SMALL.get(make.__name__, {"dim": 16})
-    backbone = small_redimnet(20, make, **how) if "shape" in how else make(20, **how)
+    backbone = make(20, **how)
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             assert module.running_mean is not None

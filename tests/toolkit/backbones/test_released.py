@@ -35,7 +35,6 @@ from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.backbones.weights import load_published, load_wespeaker, redimnet_names
 from likeness.toolkit.backbones.xvector import XVector
-from tests.toolkit.backbones.layers import small_redimnet
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 STAGES = ((1, 1, 2, 6), (2, 1, 1, 6), (3, 1, 1, 0))
@@ -95,7 +94,7 @@ CIFAR = partial(ImageResNet, 3, depth=18, **UNEVEN)
 MBF = partial(MobileFaceNet, 3, dim=8, image_size=32)
 DINO = partial(ViT, 3, width=12, depth=2, heads=3)
 FACE_VIT = partial(FaceViT, 3, dim=8, width=16, depth=2, heads=4, patch=9, image_size=32)
-SMALL_REDIMNET = partial(small_redimnet, 12, ReDimNet, dim=8)
+SMALL_REDIMNET = partial(ReDimNet, 12, dim=8)
 # networks of 16 bands with embeddings of 8
 SPEECH: dict[str, Any] = {
     "resnet18": partial(ResNet, depth=18, width=4),
@@ -145,9 +144,8 @@ SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
     **{
         f"redimnet2 {label}": (
             partial(
-                small_redimnet,
-                8,
                 ReDimNet2,
+                8,
                 size="b0",
                 dim=8,
                 shape={"width": 4, "rows": STAGES2, "pooled": pooled},

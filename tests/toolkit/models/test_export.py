@@ -8,14 +8,16 @@ import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from likeness.backbones import ImageResNet, OrderStatistics, SmallCNN, XVector
 from likeness.data import audio, folders, images
+from likeness.eval.errors import LikenessError
 from likeness.modalities.face import images as faces
 from likeness.modalities.speaker.features import MFCC, KaldiFbank
 from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram
@@ -260,3 +262,30 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
     assert load_exported(plain) is None  # from elsewhere
     with pytest.raises(ValueError, match="does not exist"):
         load_exported(tmp_path / "none.onnx")
+
+
+class Elsewhere(nn.Module):
+    """A backbone of which numpy or another library computes a part."""
+
+    pads_exactly, dim = False, 4
+
+    def __init__(self, in_dim: int):
+        super().__init__()
+        self.linear = nn.Linear(in_dim, 4)
+
+    def forward(self, features: torch.Tensor, lengths: Any = None) -> torch.Tensor:
+        means = features.mean(1).cpu().numpy()
+        return cast(torch.Tensor, self.linear(torch.as_tensor(means.tolist())))
+
+
+@pytest.mark.parametrize("network", [Elsewhere, XVECTOR])
+def test_what_leaves_torch_is_known(network: Any) -> None:
+    embedder = voice_model(MelSpectrogram(20), network).embedder
+    wave = torch.randn(2, 4000)
+    assert export._leaves_torch(embedder, wave) == (network is Elsewhere)
+
+
+def test_a_network_that_leaves_torch_is_named_as_that(tmp_path: Path) -> None:
+    with pytest.raises(LikenessError, match="what leaves torch"):
+        export.export(voice_model(MelSpectrogram(20), Elsewhere), tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()

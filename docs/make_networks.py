@@ -1,0 +1,68 @@
+"""Writes docs/how-to/networks.md, the page of published networks, from docs/networks.toml.
+
+python docs/make_networks.py
+"""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+PAGE = DOCS / "how-to" / "networks.md"
+HEAD = """\
+# Which published network do I take, and how do I get it?
+
+```
+likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
+```
+Every network here is a MODEL: `verify`, `embed`, galleries, `serve` and `export` take it. Weights
+are files of their projects and never part of Likeness. `likeness prepare` makes some of them,
+`hub:` and `speechbrain:` ids are fetched by themselves, and everything else by the line beside it.
+Nothing in these files is executed.
+
+- Licences, sizes and numbers are what the pages of the projects state. Where they state nothing,
+  ask the project. A licence of weights does not settle that of the training data.
+- Numbers of different pages were measured with different scoring. Measure on your own recordings or
+  photographs before you choose: [bench](bench.md), [thresholds](choose_threshold.md).
+- "Tried here" says whether the published weights were run. "With random weights" means that network
+  and front-end equal those of the project on the same random weights.
+- `own.py` is a network of [a Python file of yours](own_networks.md).
+
+This page is made by `python docs/make_networks.py` from `docs/networks.toml`.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    networks = tomllib.loads((DOCS / "networks.toml").read_text(encoding="utf-8"))["network"]
+    parts = [HEAD]
+    for takes in dict.fromkeys(network["takes"] for network in networks):
+        chosen = [network for network in networks if network["takes"] == takes]
+        rows = [
+            f"| {network['name']} | `{network['model']}` | {network['published']} "
+            f"| {network['tried']} |"
+            for network in chosen
+        ]
+        parts += [f"## {takes.capitalize()}", "| network | MODEL | published | tried here |"]
+        parts += ["| --- | --- | --- | --- |", *rows, ""]
+        parts += [_details(network) for network in chosen]
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _details(network: dict[str, str]) -> str:
+    """Return how a network is fetched, its size and its licences, as an item of a list."""
+    text = (
+        f"- **{network['name']}**: {network['fetch']}. Size: {network['size']}. Code: "
+        f"{network['code']}. Weights: {network['weights']}. Training data: {network['data']}. "
+        f"Source: {network['source']}"
+    )
+    return textwrap.fill(
+        text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
