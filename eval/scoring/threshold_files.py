@@ -14,7 +14,7 @@ from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import write_json
 from likeness.eval.intervals.guarantee import Guarantee
-from likeness.eval.option import Option
+from likeness.eval.option import Option, if_option
 from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.thresholds import CurvePoint, Far, Threshold, Thresholds, is_rate
@@ -101,8 +101,8 @@ def write_thresholds(
             thresholds = replace(thresholds, points=new)
         elif not replaces:
             raise LikenessError(
-                f"{path} has thresholds of such scores, measured on {entry.data}; --force replaces "
-                "them, or name a .json file for the new ones"
+                f"{path} has thresholds of such scores, measured on {entry.data}; name a .json "
+                f"file for the new ones{if_option(', or replace them by --force')}"
             )
     measured = [_to_json(entry) for entry in (thresholds, *others)]
     write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)

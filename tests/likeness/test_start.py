@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_voices(folder / "voices", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
     for number, path in enumerate(sorted((folder / "voices").rglob("*.flac"))):
         path.rename(folder / f"{number}.flac")
-    rows = (f"a{i % 7} b{i // 7} {i % 2} {i % 2 + 0.1 * (i % 17)}\n" for i in range(210))
+    rows = (f"a{i % 7}/1 a{i % 7 + i % 2}/{i} {1 - i % 2} {0.1 * (i % 17)}\n" for i in range(210))
     (folder / "scores.txt").write_text("".join(rows))
     return folder
 
