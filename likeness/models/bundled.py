@@ -86,7 +86,7 @@ def model_for(files: Iterable[str | Path]) -> str:
     """The model of Likeness for files of which nobody named a model.
 
     Args:
-        files: What is to be compared; none where a list names them.
+        files: What is to be compared, or folders of it; none where a list names them.
 
     Raises:
         LikenessError: None of the files is a recording or a picture by its name.
@@ -97,12 +97,14 @@ def model_for(files: Iterable[str | Path]) -> str:
     """
     paths = [Path(file) for file in files]
     for model, modality in ((VOICE, "speaker"), (FACE, "face")):
-        if not paths or any(path.suffix.lower() in suffixes_of(modality) for path in paths):
+        known = suffixes_of(modality)
+        below = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+        if not paths or any(file.suffix.lower() in known for file in below):
             return model
     raise LikenessError(
-        f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others) or picture by its "
-        f"name; name a model that takes such files by --model, as a run of your own, or {VOICE} "
-        f"or {FACE} if they are what it takes"
+        f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others), picture or folder "
+        f"of these by its name; name a model that takes such files by --model, as a run of your "
+        f"own, {VOICE} or {FACE}"
     )
 
 
