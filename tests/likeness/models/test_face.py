@@ -152,7 +152,7 @@ def test_two_photographs_are_compared_without_naming_a_model(
     faces = shared / "data/orl"
     assert run_command("verify", faces / "s1/1.pgm", faces / "s1/5.pgm") == 0
     printed = capsys.readouterr()
-    assert "decision     same subject" in printed.out
+    assert "decision     the same subject" in printed.out
     assert "likeness:face" in printed.err
     assert run_command("verify", faces / "s1/1.pgm", faces / "s3/5.pgm", "--far", "0.01") == 0
     assert "decision     different subjects" in capsys.readouterr().out
