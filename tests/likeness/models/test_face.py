@@ -158,6 +158,28 @@ def test_two_photographs_are_compared_without_naming_a_model(
     assert "decision     different subjects" in capsys.readouterr().out
 
 
+def test_an_album_is_enrolled_and_searched_without_naming_a_model(
+    models: Path, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("s1", "s3"):
+        (tmp_path / "album" / name).mkdir(parents=True)
+        for number in (1, 2):
+            shutil.copy(shared / f"data/orl/{name}/{number}.pgm", tmp_path / "album" / name)
+    gallery = ("--gallery", tmp_path / "people")
+    assert run_command("gallery", "enrol", tmp_path / "album", *gallery) == 0
+    probe = shared / "data/orl/s1/5.pgm"
+    assert run_command("gallery", "search", probe, *gallery, "--far", "0.01") == 0
+    printed = capsys.readouterr()
+    assert "4 files of 2 subjects" in printed.out
+    assert ",1,s1," in printed.out
+    (tmp_path / "pairs.txt").write_text(f"{probe} {shared}/data/orl/s1/1.pgm\n")
+    assert run_command("verify", "--pairs", tmp_path / "pairs.txt") == 0
+    from likeness.service.server import Setup, _default_model
+
+    assert _default_model(Setup(gallery=str(tmp_path / "people"))) == "likeness:face"
+    assert _default_model(Setup()) == "likeness:voice"
+
+
 def test_small_and_large_faces_are_found(models: Path, shared: Path) -> None:
     small = Image.open(shared / "data/gt/s01/01.png").convert("RGB")
     model = likeness.load("likeness:face")
@@ -179,8 +201,6 @@ def test_the_model_is_that_of_its_thresholds(models: Path) -> None:
     assert model.thresholds is not None
     assert model.calibration is not None
     assert model.similarity == "cosine"
-    again = models.parent / "again"
-    shutil.rmtree(again, ignore_errors=True)
     assert bundled.onnx_file("likeness:face") == models / "model.onnx"
 
 
