@@ -18,6 +18,7 @@ from likeness.eval.items.levels import doubt_of_levels
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
+from likeness.models.bundled import about, model_for
 from likeness.models.model import Model
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.data.reading import Bad, print_bad
@@ -43,15 +44,18 @@ def gallery() -> None:
     galleries.load_without_thresholds,
     galleries.enrol,
     calls_all=True,
-    epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4",
+    optional=("--model",),
+    epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
+    "people_folder --gallery people --model runs/an4",
 )
 def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None:
     """Enrol the files of a folder, list or table.
 
     A subject may have several files, which are pooled. Files that cannot be read are named and
-    left out.
+    left out. Folders of photographs and of recordings need no --model: likeness:face and
+    likeness:voice are taken.
     """
-    enrolled = enrolled_by(model=loaded_by())
+    enrolled = enrolled_by(model=_loaded(loaded_by, enrolled_by["DATA"]))
     print_bad(enrolled.bad, "files")
     for doubt in enrolled.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
@@ -64,6 +68,15 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
         f"{mask_passwords(enrolled_by['--gallery'])}, which has "
         f"{counted(enrolled.size, 'subject')} now"
     )
+
+
+def _loaded(loaded_by: Call[Model], data: Path) -> Model:
+    """The model that was named, or that of Likeness for such files."""
+    if "--model" in loaded_by:
+        return loaded_by()
+    name = model_for([data])
+    say(about(name), error=True)
+    return loaded_by(model=name)
 
 
 @command(
@@ -90,6 +103,7 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
     galleries.load_without_thresholds,
     galleries.search,
     calls_all=True,
+    optional=("--model",),
     epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
     "0.01",
 )
@@ -103,7 +117,7 @@ def search(
     """
     if "--far" not in searched_by:
         searched_by.refuse_idle("without --far", "--thresholds")
-    write_rows_or_say(searched_by(model=loaded_by()), out)
+    write_rows_or_say(searched_by(model=_loaded(loaded_by, searched_by["DATA"])), out)
 
 
 @command(galleries.list_subjects, epilog="Example: likeness gallery list --gallery people")

@@ -11,7 +11,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.models.bundled import FINDING_MODELS, about, model_for
 from likeness.models.model import Model, load
-from likeness.models.verdicts import Verification, VerifiedPairs
+from likeness.models.verdicts import Verification, VerifiedPairs, read_pairs
 from likeness.toolkit.console import say
 
 
@@ -19,9 +19,9 @@ from likeness.toolkit.console import say
     load,
     Model.verify,
     Model.verify_pairs,
-    epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
-    "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
-    f"verdicts.csv. Models: {FINDING_MODELS}.",
+    epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg; likeness verify "
+    "a.jpg b.jpg --model insightface:buffalo_l; likeness verify --pairs pairs.csv --model "
+    f"runs/an4 --far 0.01 --out verdicts.csv. Models: {FINDING_MODELS}.",
 )
 def verify(
     loaded_by: Call[Model],
@@ -40,7 +40,8 @@ def verify(
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
-    Recordings need no --model: likeness:voice comes with Likeness.
+    Recordings need no --model: likeness:voice comes with Likeness. Nor do photographs of faces:
+    likeness:face is made by `likeness prepare face`.
     The command prints the score, the norms, a decision where there is a threshold, and a
     probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
@@ -56,7 +57,10 @@ def verify(
     if "--far" not in verified_by:
         loaded_by.refuse_idle("without --far", "--thresholds")
     Rule(verified_by["--threshold"], verified_by["--far"])  # refuses what contradicts itself
-    name = loaded_by["--model"] if "--model" in loaded_by else model_for(files)
+    name = loaded_by["--model"]
+    if "--model" not in loaded_by:
+        listed = has_pairs and read_pairs(pairs_by["--pairs"], columns=pairs_by["--columns"] or "")
+        name = model_for(listed[0][:2] if listed else files)
     model = loaded_by(model=name)
     if "--model" not in loaded_by:
         say(about(name), error=True)

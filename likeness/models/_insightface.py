@@ -8,9 +8,10 @@ names, has them scaled twice, here as there. A pack with a manifest.json, which
 may state other pixels, is refused.
 
 A file that is named by itself may be any face network over (B, 3, H, W) with one output. What the
-file does not say is written after it: `FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr` (each of
-them may be left out). A size is needed where the file has none, or one of a network of another kind
-(96 x 96 is that of gender and age).
+file does not say is written after it, `FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr`, and
+frame=dlib or arcface (each of them may be left out). The frame is where the landmarks lie in a
+crop, by default that of InsightFace, arcface. A size is needed where the file has none, or one of
+a network of another kind (96 x 96 is that of gender and age).
 
 The weights that InsightFace publishes (buffalo_*, antelopev2, arcface_torch's zoo) are for
 non-commercial research only, and loading them prints that. They are known by the names of files and
@@ -64,12 +65,14 @@ class Pack(NamedTuple):
         pixels: What it takes.
         detector: The SCRFD or YuNet detector, if a folder was named and has one.
         stated: Whether the user states some of the pixels.
+        frame: Where the landmarks lie in a crop, "arcface" or "dlib".
     """
 
     recognition: Path
     pixels: Pixels
     detector: Path | None = None
     stated: bool = False
+    frame: str = "arcface"
 
     def text(self) -> str:
         """Return what was loaded, and its licence, in one line."""
@@ -117,12 +120,15 @@ def split(source: str) -> tuple[Path, dict[str, Any]]:
                 stated["size"] = int(height), int(width)
             elif key == "order":
                 stated["bgr"] = {"rgb": False, "bgr": True}[value]
+            elif key == "frame":
+                stated["frame"] = {"arcface": "arcface", "dlib": "dlib"}[value]
             else:
                 stated[{"mean": "mean", "std": "std"}[key]] = float(value)
     except (KeyError, ValueError):
         raise LikenessError(
             f"insightface:{source}: {text!r} is not understood; after the file and @ stand, with "
-            "commas between them, size=HEIGHTxWIDTH, mean=NUMBER, std=NUMBER and order=rgb or bgr"
+            "commas between them, size=HEIGHTxWIDTH, mean=NUMBER, std=NUMBER, order=rgb or bgr, "
+            "and frame=arcface or dlib"
         ) from None
     return Path(name).expanduser(), stated
 
@@ -141,7 +147,8 @@ def find(source: str) -> Pack:
     """
     path, stated = split(source)
     if path.is_file():
-        return Pack(path, read_pixels(path, stated), stated=bool(stated))
+        frame = stated.pop("frame", "arcface")
+        return Pack(path, read_pixels(path, stated), stated=bool(stated), frame=frame)
     if not path.is_dir() or stated:
         raise LikenessError(
             f"insightface:{source}: {path} is no file; give a recognition .onnx file or the folder "

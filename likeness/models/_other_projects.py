@@ -164,7 +164,8 @@ def load_insightface(source: str) -> Loaded:
     # Unless somebody states the pixels, they follow from the file.
     summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)
-    return _face(frontend, OnnxNetwork(path, session, (3, *size)), summed, size, pack.text())
+    loaded = _face(frontend, OnnxNetwork(path, session, (3, *size)), summed, size, pack.text())
+    return replace(loaded, settings={} if pack.frame == "arcface" else {"frame": pack.frame})
 
 
 def load_onnx(path: Path, frontend: str) -> Loaded:

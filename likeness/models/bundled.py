@@ -1,10 +1,15 @@
-"""The models that come with Likeness, and where they are taken unless another one is named.
+"""The models that Likeness knows by a name of its own, and those that are taken unless another one
+is named.
 
 `likeness:voice` is a small model of voices. It lies in likeness/voice/: model.onnx, which is used
 without torch, and the run that it was exported from, which is fine-tuned, joined and exported. Its
 card, its thresholds and its calibration lie beside them.
+
+`likeness:face` is dlib's descriptor of faces with its detector. `likeness prepare face` writes both
+into the user's folder of models. Its card, thresholds and calibration lie in likeness/face/.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,17 +17,26 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.listing import suffixes_of
 
 VOICE = "likeness:voice"
-_FOLDERS = {VOICE: Path(__file__).parents[1] / "voice"}
+FACE = "likeness:face"
+_FOLDERS = {name: Path(__file__).parents[1] / name.partition(":")[2] for name in (VOICE, FACE)}
 _OWN = "likeness:"
 # What every error about a model that is not there ends with, and the help of `likeness verify`.
 FINDING_MODELS = (
     "docs/how-to/networks.md lists the published networks and the line that fetches each, and "
     "`likeness prepare` makes some of them"
 )
+_ABOUT = {
+    VOICE: f"{VOICE} is the small voice model that comes with Likeness. It was trained on a few "
+    "hundred speakers, and is for trying things out, not for decisions about people: a stronger "
+    "one is speechbrain:speechbrain/spkrec-ecapa-voxceleb.",
+    FACE: f"{FACE} is dlib's descriptor of faces. It errs more often on children and in light from "
+    "one side; pictures of other things than faces need another model, such as "
+    "hub:facebook/dinov2-small.",
+}
 
 
 def resolve_model(model: str) -> str:
-    """The folder of a model that comes with Likeness; every other MODEL stays as it is.
+    """The folder of what comes with Likeness of a model; every other MODEL stays as it is.
 
     Args:
         model: A MODEL, as `likeness.load` takes it.
@@ -38,15 +52,35 @@ def resolve_model(model: str) -> str:
         return model
     if model not in _FOLDERS:
         raise LikenessError(
-            f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does; "
+            f"model {model!r} does not come with Likeness; {' and '.join(_FOLDERS)} do; "
             + FINDING_MODELS
         )
     return str(_FOLDERS[model])
 
 
-def onnx_file(model: str) -> Path:
-    """The .onnx file of a model that comes with Likeness."""
-    return _FOLDERS[model] / "model.onnx"
+def models_folder() -> Path:
+    """The user's folder of models: what LIKENESS_MODELS names, by default ~/.likeness/models."""
+    return Path(os.environ.get("LIKENESS_MODELS") or "~/.likeness/models").expanduser()
+
+
+def onnx_file(model: str, file: str = "model.onnx") -> Path:
+    """An .onnx file of a model that comes with Likeness.
+
+    Raises:
+        LikenessError: It has to be prepared.
+    """
+    folder = _FOLDERS[model] if model == VOICE else models_folder() / model.removeprefix(_OWN)
+    if not (folder / file).is_file():
+        raise LikenessError(
+            f"{model} is not on this machine yet ({folder}); run `likeness prepare "
+            f"{folder.name}`, which fetches it by pip"
+        )
+    return folder / file
+
+
+def run_of(model: str) -> str:
+    """The run that a model of Likeness was exported from, where it comes with Likeness."""
+    return str(_FOLDERS[VOICE]) if model == VOICE else model
 
 
 def is_included(model: str) -> bool:
@@ -55,36 +89,31 @@ def is_included(model: str) -> bool:
 
 
 def model_for(files: Iterable[str | Path]) -> str:
-    """The included model for files of which nobody named a model.
+    """The model of Likeness for files of which nobody named a model.
 
     Args:
-        files: What is to be compared; none where a list names them.
+        files: What is to be compared, or folders of it; none where a list names them.
 
     Raises:
-        LikenessError: None of the files is a recording by its name.
+        LikenessError: None of the files is a recording or a picture by its name.
 
     Example:
-        >>> model_for(["a.wav", "b.FLAC"])
-        'likeness:voice'
+        >>> model_for(["a.wav", "b.FLAC"]), model_for(["a.jpg", "b.png"])
+        ('likeness:voice', 'likeness:face')
     """
     paths = [Path(file) for file in files]
-    if paths and not any(path.suffix.lower() in suffixes_of("speaker") for path in paths):
-        raise LikenessError(
-            f"{paths[0]} is no recording by its name, and the model that comes with Likeness takes "
-            "recordings (.wav, .flac, .mp3, .ogg, .m4a and others); name a model that takes such "
-            "files by --model, as a run of your own, or for images hub:facebook/dinov2-small or "
-            "insightface:buffalo_l; or --model likeness:voice if they are recordings; "
-            + FINDING_MODELS
-        )
-    return VOICE
+    for model, modality in ((VOICE, "speaker"), (FACE, "face")):
+        known = suffixes_of(modality)
+        below = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+        if not paths or any(file.suffix.lower() in known for file in below):
+            return model
+    raise LikenessError(
+        f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others), picture or folder "
+        f"of these by its name; name a model that takes such files by --model, as a run of your "
+        f"own, {VOICE} or {FACE}; {FINDING_MODELS}"
+    )
 
 
 def about(model: str) -> str:
     """What everybody who uses an included model has to know of it; "" for other models."""
-    if not is_included(model):
-        return ""
-    return (
-        f"{model} is the small voice model that comes with Likeness. It was trained on a few "
-        "hundred speakers, and is for trying things out, not for decisions about people: a "
-        "stronger one is speechbrain:speechbrain/spkrec-ecapa-voxceleb."
-    )
+    return _ABOUT.get(model, "")

@@ -13,7 +13,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items, suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.types import counted
-from likeness.models.bundled import resolve_model
+from likeness.models.bundled import run_of
 from likeness.toolkit.console import say
 from likeness.toolkit.models.loaded import Loaded
 
@@ -63,7 +63,7 @@ def export(
         )
     from likeness.models import load
 
-    loaded = load.load_named(resolve_model(model), frontend=frontend, trust=trust)
+    loaded = load.load_named(run_of(model), frontend=frontend, trust=trust)
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
     else:

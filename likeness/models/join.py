@@ -10,7 +10,7 @@ from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.runs import find_model
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.eval.option import Option
-from likeness.models.bundled import resolve_model
+from likeness.models.bundled import run_of
 
 if TYPE_CHECKING:
     from likeness.models.model import Model
@@ -72,7 +72,7 @@ def join(
     from likeness.toolkit.models.embedder import in_torch
 
     trusted = entries_of(trust)
-    base = load_named(resolve_model(str(model)), frontend=frontend, trust=trusted)
+    base = load_named(run_of(str(model)), frontend=frontend, trust=trusted)
     path = find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_named(str(path), trust=trusted)  # its weights are those of its description

@@ -2,8 +2,8 @@
 
     load_named("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness
-    load_named("likeness:voice")
-        a model that comes with Likeness (likeness/models/bundled.py)
+    load_named("likeness:voice"), load_named("likeness:face")
+        a model that comes with Likeness, or by `likeness prepare face` (likeness/models/bundled.py)
     load_named("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
@@ -15,7 +15,7 @@
     load_named("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
-        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (_insightface.py)
+        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr,frame=dlib (_insightface.py)
     load_named("insightface:FILE.pth")
         weights of arcface_torch (backbone.pth), of an IResNet from r18 to r200
     load_named("hub:FOLDER_OR_ID")
@@ -51,13 +51,21 @@ from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
-from likeness.models.bundled import FINDING_MODELS, is_included, onnx_file, resolve_model
+from likeness.models.bundled import (
+    FACE,
+    FINDING_MODELS,
+    is_included,
+    onnx_file,
+    resolve_model,
+    run_of,
+)
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
+    from likeness.modalities.face.align import Frame
     from likeness.toolkit.training.start import Initial
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
@@ -175,6 +183,7 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         stated["similarity"],
         stated["digest"],
         0,
+        settings={"frame": str(stated["frame"])} if "frame" in stated else {},
         norm_is_quality=stated.get("norm_is_quality") is True,
     )
 
@@ -199,7 +208,7 @@ def read_initial(init: str) -> Initial:
 
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
         return start.read_initial(init)  # its weights alone: no part that it names is imported
-    loaded = load_named(resolve_model(init))
+    loaded = load_named(run_of(init))
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
@@ -267,10 +276,12 @@ def reading_of(model: Loaded) -> tuple[Any, dict[str, Any]]:
 
 
 def find_detector(model: str) -> Path | None:
-    """Return the detector of a pack of InsightFace, `insightface:FOLDER`.
+    """Return the detector of likeness:face, or of a pack of InsightFace, `insightface:FOLDER`.
 
     None for every other MODEL, also for one file of a pack.
     """
+    if model == FACE:
+        return onnx_file(model, "detector.onnx")
     kind, _, source = model.partition(":")
     from likeness.models import _insightface
 
@@ -291,8 +302,13 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     size = bound.get("size", (112, 112))  # images.read's own default
     # likeness.modalities.face.align.read takes a height alone, or a height and a width.
     height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
-    align.check(height, width)
+    align.check(height, width, frame_of(model))
     return height, width
+
+
+def frame_of(model: Loaded) -> Frame:
+    """Return where a face model expects the landmarks in a crop: arcface, or dlib."""
+    return cast("Frame", model.settings.get("frame", "arcface"))
 
 
 def add_detector(model: Loaded, detector: Path | None, min_score: float | None = None) -> Loaded:
@@ -323,7 +339,8 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
     height, width = aligned_size(model)
-    read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
+    shape: Any = {"size": height, "width": width, "frame": frame_of(model)}
+    read = partial(align.read, detector=str(detector), choose="central", **shape)
     faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"
     if min_score is not None:
         read, faces = partial(read, min_score=min_score), f"{faces}, scores from {min_score:g}"
@@ -368,7 +385,8 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
             "this model has no detector, which finds the faces of a photograph; name one by "
             "--detector FILE.onnx (detector= in Python)"
         )
-    return {name: settings.get(name) for name in ("detector", "size", "width", "min_score")}
+    names = ("detector", "size", "width", "frame", "min_score")
+    return {name: settings.get(name) for name in names}
 
 
 def refuse_other_reading(model: Loaded, option: str) -> None:
@@ -399,7 +417,8 @@ def refuse_missing_model(model: str) -> None:
         model: One of the forms that `likeness.load` takes.
 
     Raises:
-        LikenessError: There is no such file or folder. No model of this name comes with Likeness.
+        LikenessError: There is no such file or folder. No model of this name comes with Likeness,
+            or it has to be prepared.
 
     Example:
         >>> refuse_missing_model("runs/nothing")  # doctest: +ELLIPSIS
@@ -408,11 +427,13 @@ def refuse_missing_model(model: str) -> None:
         likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
     resolve_model(model)
+    if is_included(model):
+        onnx_file(model)
     path, colon, _ = model.rpartition(":")
     path = path if colon and path.endswith(".py") else model  # own.py:NAME
     if not model or ((":" not in model or path != model) and not Path(path).exists()):
         raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
             ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, "
-            f"insightface:PATH or likeness:voice; {FINDING_MODELS}"
+            f"insightface:PATH, likeness:face or likeness:voice; {FINDING_MODELS}"
         )

@@ -17,7 +17,7 @@ from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.thresholds import Far, Thresholds
 from likeness.eval.types import Floats, Floats32, name_first
-from likeness.models.bundled import is_included, resolve_model
+from likeness.models.bundled import resolve_model, run_of
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
@@ -227,10 +227,10 @@ class Model:
         from likeness.models.load import detector_settings
 
         settings = detector_settings(self.loaded)
-        size, width = settings.pop("size"), settings.pop("width")
+        size, width, frame = map(settings.pop, ("size", "width", "frame"))
         with items_of(photo, modality=self.modality) as (item,):
             pixels, faces = align.find(item, **settings)
-        faces, crops = align.crops_inside(pixels, faces, size=size, width=width)
+        faces, crops = align.crops_inside(pixels, faces, size=size, width=width, frame=frame)
         pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:
@@ -423,10 +423,12 @@ class Model:
         from likeness.toolkit.models.export import export
 
         loaded = self.loaded
-        if is_included(self.source):  # it runs in ONNX Runtime; its network lies beside it
+        if (
+            run_of(self.source) != self.source
+        ):  # it runs in ONNX Runtime; its network lies beside it
             from likeness.models.load import load_named
 
-            loaded = load_named(resolve_model(self.source))
+            loaded = load_named(run_of(self.source))
         parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity
@@ -446,8 +448,8 @@ def load(
     """Load a trained model.
 
     Args:
-        model: the model: likeness:voice, a run, a .safetensors checkpoint, an .onnx file,
-            speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID,
+        model: the model: likeness:voice, likeness:face, a run, a .safetensors checkpoint, an .onnx
+            file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID,
             own.py[:NAME] or insightface:PATH. A Python file of yours is run (`likeness.Network`).
             PATH is the folder of a pack such as buffalo_l, or a recognition .onnx file;
             InsightFace's own weights are for non-commercial research only.

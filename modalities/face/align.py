@@ -12,6 +12,9 @@ For a width below the height, the crop loses as much on the left as on the right
 the landmarks of SphereFace (preprocess/code/face_align_demo.m), of which arcface_dst is the copy
 that is 8 pixels wider at each side.
 
+The other frame is that of dlib (get_face_chip_details, with a margin of a quarter at each side),
+whose chips of 150 x 150 its descriptor takes.
+
 The detectors are those of detectors.py.
 """
 
@@ -23,10 +26,11 @@ from contextlib import contextmanager
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path, write_text
@@ -35,15 +39,17 @@ from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import IMAGES, files_below
 from likeness.eval.option import Option
 from likeness.eval.progress import track
-from likeness.eval.types import Bools, Floats, name_first
+from likeness.eval.types import Bools, Floats, check_choice, name_first
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
+from likeness.modalities.face.mmod import LANDMARKS, Mmod
 from likeness.toolkit.console import say
 from likeness.toolkit.data.images import BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.reading import Bad, write_bad
 from likeness.toolkit.training.lock import only_writer
 
 Choose = Literal["largest", "central"]
+Frame = Literal["arcface", "dlib"]  # where the landmarks lie in a crop
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
 # InsightFace's arcface_dst: the landmarks of a crop of 112 x 112.
 ARCFACE_POINTS = (
@@ -53,7 +59,9 @@ ARCFACE_POINTS = (
     (41.5493, 92.3655),
     (70.7299, 92.2041),
 )
+_MARGIN = 0.25  # of dlib's frame
 _LEAST_SEEN = 0.05  # of the scores that a message names
+_MOST_NARROW = 640  # times longer than wide
 _CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
 
@@ -89,35 +97,40 @@ class Aligned(NamedTuple):
     gone: list[str]
 
 
-def check(size: int = 112, width: int | None = None) -> None:
+def check(size: int = 112, width: int | None = None, frame: Frame = "arcface") -> None:
     """Raise LikenessError for a size or a width that is not defined.
 
     No photograph can mend these, so call it before any work: then they are no image's failure.
 
     Args:
-        size: The height of the crop in pixels, a multiple of 112 or of 128.
+        size: The height of the crop in pixels, a multiple of 112 or of 128; in dlib's frame any.
         width: The width of the crop in pixels, 1 to size and less by an even number. None means
             size.
+        frame: Where the landmarks lie in the crop.
 
     Raises:
         LikenessError: One of them is not defined.
     """
+    check_choice("frame", frame, get_args(Frame))
     width = size if width is None else width
-    if size < 1 or (size % 112 and size % 128) or not 0 < width <= size or (size - width) % 2:
+    sizes = (1,) if frame == "dlib" else (112, 128)
+    if size < 1 or all(map(size.__mod__, sizes)) or not 0 < width <= size or (size - width) % 2:
         raise LikenessError(
             f"align: size is {size}, width is {width}; multiples of 112 and of 128, such as 112, "
-            "128 and 224, and widths from 1 to the size, less by an even number, are allowed"
+            "128 and 224 (any size in dlib's frame), and widths from 1 to the size, less by an "
+            "even number, are allowed"
         )
 
 
-def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
+def transform(landmarks: ArrayLike, size: int = 112, frame: Frame = "arcface") -> Floats:
     """Compute the matrix that takes five landmarks to the reference, by least squares.
 
     Source: Umeyama 1991.
 
     Args:
         landmarks: (5, 2) pixels.
-        size: The height and width of the crop in pixels, a multiple of 112 or of 128.
+        size: The height and width of the crop in pixels, as in check().
+        frame: As in check().
 
     Returns:
         (2, 3) float64.
@@ -133,10 +146,10 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
             f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels that do not "
             "coincide are needed: eyes, nose, corners of the mouth"
         )
-    check(size)
+    check(size, frame=frame)
     # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
     # squares is a quotient of two products. That is Umeyama's solution without its SVD.
-    centred, centre = _reference(size)
+    centred, centre = _reference(size, frame)
     places = [complex(x, y) for x, y in points.tolist()]
     mean = sum(places) / 5
     places = [place - mean for place in places]
@@ -153,11 +166,17 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
 
 
 def crop(
-    pixels: Pixels, landmarks: ArrayLike, size: int = 112, *, width: int | None = None
+    pixels: Pixels,
+    landmarks: ArrayLike,
+    size: int = 112,
+    *,
+    width: int | None = None,
+    frame: Frame = "arcface",
 ) -> Pixels:
     """Cut out the aligned face of an image, as insightface.utils.face_align.norm_crop does.
 
-    The interpolation is bilinear, and the crop is black outside the image.
+    The interpolation is bilinear, and the crop is black outside the image. In dlib's frame an image
+    of a large face is shrunk before, as dlib does.
 
     Args:
         pixels: (H, W, 3) uint8.
@@ -172,18 +191,39 @@ def crop(
     Raises:
         LikenessError: As transform().
     """
-    import cv2
-
-    matrix = transform(landmarks, size)
+    matrix = transform(landmarks, size, frame)
     width = size if width is None else width
     matrix[0, 2] -= (size - width) / 2
+    if frame == "dlib":
+        return _warp(pixels, matrix, (width, size))
+    import cv2
+
     warped = cv2.warpAffine(pixels, matrix, (width, size), borderValue=0.0)
     return np.asarray(warped, dtype=np.uint8)
 
 
+def _warp(pixels: Pixels, matrix: Floats, size: tuple[int, int]) -> Pixels:
+    """Cut out a crop (width, height) by Pillow, for which the middle of a pixel is at 0.5."""
+    square = np.vstack([matrix, (0, 0, 1)])
+    shift = np.array(((1, 0, 0.5), (0, 1, 0.5), (0, 0, 1)))
+    back = shift @ np.linalg.inv(square) @ np.linalg.inv(shift)
+    shrinks = max(1, int(np.hypot(back[0, 0], back[1, 0])))
+    image = Image.fromarray(pixels).reduce(shrinks)
+    warped = image.transform(
+        size,
+        Image.Transform.AFFINE,
+        tuple((back[:2] / shrinks).ravel()),
+        Image.Resampling.BILINEAR,
+    )
+    return np.asarray(warped)
+
+
 @lru_cache(maxsize=16)
-def _reference(size: int) -> tuple[list[complex], complex]:
+def _reference(size: int, frame: Frame) -> tuple[list[complex], complex]:
     """Return the landmarks of a crop of this size, about their centre, and the centre."""
+    if frame == "dlib":
+        places = (LANDMARKS + _MARGIN * (1 + 1j)) / (1 + 2 * _MARGIN) * size
+        return (places - places.mean()).tolist(), complex(places.mean())
     ratio = size / 112 if size % 112 == 0 else size / 128
     margin = 0.0 if size % 112 == 0 else 8.0 * ratio
     # InsightFace computes them in float32, which the crops show in their last bits.
@@ -197,9 +237,9 @@ def _reference(size: int) -> tuple[list[complex], complex]:
 def detect(detector: Any, pixels: Pixels) -> Faces:
     """Find every face of an image.
 
-    Detectors get the image in the order of colours of InsightFace and OpenCV, which is BGR. They do
-    not know faces that fill the image. So where none is found, the image is looked at once more in
-    the middle of a black canvas of twice its height and width.
+    Detectors get the image in the order of colours of InsightFace and OpenCV, which is BGR. Most
+    do not know faces that fill the image. So where none is found, the image is looked at once more
+    in the middle of a black canvas of twice its height and width.
 
     Args:
         detector: What load_detector() gives.
@@ -212,22 +252,19 @@ def detect(detector: Any, pixels: Pixels) -> Faces:
         LikenessError: The image is too narrow for the detector.
     """
     faces = _detect_once(detector, pixels)
-    return faces if len(faces.boxes) else _detect_on_canvas(detector, pixels)
+    if len(faces.boxes) or isinstance(detector, Mmod):
+        return faces
+    return _detect_on_canvas(detector, pixels)
 
 
 def _detect_once(detector: Any, pixels: Pixels) -> Faces:
     """Find the faces that the detector finds in the image as it is."""
-    import cv2
-
+    height, width = pixels.shape[:2]
+    if max(height, width) > _MOST_NARROW * min(height, width):  # detectors shrink it to nothing
+        raise LikenessError(f"an image of {width} x {height} pixels is too narrow for the detector")
     # A box that overflows is that of no face; insightface does not mind.
     with np.errstate(over="ignore", invalid="ignore"):
-        try:
-            detections, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
-        except cv2.error:  # insightface shrinks the short side of a very long image to nothing
-            raise LikenessError(
-                f"an image of {pixels.shape[1]} x {pixels.shape[0]} pixels is too narrow for the "
-                "detector"
-            ) from None
+        detections, landmarks = detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
     table = np.asarray(detections, dtype=np.float64).reshape(-1, 5)
     points = np.asarray(landmarks, dtype=np.float64).reshape(-1, 5, 2)
     finite = np.isfinite(table).all(axis=1) & np.isfinite(points).all(axis=(1, 2))
@@ -236,15 +273,13 @@ def _detect_once(detector: Any, pixels: Pixels) -> Faces:
 
 def _detect_on_canvas(detector: Any, pixels: Pixels) -> Faces:
     """Find faces in an image that lies in the middle of a canvas of twice its height and width."""
-    import cv2
-
     height, width = pixels.shape[:2]
     # Detectors shrink what they get. A canvas for all pixels of a large image would only cost
     # memory.
     factor = min(1.0, _CANVAS_SIDE / max(height, width))
     size = max(1, round(width * factor)), max(1, round(height * factor))
     if factor < 1:
-        pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+        pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
     left, top = size[0] // 2, size[1] // 2
     canvas = np.zeros((2 * size[1], 2 * size[0], 3), np.uint8)
     canvas[top : top + size[1], left : left + size[0]] = pixels
@@ -288,6 +323,7 @@ def align_one(
     *,
     size: int = 112,
     width: int | None = None,
+    frame: Frame = "arcface",
     choose: Choose = "largest",
     face: int | None = None,
 ) -> tuple[Pixels, int]:
@@ -298,6 +334,7 @@ def align_one(
         pixels: (H, W, 3) uint8 RGB.
         size: The height of the crop in pixels.
         width: The width of the crop in pixels; None means size.
+        frame: As in check().
         choose: Which face is taken, see choose_face().
         face: The number of the face that somebody chose, as detect() counts from 0; None leaves
             the choice to the rule.
@@ -314,7 +351,8 @@ def align_one(
         face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
     if not 0 <= face < len(faces.boxes):
         raise LikenessError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
-    return cut(pixels, faces.landmarks[face], size, width=width), len(faces.boxes)
+    crop_of = cut(pixels, faces.landmarks[face], size, width=width, frame=frame)
+    return crop_of, len(faces.boxes)
 
 
 def _some_faces(detector: Any, pixels: Pixels) -> Faces:
@@ -332,7 +370,12 @@ def _some_faces(detector: Any, pixels: Pixels) -> Faces:
 
 
 def align_all(
-    detector: Any, pixels: Pixels, *, size: int = 112, width: int | None = None
+    detector: Any,
+    pixels: Pixels,
+    *,
+    size: int = 112,
+    width: int | None = None,
+    frame: Frame = "arcface",
 ) -> list[Pixels]:
     """Detect all faces of one image and cut them out, aligned.
 
@@ -341,6 +384,7 @@ def align_all(
         pixels: (H, W, 3) uint8 RGB.
         size: The height of the crops in pixels.
         width: The width of the crops in pixels; None means size.
+        frame: As in check().
 
     Returns:
         The crops (size, width, 3) of the faces whose landmarks all lie in the image, by falling
@@ -350,19 +394,25 @@ def align_all(
         LikenessError: There is none.
     """
     faces = _some_faces(detector, pixels)
-    crops = crops_inside(pixels, faces, size=size, width=width)[1]
+    crops = crops_inside(pixels, faces, size=size, width=width, frame=frame)[1]
     if not crops:
         raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
     return crops
 
 
 def crops_inside(
-    pixels: Pixels, faces: Faces, *, size: int = 112, width: int | None = None
+    pixels: Pixels,
+    faces: Faces,
+    *,
+    size: int = 112,
+    width: int | None = None,
+    frame: Frame = "arcface",
 ) -> tuple[Faces, list[Pixels]]:
     """Cut out the faces whose landmarks all lie in the image, and leave out the others."""
     inside = _are_inside(pixels, faces.landmarks)
     kept = Faces(*(values[inside] for values in faces))
-    return kept, [crop(pixels, points, size, width=width) for points in kept.landmarks]
+    shape: Any = {"size": size, "width": width, "frame": frame}
+    return kept, [crop(pixels, points, **shape) for points in kept.landmarks]
 
 
 def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
@@ -372,7 +422,14 @@ def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
     return inside
 
 
-def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = None) -> Pixels:
+def cut(
+    pixels: Pixels,
+    points: Floats,
+    size: int = 112,
+    *,
+    width: int | None = None,
+    frame: Frame = "arcface",
+) -> Pixels:
     """Cut out an aligned face whose landmarks all lie in the image, as `crop` does.
 
     Args:
@@ -380,6 +437,7 @@ def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = 
         points: The landmarks (5, 2) in pixels.
         size: The height of the crop in pixels.
         width: The width of the crop in pixels; None means size.
+        frame: As in check().
 
     Returns:
         (size, width, 3) uint8.
@@ -392,7 +450,7 @@ def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = 
             "landmarks of the chosen face lie outside the image of "
             f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
         )
-    return crop(pixels, points, size, width=width)
+    return crop(pixels, points, size, width=width, frame=frame)
 
 
 def read(
@@ -401,6 +459,7 @@ def read(
     detector: str,
     size: int = 112,
     width: int | None = None,
+    frame: Frame = "arcface",
     choose: Choose = "largest",
     face: int | None = None,
     min_score: float | None = None,
@@ -416,6 +475,7 @@ def read(
         detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
         size: The height of the result in pixels.
         width: The width of the result in pixels; None means size.
+        frame: As in check().
         choose: Which face is taken, see choose_face().
         face: The number of the face that somebody chose, as find() counts them from 0; None leaves
             the choice to the rule.
@@ -429,12 +489,12 @@ def read(
             image.
         LikenessError: The detector is missing. What load_detector() and check() refuse.
     """
-    check(size, width)
+    check(size, width, frame)
     model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
         aligned, num_faces = align_one(
-            model, pixels, size=size, width=width, choose=choose, face=face
+            model, pixels, size=size, width=width, frame=frame, choose=choose, face=face
         )
     except ValueError as error:
         raise BadImage(
@@ -482,6 +542,7 @@ def faces_as_items(
     detector: str,
     size: int = 112,
     width: int | None = None,
+    frame: Frame = "arcface",
     min_score: float | None = None,
 ) -> tuple[list[Item], list[Bad]]:
     """Write all faces of photographs as aligned crops, which are items of their own.
@@ -492,6 +553,7 @@ def faces_as_items(
         detector: The path of an SCRFD or YuNet .onnx file.
         size: The height of the crops in pixels.
         width: The width of the crops in pixels; None means size.
+        frame: As in check().
         min_score: The lowest score of a face, see load_detector().
 
     Returns:
@@ -502,7 +564,7 @@ def faces_as_items(
     crops, bad = [], []
     for number, item in enumerate(track(items, "finding faces")):
         try:
-            faces = align_all(model, decode(item), size=size, width=width)
+            faces = align_all(model, decode(item), size=size, width=width, frame=frame)
         except ValueError as error:
             bad.append(Bad(item.id, str(error)))
             continue
@@ -519,6 +581,7 @@ def align_folder(
     *,
     detector: Annotated[str | Path, Option(path="file")],
     size: tuple[int, int] = (112, 112),
+    frame: Frame = "arcface",
     choose: Annotated[Literal["largest", "central", "all"], Option("--faces")] = "largest",
     min_score: float | None = None,
 ) -> Aligned:
@@ -536,8 +599,10 @@ def align_folder(
     Args:
         root: The folder of the photographs, at any depth.
         out: The folder of the crops, which get the places of their images. It is outside root.
-        detector: An SCRFD (with landmarks) or YuNet .onnx file.
+        detector: An SCRFD (with landmarks) or YuNet .onnx file, or detector.onnx of likeness:face.
         size: The height and the width of the crops in pixels.
+        frame: Where the landmarks lie in a crop: arcface is what most networks expect, dlib what
+            dlib's descriptor does, with 150x150.
         choose: Which of several faces is taken: the largest, as InsightFace does the largest near
             the centre, or all of them, as NAME#1.png, NAME#2.png and so on. See choose_face().
         min_score: The lowest score by which a detector takes something for a face (default: 0.9 of
@@ -553,7 +618,9 @@ def align_folder(
             argument.
         Busy: Another process writes into `out`.
     """
-    sizes: Any = {"size": size[0], "width": size[1]}
+    sizes: Any = {"size": size[0], "width": size[1]} | (
+        {"frame": frame} if frame != "arcface" else {}
+    )
     check(**sizes)
     root, out = Path(root), Path(out)
     targets = _targets(root, out, "#1.png" if choose == "all" else ".png")

@@ -7,7 +7,10 @@ YuNet is the detector of OpenCV, whose file is under the MIT licence. Source: Wu
 "YuNet: A Tiny Millisecond-level Face Detector", 2023; the file face_detection_yunet_2023mar.onnx of
 opencv/opencv_zoo, which `likeness prepare yunet` fetches. OpenCV runs it (cv2.FaceDetectorYN).
 
-A photograph that is larger than the network's input is shrunk to it here, and a smaller one lies in
+dlib's detector, mmod.py, is in the files of `likeness prepare face`. It needs neither OpenCV nor
+insightface.
+
+A photograph that is larger than YuNet's input is shrunk to it here, and a smaller one lies in
 its corner, on black. The published file has the fixed size of 640 x 640, and YuNet finds faces of
 up to about 300 pixels.
 """
@@ -22,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.modalities.face.mmod import Mmod, is_mmod
 from likeness.toolkit.data.images import Pixels
 from likeness.toolkit.models.onnx import Session
 
@@ -38,14 +42,14 @@ _LONGEST = 640  # the longest side that a network of any size gets
 
 
 def load_detector(path: str | Path, min_score: float | None = None) -> Any:
-    """Load a detector from a local .onnx file: SCRFD with landmarks, or YuNet.
+    """Load a detector from a local .onnx file: SCRFD with landmarks, YuNet, or dlib's.
 
     Which of them it is follows from its outputs.
 
     Args:
         path: The file.
         min_score: The lowest score of a face, between 0 and 1; None is the default of the
-            detector's own project: 0.5 for SCRFD, and 0.9 for YuNet.
+            detector's own project: 0.5 for SCRFD and dlib's, and 0.9 for YuNet.
 
     Returns:
         The detector, for align.detect() and align.align_one(). Its attribute `det_thresh` is the
@@ -69,8 +73,12 @@ def load_detector(path: str | Path, min_score: float | None = None) -> Any:
             f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
             "YuNet detector is needed"
         ) from None
-    yunet = is_yunet(value.name for value in session.get_outputs())
-    detector: Any = YuNet(session, path) if yunet else _scrfd(session, path)
+    outputs = [value.name for value in session.get_outputs()]
+    detector: Any
+    if is_mmod(outputs):
+        detector = Mmod(session)
+    else:
+        detector = YuNet(session, path) if is_yunet(outputs) else _scrfd(session, path)
     if min_score is not None:
         detector.det_thresh = min_score
     return detector

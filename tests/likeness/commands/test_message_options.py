@@ -36,6 +36,7 @@ REACHED = {
     "likeness/models/reading.py": "embed",
     "likeness/models/trust.py": f"{_LOADING} export",
     "likeness/models/verdicts.py": "verify",
+    "likeness/prepare/wheels.py": "",  # of pip
     "likeness/service/_guard.py": "serve",
     "likeness/service/_inputs.py": "serve",
     "likeness/service/_work.py": "serve",

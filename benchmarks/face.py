@@ -1,0 +1,75 @@
+"""Measures likeness:face on three sets of faces, and its thresholds and calibration.
+
+    python benchmarks/face.py --data ../shared/data [--package likeness/face]
+
+Measures: EER, and FAR and FRR at the thresholds that had a FAR of 1 % or .1 % on the two other
+    sets, with 95 % intervals over people. The sets are ORL (subjects 1-20), Yale and Georgia Tech
+    (30 x 40 pixels). All pairs of pictures are trials, compared by the cosine. With --package,
+    thresholds and calibration of the three sets with equal shares are written there.
+    What it does not show: photographs of other years, cameras and places.
+Peers: none.
+Limit: none.
+Needs: `likeness prepare face`, and orl/, yale/ and gt/ in the folder of --data.
+Takes: five CPU minutes.
+Gives: section "likeness:face" of docs/reference/results.md, and likeness/face/CARD.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from folds import errors_of, with_interval
+from performance import parser_of, row, table
+from small_voice import FARS, Tested, calibrated, drawn, rates_with_intervals, threshold_at
+
+import likeness
+from likeness.eval.items.items import Item
+from likeness.eval.items.pairs import all_pairs
+from likeness.eval.metrics.similarity import score_trials
+from likeness.eval.scoring import threshold_files, thresholds
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.settings import Scoring
+
+SETS = {"orl": "ORL 1-20", "yale": "Yale", "gt": "Georgia Tech"}
+
+
+def tested(model: likeness.Model, folder: Path) -> Tested:
+    """The scores of all pairs of pictures in a folder of people."""
+    embeddings = model.embed(folder)
+    trials = all_pairs([Item(id, folder / id, id.partition("/")[0]) for id in embeddings.ids])
+    return Tested(trials, score_trials(trials, embeddings, similarity=model.similarity))
+
+
+def package(folder: Path, model: likeness.Model, parts: list[Tested]) -> None:
+    """Write the thresholds and the calibration of all sets."""
+    system = Scoring().system(model.meta)
+    origin = Origin(system, model.meta, trials="ORL 1-20, Yale and Georgia Tech")
+    people = {(n, id.partition("/")[0]) for n, p in enumerate(parts) for id in p.trials.enrol_ids}
+    measured, _ = thresholds.measure(
+        drawn(parts), origin, data=origin.trials, fars=FARS, subjects=len(people)
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "thresholds.json").unlink(missing_ok=True)
+    threshold_files.write_thresholds(folder / "thresholds.json", measured)
+    calibrated(parts, system).save(folder / "calibration.json")
+
+
+def main() -> None:
+    """Print the table, and write thresholds and calibration where they are wanted."""
+    parser = parser_of(__doc__, "data")
+    parser.add_argument("--package", type=Path, help="folder for thresholds and calibration")
+    arguments = parser.parse_args()
+    model = likeness.load("likeness:face", calibration=False)
+    parts = [tested(model, arguments.data / name) for name in SETS]
+    table("tested on", "pictures", "EER %", *(f"at FAR {far:.1%}" for far in FARS))
+    for name, part in zip(SETS.values(), parts, strict=True):
+        others = [other for other in parts if other is not part]
+        rates = [rates_with_intervals(part, threshold_at(others, far)) for far in FARS]
+        size = len({*part.trials.enrol_ids, *part.trials.probe_ids})
+        row(name, size, with_interval(errors_of(part.trials, part.values), "eer"), *rates)
+    if arguments.package:
+        package(arguments.package, model, parts)
+
+
+if __name__ == "__main__":
+    main()
