@@ -93,7 +93,7 @@ from likeness.recipe import (
 LOSSES: dict[str, Part] = {
     "sphereface": partial(losses.SphereFaceR, version=1, margin=1.7, scale=32.0),
     "cosface": partial(losses.CosFace, margin=0.4, scale=64.0),
-    "arcface": partial(losses.ArcFace, margin=0.5, scale=64.0, grad="detached"),
+    "arcface": partial(losses.ArcFace, margin=0.5, scale=64.0, wrap="clamp", grad="detached"),
     "curricularface": partial(losses.CurricularFace, margin=0.5, scale=64.0, debias=False),
     "sphereface2": partial(
         losses.SphereFace2,
