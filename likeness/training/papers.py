@@ -29,7 +29,7 @@ from fnmatch import fnmatchcase
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -64,8 +64,11 @@ class Table:
             that stand `apart` are not among {rows}.
         sets: The data sets of {set}.
         columns: [head, file, metric]: what is read from which .json file below --out, or from the
-            runs in which folder.
+            runs in which folder. Those beyond the numbers of the paper are ours.
+        definitions: By whose definition each column is measured.
         published: A row of the paper on each line: its name, and its numbers.
+        spread: What the paper prints after ±: "standard error" of the mean over runs, or "standard
+            deviation" of runs.
         seeds: How many runs each row has.
         percent: Whether fractions are shown in percent.
         relative_to: The row whose values the others are shown relative to.
@@ -82,7 +85,9 @@ class Table:
     row_steps: Sequence[Mapping[str, Any]] = ()
     sets: Sequence[str] = ("",)
     columns: Sequence[Sequence[str]] = ()
+    definitions: str = ""
     published: str = ""
+    spread: Literal["standard error", "standard deviation"] = "standard error"
     seeds: int = 1
     percent: bool = True
     relative_to: str = ""
@@ -313,7 +318,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
         model = model._replace(similarity=chosen.similarity)
     values = measure.metrics_of(
         chosen.metrics,
-        model.score(chosen.measure.trials(Path(data)))
+        model.score(chosen.measure.trials(Path(data)), chosen.measure.flip)
         if isinstance(chosen.measure, recipes.Verification)
         else measure.measure_items(model, Path(data), chosen.measure),
     )
@@ -329,13 +334,12 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
 
     shown = [["", *(head for head, *_ in table.columns)]]
     for row in rows:
-        numbers = table.rows[row]
-        measured = [
-            _text(table, row, column, out, number)
-            for column, number in zip(table.columns, numbers, strict=False)
-        ]
-        shown.append([row, *measured, *[""] * (len(table.columns) - len(measured))])
+        pairs = itertools.zip_longest(table.columns, table.rows[row], fillvalue="")
+        shown.append([row, *(_text(table, row, column, out, number) for column, number in pairs)])
     remark = f"{table.name}: {table.title}. Measured here (in the paper)."
+    if table.seeds > 1:
+        remark += f" ± is the {table.spread} over runs."
+    remark += f" {table.definitions}"
     texts = {
         "txt": "\n".join([*aligned(shown), "", remark]) + "\n",
         "md": f"{markdown_table(shown)}\n\n{remark}\n",
@@ -349,20 +353,23 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
 
 def _text(table: Table, row: str, column: Sequence[str], out: Path, printed: str) -> str:
     """A cell: what was measured, and what the paper prints."""
-    numbers = [number.partition("±")[0] for number in table.rows[row]]
-    digits = max(len(number.partition(".")[2]) for number in numbers)
+    every = [number.partition("±")[0] for numbers in table.rows.values() for number in numbers]
+    digits = max(len(number.partition(".")[2]) for number in every)
+    beside = f" ({printed})" if printed else ""
     values = _values(table, row, column, out)
     if table.relative_to:
         base = _values(table, table.relative_to, column, out)
         values = [float(value / np.mean(base)) - 1 for value in values if base]
     if not values:
-        return f"- ({printed})"
+        return f"-{beside}"
     factor = 100 if table.percent else 1
     text = f"{factor * np.mean(values):.{digits}f}"
     if len(values) > 1:
-        error = np.std(values, ddof=1) / math.sqrt(len(values))
-        text += f"±{factor * error:.{digits}f}"
-    return f"{text} ({printed})"
+        spread = np.std(values, ddof=1)
+        if table.spread == "standard error":
+            spread /= math.sqrt(len(values))
+        text += f"±{factor * spread:.{digits}f}"
+    return f"{text}{beside}"
 
 
 def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[float]:

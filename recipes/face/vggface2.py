@@ -67,7 +67,7 @@ TABLE_3: dict[str, Part] = {
     "normface": partial(losses.NormFace, scale=30.0),
     "sphereface": partial(losses.SphereFaceR, version=1, margin=1.5, scale=30.0),
     "cosface": partial(losses.CosFace, margin=0.35, scale=30.0),
-    "arcface": partial(losses.ArcFace, margin=0.5, scale=30.0, grad="detached"),
+    "arcface": partial(losses.ArcFace, margin=0.5, scale=30.0, wrap="clamp", grad="detached"),
     "circle": partial(losses.CircleSoftmax, margin=0.25, scale=256.0),
     "curricularface": partial(losses.CurricularFace, margin=0.5, scale=64.0, debias=False),
     "sphereface2": partial(

@@ -51,7 +51,11 @@ def of_unseen(items: Part, ks: tuple[int, ...], *, backbone: Part, loss: Part) -
             items=partial(items, split="test"),
             ks=ks,
             clusters=True,
-            metrics={**means(*recalls, "map@1000"), "nmi": per_item.mutual_information},
+            compat="rdml",
+            metrics={
+                **means(*recalls, "map@1000", "map@1000(rdml)"),
+                "nmi": per_item.mutual_information,
+            },
         ),
     )
 

@@ -26,7 +26,7 @@ from likeness.toolkit.training import measure
 from likeness.toolkit.training._finite import TerminateOnNaN
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
-from likeness.toolkit.training.recipe import Parallel
+from likeness.toolkit.training.recipe import Parallel, Verification
 from likeness.toolkit.training.run import Run, mark_evaluated, save_run
 
 
@@ -178,7 +178,8 @@ class Keeper:
         model = measure.Model(embedder, loss, planned.classes, recipe.read, similarity, workers)
         only = ""
         if planned.trials is not None:
-            measured: PerItem | Scores = model.score(planned.trials)
+            assert isinstance(recipe.measure, Verification)
+            measured: PerItem | Scores = model.score(planned.trials, recipe.measure.flip)
         else:
             settings, *others = measure.settings_of(recipe.measure)
             measured = measure.measure_items(model, planned.data, settings)

@@ -291,7 +291,7 @@ def _train_and_measure(
         train(recipe, out=folder)
         if isinstance(recipe.measure, Verification):
             items, trials = trials_by(recipe.measure.trials, data)
-            scores = load_model(folder, recipe).score((items, trials))
+            scores = load_model(folder, recipe).score((items, trials), recipe.measure.flip)
             write_scores(folder / SCORES, trials, scores.values)
             metrics = metrics_of(recipe.metrics, scores, only=only)
         else:

@@ -32,7 +32,7 @@ from likeness.toolkit.losses.contract import Classifier, Probabilistic
 from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
-from likeness.toolkit.models.loaded import Loaded, ReadParts
+from likeness.toolkit.models.loaded import Flip, Loaded, ReadParts, flipped
 from likeness.toolkit.models.parts import Part, drop_weights
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by
@@ -72,15 +72,16 @@ class Model(NamedTuple):
         """
         return self._embedded(items).matrix.astype(np.float64)
 
-    def score(self, trials: tuple[Sequence[Item], Trials]) -> Scores:
+    def score(self, trials: tuple[Sequence[Item], Trials], flip: Flip) -> Scores:
         """The scores of labelled trials among items; all processes share the work."""
         items, pairs = trials
         assert pairs.target is not None
-        values = score_trials(pairs, self._embedded(items), similarity=self.similarity)
+        values = score_trials(pairs, self._embedded(items, flip), similarity=self.similarity)
         return Scores(values, pairs.target)
 
-    def _embedded(self, items: Sequence[Item]) -> Embeddings:
-        return embed_all(self.embedder, items, self.read, what="test", workers=self.workers)
+    def _embedded(self, items: Sequence[Item], flip: Flip = "none") -> Embeddings:
+        embedder = self.embedder if flip == "none" else flipped(self.embedder, flip)
+        return embed_all(embedder, items, self.read, what="test", workers=self.workers)
 
 
 def load_model(path: Path, recipe: Recipe) -> Model:
@@ -272,6 +273,7 @@ def retrieval(model: Model, data: Data, settings: Retrieval) -> PerItem:
     Returns:
         The columns recall@K, precision@1, r_precision, map@r and map@1000
         (likeness.eval.metrics.retrieval; NaN for a query alone in its class), norm and label.
+        `compat` adds what a tool has for the last two, such as map@1000(rdml).
         `clusters` adds cluster, the cluster of each item by k-means with as many clusters as
         classes, for the NMI. `diversity` adds (nivMF paper, Supp. L) feature_diversity, which
         belongs to all items together, so that its interval has no width; and cluster_diversity,
@@ -295,6 +297,9 @@ def retrieval(model: Model, data: Data, settings: Retrieval) -> PerItem:
     draws = _draws(model.loss, z, settings.num_samples) if drawn else [z]
     for rows in track(draws, "retrieving", total=settings.num_samples if drawn else None):
         values = query_metrics(rows, labels, ks=settings.ks, similarity=compared)
+        if tool := settings.compat:
+            theirs = query_metrics(rows, labels, similarity=compared, compat=tool)
+            values |= {f"{name}({tool})": theirs[name] for name in ("map@r", "map@1000")}
         for name, value in values.items():
             columns[name] = columns.get(name, 0.0) + value / (settings.num_samples if drawn else 1)
     columns |= {"norm": np.linalg.norm(z, axis=1), "label": labels.astype(np.float64)}

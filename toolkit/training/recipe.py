@@ -17,6 +17,7 @@ from likeness.eval.intervals import per_item
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.common import unknown_settings
 from likeness.toolkit.models import user_files
+from likeness.toolkit.models.loaded import Flip
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.training.assign import assign, settings_as_text, suggest
 from likeness.toolkit.training.fine_tuning import Tuning
@@ -146,10 +147,13 @@ class Verification:
     Attributes:
         trials: trials(data) -> (list[Item], Trials).
         metrics: Name -> f(target scores, nontarget scores).
+        flip: How the embeddings of an image and of its mirror image become one, as in
+            `likeness embed --flip`; "none" takes the image alone.
     """
 
     trials: Part
     metrics: Mapping[str, Part]
+    flip: Flip = "none"
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,8 @@ class Retrieval:
         diversity: Whether the diversity of classes and features is measured.
         num_samples: Draws of each embedding that is a distribution; 0 takes it as a point.
         similarity: How embeddings are compared; "" is the model's own.
+        compat: A tool whose map@r and map@1000 (likeness.eval.metrics.retrieval) stand beside ours,
+            as the columns map@r(rdml) and map@1000(rdml); "" is none.
         disjoint: Whether classes that were trained on are refused.
         metrics: As in `Classification`, and so is `validation`. Without any, they are recall at
             the first of ks, R-precision and MAP@R.
@@ -194,6 +200,7 @@ class Retrieval:
     diversity: bool = False
     num_samples: int = 0
     similarity: str = ""
+    compat: Literal["", "pml", "oml", "rdml"] = ""
     disjoint: bool = True
     metrics: Mapping[str, Part] = field(default_factory=dict)
     validation: Retrieval | None = None

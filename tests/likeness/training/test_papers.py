@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import write_json
 from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
@@ -81,8 +82,10 @@ def test_rows_have_the_numbers_of_the_paper(name: str, shared: Path) -> None:
     table = TABLES[name]
     text = (shared / "papers" / f"{name.partition('/')[0]}.txt").read_text(encoding="utf-8")
     known = set(re.findall(r"\d+\.\d+", text))
+    assert table.definitions
+    assert len({len(numbers) for numbers in table.rows.values()}) == 1
     for row, numbers in table.rows.items():
-        assert len(numbers) == len(table.columns), row
+        assert len(numbers) <= len(table.columns), row
         for number in re.findall(r"\d+\.\d+", " ".join(numbers)):
             assert number in known or number.rstrip("0") in known, (row, number)
 
@@ -180,6 +183,46 @@ def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
         sets=[first] if first in table.sets else table.sets,
         steps=[text.replace("--tune 9", "--tune 1") for text in table.steps],
     )
+
+
+CELLS = reproduce.Table(
+    name="some/1",
+    title="of two runs",
+    data="nothing",
+    columns=[["EER", "a/{row}/{seed}.json", "eer"], ["ours", "a/{row}/{seed}.json", "frr"]],
+    published="first 6.13±0.05\nsecond -",
+    seeds=2,
+)
+
+
+@pytest.mark.parametrize(
+    ("spread", "first"),
+    [("standard error", "50.00±10.00 (6.13±0.05)"), ("standard deviation", "50.00±14.14 (6.13")],
+)
+def test_a_cell_has_the_digits_and_the_spread_of_its_table(
+    spread: Any, first: str, tmp_path: Path
+) -> None:
+    table = replace(CELLS, spread=spread)
+    for seed, value in enumerate((0.4, 0.6)):
+        for row in table.rows:
+            (tmp_path / "a" / row).mkdir(parents=True, exist_ok=True)
+            write_json(tmp_path / f"a/{row}/{seed}.json", {"values": {"eer": value, "frr": 0.25}})
+    text = reproduce._written(table, ["first", "second"], tmp_path)
+    measured = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert first in measured["first"]
+    assert "25.00±0.00" in measured["first"]  # a column of ours has no number beside it
+    assert "(-)" in measured["second"]
+    assert measured["second"].split()[1].startswith("50.00±")
+    assert spread in text
+
+
+def test_a_table_says_what_its_spread_is() -> None:
+    """vMF, Tables 2 and 4: "± 1 standard-error"; nivMF, Fig. 5: "standard deviation"."""
+    spreads = {name: table.spread for name, table in TABLES.items() if "±" in table.published}
+    assert spreads == {
+        **dict.fromkeys(("vmf/2", "vmf/3", "vmf/4"), "standard error"),
+        **dict.fromkeys(("nivmf/1", "nivmf/4"), "standard deviation"),
+    }
 
 
 def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path: Path) -> None:

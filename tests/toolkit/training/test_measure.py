@@ -17,13 +17,16 @@ import scipy.special
 import torch
 
 from likeness.data import Item, small_sets
+from likeness.eval.types import Trials
 from likeness.losses import VMF, Softmax, Triplet
-from likeness.metrics import per_item, query_metrics
+from likeness.metrics import balanced_accuracy, per_item, query_metrics
 from likeness.models.run import load_model as load_embedder
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training import compare, measure
+from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
 from likeness.toolkit.training.recipe import (
@@ -41,6 +44,7 @@ from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
 Trained = Callable[[str], tuple[Recipe, Path]]
+ROOT = Path(__file__).parents[3]
 NOWHERE = Path("digits-are-in-scikit-learn")
 HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)
 CLOSED = Recipe(
@@ -194,7 +198,7 @@ def test_retrieval_query_by_query(similarity: str, trained: Trained) -> None:
     model = measure.load_model(out, recipe)
     assert model.similarity == "euclidean"
     few = partial(some, labels={"6": 12, "7": 9, "9": 1, "8": 6})
-    settings = Retrieval(items=few, ks=(1, 3), clusters=True)
+    settings = Retrieval(items=few, ks=(1, 3), clusters=True, compat="rdml")
     compared = model._replace(similarity=similarity)
     measured = retrieval(compared, NOWHERE, settings)
     # embeddings that are points are their own expectation
@@ -205,6 +209,8 @@ def test_retrieval_query_by_query(similarity: str, trained: Trained) -> None:
     np.testing.assert_equal(dict(other.columns), dict(measured.columns))
     z, labels = embedded(model, few(NOWHERE)), numbers(few(NOWHERE))
     expected = query_metrics(z, labels, ks=(1, 3), similarity=similarity)
+    theirs = query_metrics(z, labels, similarity=similarity, compat="rdml")
+    expected |= {f"{name}(rdml)": theirs[name] for name in ("map@r", "map@1000")}
     for name, values in expected.items():
         np.testing.assert_allclose(measured.columns[name], values, atol=1e-6, err_msg=name)
     assert np.isnan(measured.columns["map@r"]).sum() == 1  # the only 9
@@ -215,6 +221,51 @@ def test_retrieval_query_by_query(similarity: str, trained: Trained) -> None:
     assert measured.groups.tolist() == (labels - 6).tolist()
     assert set(measured.columns["cluster"]) == {0, 1, 2, 3}
     np.testing.assert_allclose(measured.columns["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
+
+
+class Numbered(torch.nn.Module):
+    """Gives the features of an image, whose first pixel is its number from 1, or of its mirror
+    image, whose last pixel is that.
+    """
+
+    def __init__(self, features: np.ndarray) -> None:
+        super().__init__()
+        self.features, self.dim = torch.from_numpy(features), features.shape[-1]
+
+    def forward(self, pixels: torch.Tensor, _: torch.Tensor | None = None) -> torch.Tensor:
+        first, last = pixels[:, 0, 0, 0].long(), pixels[:, 0, 0, -1].long()
+        return self.features[first + last - 1, (first == 0).long()]
+
+
+@pytest.mark.parametrize("case", ["cosine", "simple"])
+def test_pairs_are_measured_as_opensphere_measures_them(case: str) -> None:
+    golden = np.load(ROOT / "tests" / "golden" / "pairs__opensphere.npz")
+    features = golden[f"{case}/features"]
+    items = [Item(str(number), Path(str(number))) for number in range(len(features))]
+
+    def read(item: Item) -> np.ndarray:
+        return np.array([[[int(item.id) + 1, 0]]], dtype=np.float32)
+
+    embedder = TorchEmbedder(
+        PixelScale(scale=1.0),
+        Numbered(features),
+        features="polarlike" if case == "simple" else "raw",
+    )
+    similarity = "simple:0.3" if case == "simple" else "cosine"
+    ids = tuple(item.id for item in items)
+    first, second = golden[f"{case}/pairs"].astype(np.int32).T
+    trials = Trials(ids, ids, first, second, golden[f"{case}/same"] == 1)
+    measure_of = recipes.load(str(ROOT / "recipes/face/ms1mv2.py:b_simple"))[0].measure
+    scores = Model(embedder, None, [], read, similarity).score((items, trials), measure_of.flip)
+    np.testing.assert_allclose(scores.values, golden[f"{case}/scores"], atol=2e-6)
+    found = metrics_of(measure_of.metrics, scores)
+    assert found["eer"] == pytest.approx(float(golden[f"{case}/eer"]), abs=1e-9)
+    for far in (0.001, 0.01):
+        expected = float(golden[f"{case}/tpr_at_fpr({far})"])
+        assert found[f"tpr_at_fpr({far})"] == pytest.approx(expected, abs=1e-9)
+        assert found[f"tar_at_far({far})"] <= expected
+    accuracy = balanced_accuracy(scores.targets, scores.nontargets)
+    assert accuracy == pytest.approx(float(golden[f"{case}/acc"]), abs=1e-9)
 
 
 def test_expected_metrics_are_the_mean_over_draws(trained: Trained) -> None:
