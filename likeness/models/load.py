@@ -1,7 +1,8 @@
 """Models from elsewhere behind the one way of embedding: what MODEL means on the command line.
 
     load_named("runs/an4")
-        a run directory or a .safetensors checkpoint of Likeness
+        a run directory or a .safetensors checkpoint of Likeness, or a folder with model.onnx, which
+        is a joint model of `likeness export --beside`
     load_named("likeness:voice")
         a model that comes with Likeness (likeness/models/bundled.py)
     load_named("speechbrain:FOLDER")
@@ -46,13 +47,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.provenance import sha256
+from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
 from likeness.models.bundled import is_included, onnx_file, resolve_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
-from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.loaded import Embedder, Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
@@ -97,8 +99,9 @@ def load_named(
                 "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, a checkpoint, "
                 "a run directory, or FILE.py (which may call timm.create_model)"
             )
-        if Path(model).suffix.lower() == ".onnx":
-            return _load_onnx(Path(model), frontend, trust)
+        path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
+        if path.suffix.lower() == ".onnx":
+            return _load_onnx(path, frontend, trust)
         _refuse_without_torch(model)
         from likeness.models.run import load_model
 
@@ -154,17 +157,22 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
             or is of a package that is not trusted.
     """
-    from likeness.toolkit.models import onnx
+    from likeness.toolkit.models import joint, onnx
 
     contents = onnx.read(path)
     if contents is None:
         return None
     embedder, stated = contents
-    trusted = check_trusted(stated.get("read"), trust, str(path))
-    reading = restore(stated.get("read"), f"{path}: read", kind="read", trusted=trusted)
+    described = stated.get("read")
+    trusted = check_trusted(described, trust, str(path))
+    readings = [
+        cast(Read, restore(each, f"{path}: read", kind="read", trusted=trusted))
+        for each in (described if isinstance(described, list) else [described])
+    ]
+    is_one = len(readings) == 1
     return Loaded(
-        embedder,
-        cast(Read, reading),
+        embedder if is_one else cast(Embedder, joint.ByTwoReadings(embedder)),
+        readings[0] if is_one else partial(joint.read_both, reads=readings),
         stated["modality"],
         stated["similarity"],
         stated["digest"],
