@@ -5,6 +5,7 @@ without torch, and the run that it was exported from, which is fine-tuned, joine
 card, its thresholds and its calibration lie beside them.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def resolve_model(model: str) -> str:
             f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does"
         )
     return str(_FOLDERS[model])
+
+
+def models_folder() -> Path:
+    """The user's folder of models: what LIKENESS_MODELS names, by default ~/.likeness/models."""
+    return Path(os.environ.get("LIKENESS_MODELS") or "~/.likeness/models").expanduser()
 
 
 def onnx_file(model: str) -> Path:
