@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +46,8 @@ class LevelledMel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mel: nn.Module = RESEMBLYZER_MEL()
-        self.dim = cast(int, self.mel.dim)
+        self.mel = RESEMBLYZER_MEL()
+        self.dim: int = self.mel.dim
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the features, and the lengths as they are."""

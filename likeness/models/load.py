@@ -102,11 +102,11 @@ def load_named(
         path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
         if path.suffix.lower() == ".onnx":
             return _load_onnx(path, frontend, trust)
-        _refuse_without_torch(model)
+        refuse_without_torch(model)
         from likeness.models.run import load_model
 
         return load_model(Path(model), trust=trust)
-    _refuse_without_torch(model)
+    refuse_without_torch(model)
     from likeness.models import _hub, _model_file, _other_projects
 
     if named:
@@ -120,7 +120,7 @@ def load_named(
     return _other_projects.load_insightface(source)
 
 
-def _refuse_without_torch(model: str) -> None:
+def refuse_without_torch(model: str) -> None:
     """Raise an ImportError, with the way out, for a model that needs torch where there is none."""
     try:
         import torch  # noqa: F401
@@ -138,7 +138,7 @@ def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """
     if (exported := load_exported(path, trust=trust)) is not None:
         return exported
-    _refuse_without_torch(str(path))
+    refuse_without_torch(str(path))
     from likeness.models import _other_projects
 
     return _other_projects.load_onnx(path, frontend)
