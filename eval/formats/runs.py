@@ -74,10 +74,16 @@ BEST = "best.safetensors"  # the model files of a run
 LAST = "last.safetensors"
 
 
+EXPORTED = "model.onnx"  # in the folder of a model that no run trained
+
+
 def find_model(path: Path) -> Path:
-    """Return the model file that a path means: itself, or the best or last of a run's folder."""
+    """Return the model file that a path means: itself, or the best or last of a run's folder.
+
+    In a folder that no run made it is the exported model.
+    """
     if path.is_dir():
-        for name in (BEST, LAST):
+        for name in (BEST, LAST, EXPORTED):
             if (path / name).is_file():
                 return path / name
     if not path.is_file():

@@ -27,11 +27,12 @@ _MOST_BYTES = 2**31  # of an .onnx file
 _BESIDE = (".onnx", ".safetensors")  # models that are one file
 
 
-def thresholds_path(model: str) -> Path | None:
+def thresholds_path(model: str, file: str = FILE) -> Path | None:
     """Where the thresholds of a model lie; None for a model that has none.
 
     Args:
         model: A MODEL, as `likeness.load` takes it.
+        file: What else lies with a model in the same way, by its name in the folder of a run.
 
     Example:
         >>> thresholds_path("runs/voices").as_posix(), thresholds_path("hub:x")
@@ -41,11 +42,11 @@ def thresholds_path(model: str) -> Path | None:
     """
     path = Path(model)
     if model and path.is_dir():
-        return path / FILE
+        return path / file
     kind, colon, _ = model.partition(":")  # as in insightface:FILE.onnx
     has_kind = bool(colon) and kind.isidentifier() and len(kind) > 1
     if path.suffix.lower() in _BESIDE and not has_kind:
-        return path.with_name(f"{path.name}.{FILE}")
+        return path.with_name(f"{path.name}.{file}")
     return None
 
 
@@ -290,6 +291,7 @@ def _digests(path: Path, asked: str) -> list[str]:
 
     A file of `likeness export` states the digest of its model in plain text.
     """
+    path = find_model(path) if path.is_dir() else path
     if path.suffix.lower() != ".onnx":
         return [sha256(find_model(path))]
     if not path.is_file() or path.stat().st_size > _MOST_BYTES:

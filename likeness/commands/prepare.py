@@ -1,20 +1,34 @@
-"""`likeness prepare`: fetch and check a data set. The work is in likeness/prepare/."""
+"""`likeness prepare`: fetch a data set (likeness/prepare/) or a network (likeness/models/)."""
 
 from likeness.commands._signature import Call, command
+from likeness.models.load import refuse_without_torch
 from likeness.prepare import prepare as preparing
 from likeness.toolkit.console import say
 
 
 @command(
-    preparing.prepare, optional=("DATASET",), epilog="Example: likeness prepare fsdd --data data"
+    preparing.prepare,
+    optional=("DATASET",),
+    epilog="Examples: likeness prepare fsdd --data data; likeness prepare voice",
 )
 def prepare(prepared_by: Call[None]) -> None:
     """Fetch a data set, or say what to fetch where its licence does not let us.
 
     What is fetched is compared with its checksum, and what is there is counted. Without a data set,
     those that there are get listed.
+
+    `voice` is no data set, but a network of voices (Resemblyzer's, Apache 2.0): pip fetches its
+    weights, which are checked and written as an .onnx file into the user's folder of models
+    (~/.likeness/models, or what LIKENESS_MODELS names). Writing it needs torch, and using it does
+    not.
     """
-    if "DATASET" in prepared_by:
+    if prepared_by["DATASET"] == "voice":
+        prepared_by.refuse_idle("beside voice", "--data")
+        refuse_without_torch("voice")
+        from likeness.models import _resemblyzer
+
+        _resemblyzer.prepare(say)
+    elif "DATASET" in prepared_by:
         prepared_by(say=say)
     else:
-        say(preparing.table())
+        say(f"{preparing.table()}\nvoice  a network of voices, see `likeness prepare --help`")

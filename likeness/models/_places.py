@@ -1,5 +1,6 @@
 """Models as they embed at a place, and the thresholds that go with them."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date as Date
@@ -15,6 +16,7 @@ from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import find, thresholds_path, write_thresholds
 from likeness.eval.scoring.thresholds import Threshold, Thresholds
 from likeness.models.bundled import resolve_model
+from likeness.models.verdicts import calibration_path
 from likeness.toolkit.models.loaded import Loaded, drop_centre
 
 
@@ -78,7 +80,8 @@ def estimate(
 
 
 def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
-    """Take the thresholds of a model along to its export, which gives the same embeddings.
+    """Take the thresholds and the calibration of a model along to its export, which gives the same
+    embeddings.
 
     Args:
         model: A MODEL, as `likeness.load` takes it.
@@ -86,8 +89,11 @@ def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
         exported: The .onnx file.
 
     Returns:
-        Whether there were any.
+        Whether there were any thresholds.
     """
+    before, after = calibration_path(model), calibration_path(str(exported))
+    if before and after and before.is_file() and before != after:
+        shutil.copyfile(before, after)
     entries = [entry for entry in find(resolve_model(model)) if entry.origin.model == meta["model"]]
     place = thresholds_path(str(exported))
     if place is None:

@@ -83,14 +83,19 @@ def _for_onnx_runtime(
     from likeness.models._places import carry
     from likeness.toolkit.models.export import Smaller, export
 
+    what = f"ONNX model of {loaded.embedder.dim} dimensions"
     smaller = None if precision == "float32" else Smaller(precision, calibration)
     parity = export(loaded, path, size=size, smaller=smaller)
-    what = f"ONNX model of {loaded.embedder.dim} dimensions"
     if smaller is None:
         carried = carry(model, loaded.meta, path)
+        agrees = (
+            f"on {counted(parity.num_items, 'input')} it agrees with torch to a cosine distance of "
+            f"{parity.distance:.1e} and norms to {parity.norm_error:.1e}"
+            if parity.num_items
+            else "it is the model's own file"
+        )
         say(
-            f"{what} in {path}; on {counted(parity.num_items, 'input')} it agrees with torch to a "
-            f"cosine distance of {parity.distance:.1e} and norms to {parity.norm_error:.1e}"
+            f"{what} in {path}; {agrees}"
             + ("; its stored thresholds lie beside it" if carried else "")
         )
         return

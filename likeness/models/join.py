@@ -1,15 +1,18 @@
-"""Join a model and the head that was trained on its embeddings: the result is one model."""
+"""Join a model and a head of its embeddings, or two models whose scores are summed, to one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.runs import find_model
+from likeness.eval.formats.runs import EXPORTED, find_model
 from likeness.eval.formats.writing import remove_abandoned
+from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
+from likeness.eval.scoring.settings import Scoring
 from likeness.models.bundled import run_of
 
 if TYPE_CHECKING:
@@ -22,25 +25,38 @@ _JOINED = "last.safetensors"  # as toolkit/models/checkpoint.py has it, which im
 
 def join(
     model: Annotated[str | Path, Option("MODEL", metavar="MODEL")],
-    head: str | Path,
+    head: str | Path | None,
     out: Annotated[str | Path, Option(path="output")],
     *,
+    beside: Annotated[str | Path | None, Option(metavar="MODEL")] = None,
+    fusion: Annotated[str | Path | Fusion | None, Option(path="file")] = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     trust: Annotated[str | Path | Sequence[str | Path], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
 ) -> Model:
-    """Join a model and a head of its embeddings, and write the whole as one model.
+    """Join a model and a head of its embeddings, or two models whose scores are summed, to one.
 
-    The embeddings of the joined model are those of the head on the embeddings of the model. It
-    embeds, exports, serves and is fine-tuned as a model of `likeness.train`.
+    With a head, the embeddings of the joined model are those of the head on the embeddings of the
+    model. It embeds, exports, serves and is fine-tuned as a model of `likeness.train`.
+
+    With another model beside it, the embeddings of the joined model are those of both side by side,
+    so that one cosine or dot product is the weighted sum of both scores. Each model keeps its own
+    front-end, and its own reading where they differ. The result is in ONNX form and needs no torch.
+    The probability of `verify` is that of the fusion; stored thresholds of either model do not hold
+    for it.
 
     Args:
         model: the model: a run, a .safetensors checkpoint, speechbrain:SOURCE, wespeaker:FILE.pt,
             redimnet:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]. It made the embeddings, and torch
-            has its weights.
+            has its weights. With `beside` also likeness:voice or an .onnx file of `likeness
+            export`.
         head: join the model and this run of `likeness train head --data EMBEDDINGS`, which was
             trained on its embeddings, to one model.
-        out: the .onnx file to write; with --head a new folder for the model. The folder must not
-            exist or be empty.
+        out: the .onnx file to write; with --head a new folder for the model, and with --beside
+            either. The folder must not exist or be empty.
+        beside: join the model and this one, of the same modality, to one model whose score is the
+            sum of theirs. It is named as the first one.
+        fusion: with --beside: what `likeness fit fusion` wrote for the scores of both, in this
+            order (default: the plain sum of both scores).
         frontend: as in `likeness.models.model.load`.
         trust: as in `likeness.models.model.load`.
 
@@ -50,6 +66,8 @@ def join(
     Raises:
         LikenessError: a model does not exist. The head is none, or was trained on embeddings of
             another model or another size; the model has no weights of torch; or `out` is not empty.
+            Two models are of different modalities or not scored by cosine or dot product; the
+            fusion is of other systems, or no sum of their scores.
 
     Example:
         >>> import likeness
@@ -59,24 +77,118 @@ def join(
         >>> head = likeness.train("head", "voices.npz", "runs/head", settings=few)
         >>> likeness.join("runs/voices", "runs/head", "runs/adapted").modality
         'speaker'
+        >>> likeness.join("runs/adapted", None, "both", beside="likeness:voice").similarity
+        'dot'
     """
     out = Path(out)
     remove_abandoned(out)  # what a join that was killed has left
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
+    if (head is None) == (beside is None) or (fusion is not None and beside is None):
+        raise LikenessError("give a head, or another model beside this one and perhaps a fusion")
 
     from likeness.models.load import load_named
     from likeness.models.model import load
     from likeness.models.trust import entries_of, packages_of
+
+    trusted = entries_of(trust)
+    if beside is not None:
+        pair = [load_named(str(name), frontend=frontend, trust=trusted) for name in (model, beside)]
+        _write_sum(pair, fusion if isinstance(fusion, Fusion | None) else load_fusion(fusion), out)
+        return load(out, trust=trusted)
+    assert head is not None
+    base = load_named(run_of(str(model)), frontend=frontend, trust=trusted)
+    _write_with_head(base, str(model), Path(head), out, trusted)
+    # What the head names was checked above: it opens nothing that the user does not trust.
+    return load(out, trust=[*trusted, *packages_of(base.parts)])
+
+
+def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None:
+    """Write the model whose score is the weighted sum of the scores of two models."""
+    from likeness.models.verdicts import calibration_path
+    from likeness.toolkit.models import joint
+
+    first, second = pair
+    if first.modality != second.modality or "embedding" in (first.modality, second.modality):
+        raise LikenessError(
+            f"models of modality {first.modality!r} and {second.modality!r} do not embed the same "
+            "items; give two models of recordings, of faces or of images"
+        )
+    if others := [of.similarity for of in pair if of.similarity not in joint.SCORED_BY]:
+        raise LikenessError(
+            f"a model scored by {others[0]} cannot be joined beside another one; only cosines and "
+            "dot products sum up to one (score both and fuse the scores: likeness fit fusion)"
+        )
+    weights = (1.0, 1.0) if fusion is None else _weights(fusion, pair)
+    with TemporaryDirectory() as folder:
+        files = [_exported(of, Path(folder) / f"{number}.onnx") for number, of in enumerate(pair)]
+        if out.suffix.lower() != ".onnx":
+            out.mkdir(parents=True, exist_ok=True)
+        file = out / EXPORTED if out.is_dir() else out
+        joint.write(files, weights, file)
+    if fusion is not None:
+        from likeness.models.load import load_exported
+
+        written, beside = load_exported(file), calibration_path(str(out))
+        assert written is not None
+        assert beside is not None
+        # The cosine of both together is the mean of theirs, and no sum.
+        slope = sum(weights) if written.similarity == "cosine" else 1.0
+        system = Scoring().system(written.meta)
+        Fusion((slope,), fusion.offset, (system,), p_target=fusion.p_target).save(beside)
+
+
+def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
+    """Return the weights of a fusion of two models.
+
+    Raises:
+        LikenessError: It is of other scores, or no sum of them that one dot product can be.
+    """
+    systems = [Scoring().system(of.meta) for of in pair]
+    if len(fusion.systems) != 2 or any(
+        stated not in ("", own) for stated, own in zip(fusion.systems, systems, strict=False)
+    ):
+        raise LikenessError(
+            f"the fusion was fitted for scores of {list(fusion.systems)}, but the models give "
+            f"{systems}; fit one on the plain scores of both, in their order"
+        )
+    if fusion.names or fusion.knots or not all(weight > 0 for weight in fusion.weights):
+        weights = ", ".join(f"{weight:.4g}" for weight in fusion.weights)
+        raise LikenessError(
+            f"the fusion (weights {weights}) is no sum of scores with weights above 0, which alone "
+            "one dot product can be; fit it by `likeness fit fusion` without --quality and "
+            "--method, or leave a model out whose weight is not above 0"
+        )
+    return fusion.weights
+
+
+def _exported(model: Loaded, path: Path) -> Path:
+    """Return the .onnx file of a model, which is written to `path` unless it is in that form."""
+    from likeness.toolkit.models.joint import ByTwoReadings
+    from likeness.toolkit.models.onnx import OnnxEmbedder
+
+    if isinstance(model.embedder, ByTwoReadings):
+        raise LikenessError("a joint model with two readings cannot be joined again; give others")
+    if isinstance(model.embedder, OnnxEmbedder):
+        return model.embedder.session.path
+    from likeness.toolkit.models.export import export
+
+    export(model, path)
+    return path
+
+
+def _write_with_head(
+    base: Loaded, model: str, head: Path, out: Path, trusted: Sequence[str]
+) -> None:
+    """Write the model whose embeddings are those of a head on the embeddings of another model."""
+    from likeness.models.load import load_named
     from likeness.toolkit.models import checkpoint
     from likeness.toolkit.models.embedder import in_torch
 
-    trusted = entries_of(trust)
-    base = load_named(run_of(str(model)), frontend=frontend, trust=trusted)
-    path = find_model(Path(head))
+    path = find_model(head)
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_named(str(path), trust=trusted)  # its weights are those of its description
-    part = _fitting_head(description, path, base, str(model))
+    part = _fitting_head(description, path, base, model)
     tensors = {_renamed(name): value for name, value in in_torch(base).state_dict().items()}
     tensors |= {
         f"backbone.head.{name.removeprefix('backbone.')}": value
@@ -87,8 +199,6 @@ def join(
     }
     out.mkdir(parents=True, exist_ok=True)
     checkpoint.save(out / _JOINED, tensors, joined, checkpoint.FORMAT)
-    # What the head names was checked above: it opens nothing that the user does not trust.
-    return load(out, trust=[*trusted, *packages_of(base.parts)])
 
 
 def _description(

@@ -1,7 +1,8 @@
 """Models from elsewhere behind the one way of embedding: what MODEL means on the command line.
 
     load_named("runs/an4")
-        a run directory or a .safetensors checkpoint of Likeness
+        a run directory or a .safetensors checkpoint of Likeness, or a folder with model.onnx, which
+        is a joint model of `likeness export --beside`
     load_named("likeness:voice"), load_named("likeness:face")
         a model that comes with Likeness, or by `likeness prepare face` (likeness/models/bundled.py)
     load_named("speechbrain:FOLDER")
@@ -48,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.provenance import sha256
+from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
@@ -61,7 +63,7 @@ from likeness.models.bundled import (
 )
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
-from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.loaded import Embedder, Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
@@ -109,13 +111,14 @@ def load_named(
                 "FILE.onnx, a checkpoint, a run directory, or FILE.py (which may call "
                 f"timm.create_model); {FINDING_MODELS}"
             )
-        if Path(model).suffix.lower() == ".onnx":
-            return _load_onnx(Path(model), frontend, trust)
-        _refuse_without_torch(model)
+        path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
+        if path.suffix.lower() == ".onnx":
+            return _load_onnx(path, frontend, trust)
+        refuse_without_torch(model)
         from likeness.models.run import load_model
 
         return load_model(Path(model), trust=trust)
-    _refuse_without_torch(model)
+    refuse_without_torch(model)
     from likeness.models import _hub, _model_file, _other_projects
 
     if named:
@@ -131,7 +134,7 @@ def load_named(
     return _other_projects.load_insightface(source)
 
 
-def _refuse_without_torch(model: str) -> None:
+def refuse_without_torch(model: str) -> None:
     """Raise an ImportError, with the way out, for a model that needs torch where there is none."""
     try:
         import torch  # noqa: F401
@@ -149,7 +152,7 @@ def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """
     if (exported := load_exported(path, trust=trust)) is not None:
         return exported
-    _refuse_without_torch(str(path))
+    refuse_without_torch(str(path))
     from likeness.models import _other_projects
 
     return _other_projects.load_onnx(path, frontend)
@@ -168,17 +171,22 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
             or is of a package that is not trusted.
     """
-    from likeness.toolkit.models import onnx
+    from likeness.toolkit.models import joint, onnx
 
     contents = onnx.read(path)
     if contents is None:
         return None
     embedder, stated = contents
-    trusted = check_trusted(stated.get("read"), trust, str(path))
-    reading = restore(stated.get("read"), f"{path}: read", kind="read", trusted=trusted)
+    described = stated.get("read")
+    trusted = check_trusted(described, trust, str(path))
+    readings = [
+        cast(Read, restore(each, f"{path}: read", kind="read", trusted=trusted))
+        for each in (described if isinstance(described, list) else [described])
+    ]
+    is_one = len(readings) == 1
     return Loaded(
-        embedder,
-        cast(Read, reading),
+        embedder if is_one else cast(Embedder, joint.ByTwoReadings(embedder)),
+        readings[0] if is_one else partial(joint.read_both, reads=readings),
         stated["modality"],
         stated["similarity"],
         stated["digest"],

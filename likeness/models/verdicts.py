@@ -26,6 +26,7 @@ from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
+from likeness.eval.scoring.threshold_files import thresholds_path
 from likeness.eval.types import Scores, Trials, counted, item_id, name_first
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
@@ -197,6 +198,11 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
     )
 
 
+def calibration_path(model: str) -> Path | None:
+    """Where the calibration of a model lies; None for a model that has no place for one."""
+    return thresholds_path(resolve_model(model), CALIBRATION)
+
+
 def calibration_for(
     model: Loaded, source: str, named: Fusion | str | PathLike[str] | Literal[False] | None
 ) -> Fusion | None:
@@ -205,7 +211,7 @@ def calibration_for(
     Args:
         model: What embeds the files.
         source: The text that named the model.
-        named: A calibration or its file. None takes that in the folder of the run, if there is one
+        named: A calibration or its file. None takes that beside the model, if there is one
             and it serves the scores of the model; with a warning if it does not. False takes none.
 
     Returns:
@@ -215,10 +221,10 @@ def calibration_for(
         LikenessError: The calibration that was named was fitted on scores of another system, or
             needs quality measures that two files alone do not give. Its file is damaged.
     """
-    beside = Path(resolve_model(source)) / CALIBRATION
-    if named is False or (named is None and not beside.is_file()):
+    beside = calibration_path(source)
+    if named is False or (named is None and not (beside and beside.is_file())):
         return None
-    fitted = named if isinstance(named, Fusion) else load_fusion(Path(named or beside))
+    fitted = named if isinstance(named, Fusion) else load_fusion(Path(named or beside or ""))
     system = Scoring().system(model.meta)
     if fitted.systems in (("",), (system,)) and fitted.names in ((), _QUALITY):
         return fitted

@@ -128,6 +128,7 @@ class Session:
     this one lacks the threads of the session, and opens the file again at its first call.
 
     Attributes:
+        path: The file.
         text: The description in the file's metadata; None where it has none.
         device: "cuda" or "cpu".
         get_inputs: Gives the inputs of the graph: name, type and shape, where a free size is no
@@ -138,12 +139,12 @@ class Session:
     def __init__(self, path: Path):
         if not path.is_file():
             raise LikenessError(f"model {quoted(str(path))} does not exist")
-        self._path = path.absolute()
+        self.path = path.absolute()
         self._open()
 
     def _open(self) -> None:
-        content = self._path.read_bytes()
-        parse(content, self._path)
+        content = self.path.read_bytes()
+        parse(content, self.path)
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -158,7 +159,7 @@ class Session:
         except Exception as error:
             # onnxruntime has an exception for each of its states, with no base but Exception.
             raise LikenessError(
-                f"{self._path} is no ONNX model that can be run ({first_line(error)})"
+                f"{self.path} is no ONNX model that can be run ({first_line(error)})"
             ) from None
         self._owner = os.getpid()
         self.get_inputs: Callable[[], list[Any]] = self._session.get_inputs
@@ -183,7 +184,7 @@ class Session:
         except Exception as error:  # of many kinds, see _open
             shapes = ", ".join(" x ".join(map(str, array.shape)) for array in inputs.values())
             raise LikenessError(
-                f"{self._path}: the .onnx model does not run on inputs of {shapes} "
+                f"{self.path}: the .onnx model does not run on inputs of {shapes} "
                 f"({first_line(error)})"
             ) from None
         return results

@@ -1,0 +1,200 @@
+"""Two models beside each other are one model, whose score is the weighted sum of theirs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import likeness
+from likeness.eval.errors import LikenessError
+from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.metrics.similarity import pairs
+from likeness.eval.scoring.settings import Scoring
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.models import checkpoint, onnx
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import describe
+from tests import tiny
+from tests.scripts import printed, refused
+
+WEIGHTS, OFFSET = (1.5, 6.0), -2.0
+
+
+def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "cosine") -> Path:
+    """A file as `likeness export` writes it: the mean levels that random filters let through."""
+    filters = np.random.default_rng(seed).normal(size=(6, 1, 80)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Unsqueeze", ["waves", "axes"], ["signal"]),
+            helper.make_node("Conv", ["signal", "filters"], ["filtered"], strides=[40]),
+            helper.make_node("Abs", ["filtered"], ["levels"]),
+            helper.make_node("ReduceMean", ["levels", "last"], ["embeddings"], keepdims=0),
+        ],
+        "net",
+        [helper.make_tensor_value_info("waves", 1, ("batch", "samples"))],
+        [helper.make_tensor_value_info("embeddings", 1, ("batch", 6))],
+        [
+            numpy_helper.from_array(filters, "filters"),
+            numpy_helper.from_array(np.array([1]), "axes"),
+            numpy_helper.from_array(np.array([2]), "last"),
+        ],
+    )
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    description = {
+        "format": onnx.FORMAT,
+        "modality": "speaker",
+        "similarity": similarity,
+        "dim": 6,
+        "digest": str(seed) * 64,
+        "norm_is_quality": False,
+        "shape": [None],
+        "read": describe(partial(audio.read, rate_hz=rate_hz)),
+    }
+    net.metadata_props.add(key=onnx.KEY, value=json.dumps(description))
+    path.write_bytes(net.SerializeToString())
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models a and b; slow, at half of their rate; dot and far, by their similarity; and run, of
+    torch.
+    """
+    folder = tmp_path_factory.mktemp("models")
+    in_onnx(folder / "a.onnx", 1)
+    in_onnx(folder / "b.onnx", 2)
+    in_onnx(folder / "slow.onnx", 3, rate_hz=8000)
+    in_onnx(folder / "dot.onnx", 4, similarity="dot")
+    in_onnx(folder / "far.onnx", 5, similarity="euclidean")
+    torch.manual_seed(0)
+    backbone = partial(ResNet, dim=6, width=2, blocks=(1, 1, 1, 1))
+    frontend = partial(KaldiFbank, num_mels=16)
+    recipe = replace(
+        tiny.BASE, frontend=frontend, backbone=backbone, read=partial(audio.read, rate_hz=16_000)
+    )
+    (folder / "run").mkdir()
+    checkpoint.save_model(
+        folder / "run/last.safetensors",
+        TorchEmbedder(frontend(), backbone(16)).eval(),
+        recipe,
+        similarity="cosine",
+        step=1,
+        metrics={},
+    )
+    return folder
+
+
+def fusion_of(first: Path, second: Path, weights: tuple[float, ...] = WEIGHTS) -> Fusion:
+    systems = tuple(Scoring().system(likeness.load(each).meta) for each in (first, second))
+    return Fusion(weights, OFFSET, systems)
+
+
+def all_scores(name: Path, voices: Path) -> np.ndarray:
+    """The scores of a model of all pairs of voices."""
+    embeddings = likeness.load(name).embed(voices)
+    i, j = np.triu_indices(len(embeddings.ids), 1)
+    similarity = likeness.load(name).similarity
+    return pairs(embeddings.matrix, embeddings.matrix, i, j, similarity)
+
+
+@pytest.mark.parametrize("second", ["b", "slow", "dot"])
+def test_the_score_is_that_of_the_fusion(
+    second: str, models: Path, voices: Path, tmp_path: Path
+) -> None:
+    a, other = models / "a.onnx", models / f"{second}.onnx"
+    fusion = fusion_of(a, other)
+    joined = likeness.join(a, None, tmp_path / "both", beside=other, fusion=fusion)
+    assert (joined.dim, joined.modality) == (12, "speaker")
+    assert joined.similarity == ("dot" if second == "dot" else "cosine")
+    expected = fusion.apply(np.stack([all_scores(a, voices), all_scores(other, voices)], axis=1))
+    found = all_scores(tmp_path / "both", voices)
+    assert joined.calibration is not None
+    np.testing.assert_allclose(joined.calibration.apply(found), expected, rtol=1e-6, atol=1e-6)
+    if second != "dot":
+        np.testing.assert_allclose(found * sum(WEIGHTS) + OFFSET, expected, rtol=1e-6, atol=1e-6)
+    else:
+        np.testing.assert_allclose(found + OFFSET, expected, rtol=1e-6, atol=1e-6)
+    files = sorted(voices.rglob("*.flac"))[:2]
+    assert joined.verify(*files).llr == pytest.approx(expected[0], abs=1e-5)
+
+
+def test_three_models_are_one_without_torch(models: Path, voices: Path, tmp_path: Path) -> None:
+    """A joint model of one reading is joined again, as a file or a folder."""
+    a, b = models / "a.onnx", models / "b.onnx"
+    likeness.join(a, None, tmp_path / "two.onnx", beside=b)
+    three = likeness.join(tmp_path / "two.onnx", None, tmp_path / "three", beside=b)
+    assert three.calibration is None
+    parts = [all_scores(models / name, voices) for name in ("a.onnx", "b.onnx")]
+    # the score of the first two is the mean of both
+    expected = (np.mean(parts, axis=0) + parts[1]) / 2
+    found = all_scores(tmp_path / "three", voices)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_command_joins_embeds_serves_a_gallery_and_exports(
+    models: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a, b = models / "run", models / "b.onnx"  # one in torch, one not
+    fusion_of(a, b).save("fusion.json")
+    words = ("export", a, "--beside", b, "--fusion", "fusion.json", "--out", "both")
+    assert "calibration is that of the fusion" in printed(*words)
+    printed("lists", voices, "--split", "all", "--out", "lists")
+    printed("embed", "--model", "both", "--items", "lists/items.txt", "--out", "e.npz")
+    printed("score", "--trials", "lists/trials.txt", "--embeddings", "e.npz", "--out", "s.txt")
+    printed("evaluate", "s.txt", "--far", "0.1", "--save-to", "both")
+    files = sorted(voices.rglob("*.flac"))[:2]
+    lines = printed("verify", *files, "--model", "both", "--far", "0.1")
+    assert "llr" in lines
+    assert "FAR 10 %" in lines
+    printed("gallery", "enrol", voices, "--model", "both", "--gallery", "gallery")
+    printed("gallery", "search", files[0], "--model", "both", "--gallery", "gallery")
+    printed("export", "both", "--out", "one.onnx")
+    assert printed("verify", *files, "--model", "one.onnx", "--far", "0.1") == lines
+
+
+def test_what_is_no_sum_of_two_scores_is_refused(models: Path, tmp_path: Path) -> None:
+    a, b = models / "a.onnx", models / "b.onnx"
+    fusions = {
+        "other": fusion_of(b, a),
+        "falling": fusion_of(a, b, (1.0, -1.0)),
+        "three": Fusion((1.0, 1.0, 1.0), 0.0, ("", "", "")),
+        "measured": Fusion((1.0, 1.0), 0.0, ("", ""), (1.0,), ("log_norm_low",)),
+    }
+    for name, fusion in fusions.items():
+        fusion.save(tmp_path / f"{name}.json")
+    words = ("export", a, "--beside", b, "--out", tmp_path / "both")
+    for name, says in (
+        ("other", "in their order"),
+        ("three", "in their order"),
+        ("falling", "weights above 0"),
+        ("measured", "weights above 0"),
+    ):
+        assert says in refused(*words, "--fusion", tmp_path / f"{name}.json")
+    assert "euclidean" in refused(*words[:3], models / "far.onnx", *words[4:])
+    assert "would change nothing" in refused(*words, "--precision", "float16")
+    assert "give a head, or another" in refused(*words, "--head", a)
+    fused = ("--fusion", tmp_path / "other.json")
+    assert "without --beside" in refused("export", a, "--out", tmp_path / "x.onnx", *fused)
+    assert not (tmp_path / "both").exists()
+    likeness.join(models / "a.onnx", None, tmp_path / "two", beside=models / "slow.onnx")
+    with pytest.raises(LikenessError, match="two readings"):
+        likeness.join(tmp_path / "two", None, tmp_path / "three", beside=a)
+
+
+def test_the_file_states_both_models(models: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("ab.onnx", "ba.onnx")]
+    likeness.join(models / "a.onnx", None, files[0], beside=models / "b.onnx")
+    likeness.join(models / "b.onnx", None, files[1], beside=models / "a.onnx")
+    stated = [json.loads(onnx.Session(file).text or "") for file in files]
+    assert stated[0]["digest"] != stated[1]["digest"]
+    assert stated[0]["norm_is_quality"] is False
