@@ -13,7 +13,7 @@ from likeness.modalities.synthetic import write_voices
 
 ROOT = Path(__file__).parents[2]
 CONSOLE = {"lazy_loader", "typer"}
-VALUES = {"numpy", "pyarrow", "pydantic"}
+VALUES = {"numpy", "pyarrow", "pydantic", "scipy", "charset_normalizer"}
 VOICES = {"numpy", "onnx", "onnxruntime", "pydantic", "soundfile", "soxr"}
 LIBRARIES = """
 import sys
