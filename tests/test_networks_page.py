@@ -32,6 +32,7 @@ def test_every_network_states_everything_and_an_address_of_its_project() -> None
     keys |= {"published", "source", "tried"}
     kinds = (
         r"(likeness|wespeaker|speechbrain|redimnet|insightface|hub):\S+( --frontend \w+)?|own\.py"
+        r"|~/\.likeness/\S+\.onnx"
     )
     for network in NETWORKS:
         assert set(network) == keys, network["name"]
@@ -58,7 +59,7 @@ MISSING: dict[str, Callable[[], Any]] = {
     "hub": lambda: load_named("hub:nothing"),
     "unispeech": lambda: load_named("hub:nothing.pth"),
     "included": lambda: resolve_model("likeness:nothing"),
-    "images": lambda: model_for(["a.jpg"]),
+    "neither sound nor picture": lambda: model_for(["a.txt"]),
 }
 
 

@@ -110,7 +110,8 @@ def start(setup: Setup) -> None:
         OSError: The address cannot be bound.
         ImportError: A package is missing.
     """
-    setup = replace(setup, model=setup.model or _default_model(setup))
+    if not setup.model:
+        setup = replace(setup, model=_default_model(setup))
     refuse_missing_model(setup.model)
 
     from granian import Granian
