@@ -82,7 +82,7 @@ class WindowedLSTM(nn.Module):
         return nn.functional.normalize((z * counts[:, None]).sum(dim=1), dim=1)
 
 
-def load(path: Path) -> Loaded:
+def load_resemblyzer(path: Path) -> Loaded:
     """Return the network with the weights of Resemblyzer's file, in torch."""
     network = WindowedLSTM()
     tensors = read_weights(path, key="model_state")
@@ -115,9 +115,9 @@ def prepare(say: Callable[[str], None] = print) -> Path:
         file = Path(folder) / "pretrained.pt"
         file.write_bytes(weights)
         path.parent.mkdir(parents=True, exist_ok=True)
-        parity = export(load(file), path)
+        parity = export(load_resemblyzer(file), path)
     say(
         f"SHA-256 is right; wrote {path}, which agrees with torch to a cosine distance of "
-        f"{parity.distance:.1e}; use it as --model {path}"
+        f"{parity.distance:.1e}; name this file as the model"
     )
     return path

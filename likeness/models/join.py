@@ -156,8 +156,8 @@ def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
         weights = ", ".join(f"{weight:.4g}" for weight in fusion.weights)
         raise LikenessError(
             f"the fusion (weights {weights}) is no sum of scores with weights above 0, which alone "
-            "one dot product can be; fit it by `likeness fit fusion` without --quality and "
-            "--method, or leave a model out whose weight is not above 0"
+            "one dot product can be; fit a plain sum by `likeness fit fusion`, or leave a model "
+            "out whose weight is not above 0"
         )
     return fusion.weights
 

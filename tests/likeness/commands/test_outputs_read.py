@@ -235,6 +235,7 @@ ELSEWHERE = {
     ("gallery search", "--model"): "that of the gallery",
     ("gallery check", "--model"): "that of the gallery",
     ("export", "MODEL"): "a run; not what it writes itself",
+    ("export", "--fusion"): "of two models: tests/likeness/models/test_joint.py",
     **{
         ("serve", option): "a server: tests/likeness/service"
         for option in ("--model", "--gallery", "--thresholds", "--calibration")

@@ -50,7 +50,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ours(release: Path) -> Loaded:
     torch.set_num_threads(1)
-    return _resemblyzer.load(release / _resemblyzer.WEIGHTS)
+    return _resemblyzer.load_resemblyzer(release / _resemblyzer.WEIGHTS)
 
 
 def melspectrogram(
