@@ -63,6 +63,7 @@ RUN = (
     "docs/tutorials/own_network.md",
     "docs/how-to/photographs.md",
     "docs/how-to/own_networks.md",
+    "docs/how-to/other_loops.md",
     "docs/how-to/fine_tuning.md",
     "docs/how-to/adapt_head.md",
     "docs/how-to/deployment.md",

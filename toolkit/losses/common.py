@@ -168,7 +168,8 @@ def checked(loss: type[Module]) -> type[Module]:
 
     - `__init__` refuses a value that is not among those that a Literal type lists. Without that a
       misspelt method would silently become the one that the last `else` runs.
-    - `forward(z, y, z_key, ...)` checks its arguments. NaN or infinity in z makes the value NaN,
+    - `forward(z, y, z_key, ...)` checks its arguments, and takes the indices of a miner as third
+      argument too. NaN or infinity in z makes the value NaN,
       whatever the loss does with such rows: a loss that mines pairs would otherwise leave them out
       and hide them.
     - `forward`, `logits`, `posterior` and `distances` run outside autocast, in float32 at least.
@@ -179,7 +180,8 @@ def checked(loss: type[Module]) -> type[Module]:
     Raises:
         LikenessError: By `__init__`, for settings that `unknown_settings` names. By `forward`: z is
             not (B, dim) of floating point with B >= 1, y not (B,) int64, or a label is outside
-            0..num_classes - 1; or z_key is a miner's tuple.
+            0..num_classes - 1; or a miner's indices are given that the loss does not take, or that
+            do not fit the batch.
     """
     for name, wrap in _WRAPPERS.items():
         if method := vars(loss).get(name):
@@ -198,17 +200,22 @@ def _with_known_settings(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _checked_batch(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    takes_indices = "indices_tuple" in inspect.signature(forward).parameters
+
     @wraps(forward)
     def run(
         self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        if "indices_tuple" in kwargs or isinstance(z_key, tuple | list):
-            raise LikenessError(
-                f"{type(self).__name__}: after embeddings and labels stand the embeddings of the "
-                "same items by a momentum encoder, and no indices of a miner; our losses choose "
-                "their pairs and triplets by their own settings, such as mining='batch_hard'"
-            )
+        if isinstance(z_key, tuple):  # the third argument in pytorch-metric-learning
+            z_key, kwargs = None, {"indices_tuple": z_key}
         _check_batch(self, z, y)
+        if kwargs.get("indices_tuple") is not None:
+            if not takes_indices:
+                raise LikenessError(
+                    f"{type(self).__name__} chooses its pairs itself and takes no indices of a "
+                    "miner; leave indices_tuple out"
+                )
+            _check_indices(self, kwargs["indices_tuple"], len(y))
         with torch.autocast(z.device.type, enabled=False):
             loss = forward(self, full(z), y, None if z_key is None else full(z_key), **kwargs)
             return loss + (full(z).detach() * 0).sum()  # adds 0, or NaN, and no gradient
@@ -236,6 +243,25 @@ def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
                 f"0..{classes - 1} (first: {int(y[outside][0])}); num_classes must cover every "
                 "label"
             )
+
+
+def _check_indices(loss: nn.Module, indices: Any, count: int) -> None:
+    """The checks of what a miner chose of a batch of `count` items."""
+    name = type(loss).__name__
+    if getattr(loss, "bank", None) is not None:
+        raise LikenessError(f"{name}: indices_tuple chooses from the batch, so leave the bank out")
+    sizes = [tuple(part.shape) for part in indices if part.dtype == torch.int64 and part.ndim == 1]
+    pairs = len(sizes) == 4 and sizes[0] == sizes[1] and sizes[2] == sizes[3]
+    if len(sizes) != len(indices) or not (pairs or (len(sizes) == 3 and len(set(sizes)) == 1)):
+        raise LikenessError(
+            f"{name}: indices_tuple must be (anchors, positives, anchors, negatives) or (anchors, "
+            f"positives, negatives), each (N,) of int64, but its shapes are "
+            f"{', '.join(str(tuple(part.shape)) for part in indices)}"
+        )
+    if indices[0].device.type == "cpu" and any(
+        bool(((part < 0) | (part >= count)).any()) for part in indices
+    ):
+        raise LikenessError(f"{name}: an index of indices_tuple is outside 0..{count - 1}")
 
 
 def _in_full(method: Callable[..., Tensor]) -> Callable[..., Tensor]:

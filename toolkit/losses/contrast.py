@@ -14,6 +14,7 @@ from likeness.toolkit.losses.common import checked, positive, radians
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.margin import sine
 from likeness.toolkit.losses.pairing import (
+    Indices,
     Pairs,
     by_anchor,
     distance,
@@ -56,8 +57,16 @@ class TupletMargin(nn.Module):
         self.dim, self.margin, self.scale = dim, margin, scale
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        return mean(
+            *by_anchor(self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True))
+        )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """The term of each positive pair."""
@@ -168,8 +177,16 @@ class NTXent(nn.Module):
         self.dim, self.temperature = dim, temperature
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        return mean(
+            *by_anchor(self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True))
+        )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """The term of each positive pair."""
@@ -217,8 +234,16 @@ class SupCon(nn.Module):
         self.temperature, self.without_positives = temperature, without_positives
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        of_anchor, usable = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        of_anchor, usable = by_anchor(
+            self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True)
+        )
         total = of_anchor.masked_fill(~usable, 0.0).sum()
         return total / (
             max(len(y), 1) if self.without_positives == "zero" else usable.sum().clamp(min=1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from likeness.toolkit.losses.common import checked, compare_with, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import (
+    Indices,
     Pairs,
     average,
     by_anchor,
@@ -120,9 +121,15 @@ class Contrastive(nn.Module):
         self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
         positive, num_positive, negative, num_negative = by_anchor(
-            self._terms, pair_up(self.bank, z, y, z_key, normalise=True)
+            self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True)
         )
         return average(positive, num_positive) + average(negative, num_negative)
 
@@ -176,8 +183,16 @@ class AMC(nn.Module):
         self.dim, self.margin = dim, margin
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return average(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        return average(
+            *by_anchor(self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True))
+        )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: its sum and how many cells count."""
@@ -189,7 +204,13 @@ class AMC(nn.Module):
 
 
 def centred_pairs(
-    bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool
+    bank: KeyBank | None,
+    z: Tensor,
+    y: Tensor,
+    z_key: Tensor | None,
+    indices_tuple: Indices | None = None,
+    *,
+    normalise: bool,
 ) -> tuple[Pairs, Tensor]:
     """Pair a batch with its keys, and subtract from every row the mean of its coordinates.
 
@@ -198,7 +219,7 @@ def centred_pairs(
     Returns:
         The pairs of centred rows, and the anchors (B, D) before they were centred.
     """
-    x, keys, *rest = pair_up(bank, z, y, z_key, normalise=normalise)
+    x, keys, *rest = pair_up(bank, z, y, z_key, indices_tuple, normalise=normalise)
     centred = x - x.mean(1, keepdim=True)
     if keys is x:
         keys = centred
@@ -253,8 +274,14 @@ class SNRContrastive(nn.Module):
         self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        pairs, x = centred_pairs(self.bank, z, y, z_key, indices_tuple, normalise=self.normalise)
         positive, num_positive, negative, num_negative = by_anchor(self._terms, pairs)
         value = average(positive, num_positive) + average(negative, num_negative)
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value

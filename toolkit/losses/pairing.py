@@ -17,6 +17,49 @@ from likeness.toolkit.vmf.rows import once_in_full, unit
 BLOCK = 1 << 18
 
 
+# What a miner of pytorch-metric-learning gives: anchors, positives, anchors and negatives of pairs,
+# or anchors, positives and negatives of triplets, int64 rows of the batch.
+Indices = tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+
+
+class Mined(NamedTuple):
+    """What a miner of pytorch-metric-learning chose.
+
+    Args:
+        positive, negative: Masks of pairs (B, Q).
+        triplets: Rows of anchors, columns of positives and of negatives; None if it chose pairs.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    triplets: tuple[Tensor, Tensor, Tensor] | None
+
+    def rows(self, rows: slice) -> "Mined":
+        """The part of some anchors."""
+        triplets = self.triplets
+        if triplets is not None:
+            a, p, n = triplets
+            here = (a >= rows.start) & (a < rows.stop)
+            triplets = a[here] - rows.start, p[here], n[here]
+        return Mined(self.positive[rows], self.negative[rows], triplets)
+
+
+def mined_from(indices: Indices, count: int) -> Mined:
+    """Turn the indices of a miner into masks (count, count), where a pair counts once.
+
+    Args:
+        indices: (anchors, positives, anchors, negatives) or (anchors, positives, negatives).
+        count: The size of the batch.
+    """
+    first, positive, second, negative = (
+        indices if len(indices) == 4 else (*indices[:2], indices[0], indices[2])
+    )
+    masks = torch.zeros(2, count, count, dtype=torch.bool, device=first.device)
+    masks[0][first, positive] = True
+    masks[1][second, negative] = True
+    return Mined(masks[0], masks[1], None if len(indices) == 4 else indices)
+
+
 class Pairs(NamedTuple):
     """Anchors and the keys that they are compared with.
 
@@ -26,6 +69,7 @@ class Pairs(NamedTuple):
         y: Labels of the anchors (B,), int64.
         key_labels: Labels of the keys (Q,), int64, -1 for an empty slot.
         own: The column of each row's self-pair (B,), int64.
+        mined: The pairs that a miner chose, or None for all.
     """
 
     x: Tensor
@@ -33,14 +77,17 @@ class Pairs(NamedTuple):
     y: Tensor
     key_labels: Tensor
     own: Tensor
+    mined: Mined | None = None
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """Mark the positive and the negative pairs.
 
         Returns:
             Two masks (B, Q): pairs of equal labels without self-pairs, and pairs of different
-            labels without empty slots.
+            labels without empty slots; those of a miner, where it was asked.
         """
+        if self.mined is not None:
+            return self.mined.positive, self.mined.negative
         same = self.y[:, None] == self.key_labels[None, :]
         other = ~same & (self.key_labels >= 0)[None, :]
         same[torch.arange(len(self.y), device=self.y.device), self.own] = False
@@ -48,7 +95,13 @@ class Pairs(NamedTuple):
 
 
 def pair_up(
-    bank: KeyBank | None, z: Tensor, y: Tensor, z_key: Tensor | None, *, normalise: bool
+    bank: KeyBank | None,
+    z: Tensor,
+    y: Tensor,
+    z_key: Tensor | None,
+    indices_tuple: Indices | None = None,
+    *,
+    normalise: bool,
 ) -> Pairs:
     """Pair a batch with its keys (losses.common.against).
 
@@ -57,6 +110,7 @@ def pair_up(
         z: Embeddings (B, D).
         y: Labels (B,).
         z_key: Embeddings (B, D) of the momentum encoder, or None.
+        indices_tuple: What a miner chose of the batch, or None for all pairs.
         normalise: Divide anchors and keys by their norms.
 
     Raises:
@@ -65,7 +119,10 @@ def pair_up(
     refuse_negative(y)
     keys, key_labels, own = compare_with(bank, z, y, z_key)
     x = unit(z) if normalise else z
-    return Pairs(x, x if keys is z else unit(keys) if normalise else keys, y, key_labels, own)
+    mined = None if indices_tuple is None else mined_from(indices_tuple, len(z))
+    return Pairs(
+        x, x if keys is z else unit(keys) if normalise else keys, y, key_labels, own, mined
+    )
 
 
 def by_anchor(
@@ -91,7 +148,10 @@ def by_anchor(
         return terms(pairs)
     made = []
     for rows in blocks:
-        block = Pairs(pairs.x[rows], pairs.keys, pairs.y[rows], pairs.key_labels, pairs.own[rows])
+        mined = None if pairs.mined is None else pairs.mined.rows(rows)
+        block = Pairs(
+            pairs.x[rows], pairs.keys, pairs.y[rows], pairs.key_labels, pairs.own[rows], mined
+        )
         if again:
             made.append(checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False))
         else:

@@ -22,6 +22,8 @@ from likeness.toolkit.losses.mining import (
 )
 from likeness.toolkit.losses.pair import centred_pairs, noise_to_signal
 from likeness.toolkit.losses.pairing import (
+    Indices,
+    Mined,
     Pairs,
     average,
     by_anchor,
@@ -99,6 +101,17 @@ def _sums(
     return total[None], above[None]
 
 
+def _sums_of_mined(
+    d: Tensor, mined: Mined, margin: float, *, smooth: bool = False
+) -> tuple[Tensor, ...]:
+    """The sums over the triplets that a miner chose, or all that its pairs form."""
+    if mined.triplets is not None:
+        a, p, n = mined.triplets
+        counts = mined.positive[a, p] & mined.negative[a, n]
+        return _terms_of(d, (a[counts], p[counts], n[counts]), margin, smooth=smooth)
+    return _sums(d, mined.positive, mined.negative, margin, "all", smooth=smooth)
+
+
 @checked
 class Triplet(nn.Module):
     """Triplet loss. Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017.
@@ -137,14 +150,22 @@ class Triplet(nn.Module):
         self.smooth, self.squared = smooth, squared
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        pairs = pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True)
         return average(*by_anchor(self._terms, pairs, again=False))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """A block's triplets: their sum and how many are above 0, (1,) each."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys, squared=self.squared)
+        if pairs.mined is not None:
+            return _sums_of_mined(d, pairs.mined, self.margin, smooth=self.smooth)
         if self.mining == "batch_hard":
             triplets = mine_batch_hard(d, same, other)
         elif self.mining == "facenet":
@@ -194,14 +215,22 @@ class SNRTriplet(nn.Module):
         self.normalise, self.zero_mean = normalise, zero_mean
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        pairs, x = centred_pairs(self.bank, z, y, z_key, indices_tuple, normalise=self.normalise)
         value = average(*by_anchor(self._terms, pairs, again=False))
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """A block's triplets: their sum and how many are above 0, (1,) each."""
         ratio, same, other = noise_to_signal(pairs)
+        if pairs.mined is not None:
+            return _sums_of_mined(ratio, Mined(same, other, pairs.mined.triplets), self.margin)
         if self.mining != "batch_hard":
             return _sums(ratio, same, other, self.margin, self.mining)
         return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin)
@@ -300,8 +329,14 @@ class MarginLoss(nn.Module):
         if learn_beta or per_class:
             self.beta = nn.Parameter(start, requires_grad=learn_beta)
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return self.of_pairs(pair_up(self.bank, z, y, z_key, normalise=True))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        return self.of_pairs(pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True))
 
     def of_pairs(self, pairs: Pairs) -> Tensor:
         """The value, given the pairs of a batch with its keys, of norm 1: a scalar."""
@@ -323,8 +358,11 @@ class MarginLoss(nn.Module):
         d = distance(pairs.x, pairs.keys)
         beta = torch.as_tensor(self.beta, dtype=d.dtype, device=d.device)
         of_row = beta[pairs.y] if self.per_class else beta.expand(len(d))
-        if self.mining == "distance_weighted":
-            a, p, n = mine_distance_weighted(d, same, other, self.dim)
+        triplets = None if pairs.mined is None else pairs.mined.triplets
+        if self.mining == "distance_weighted" and pairs.mined is None:
+            triplets = mine_distance_weighted(d, same, other, self.dim)
+        if triplets is not None:
+            a, p, n = triplets
             positive = (d[a, p] - of_row[a] + self.margin).relu()
             negative = (of_row[a] - d[a, n] + self.margin).relu()
             total, above = (

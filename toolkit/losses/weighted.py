@@ -12,6 +12,7 @@ from likeness.toolkit.losses.common import checked, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import mine_multi_similarity
 from likeness.toolkit.losses.pairing import (
+    Indices,
     Pairs,
     average,
     by_anchor,
@@ -66,14 +67,22 @@ class MultiSimilarity(nn.Module):
         self.epsilon, self.direction = epsilon, direction
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return mean(*by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True)))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        return mean(
+            *by_anchor(self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True))
+        )
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """The term of each anchor."""
         same, other = pairs.masks()
         s = pairs.x @ pairs.keys.T
-        if self.epsilon is not None:
+        if self.epsilon is not None and pairs.mined is None:
             same, other = mine_multi_similarity(s, same, other, self.epsilon)
         pull = log1p_exp(masked_lse(-self.alpha * (s - self.base), same)) / self.alpha
         if self.direction:
@@ -138,8 +147,16 @@ class CirclePair(nn.Module):
         self.dim, self.margin, self.scale, self.over = dim, margin, scale, over
         self.bank: KeyBank | None = None
 
-    def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        pull, push = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True))
+    def forward(
+        self,
+        z: Tensor,
+        y: Tensor,
+        z_key: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+    ) -> Tensor:
+        pull, push = by_anchor(
+            self._terms, pair_up(self.bank, z, y, z_key, indices_tuple, normalise=True)
+        )
         if self.over == "batch":
             pull, push = pull.logsumexp(0, keepdim=True), push.logsumexp(0, keepdim=True)
         value = log1p_exp(pull + push)

@@ -373,17 +373,6 @@ class TestContract:
             with pytest.raises(ValueError, match=r"3 of 8 .*first: -1"):
                 loss(z, torch.tensor([0, -1, 4, 1, 2, 3, 9, 0]))
 
-    def test_indices_of_a_miner_get_a_sentence(self, make: Any) -> None:
-        """As pytorch-metric-learning's miners give them, of pairs and of triplets."""
-        z, y = batch()
-        loss = make(5, 4).double()
-        indices = torch.zeros(3, dtype=torch.int64)
-        for mined in ((indices,) * 4, (indices,) * 3):
-            with pytest.raises(ValueError, match="no indices of a miner"):
-                loss(z, y, mined)
-            with pytest.raises(ValueError, match="no indices of a miner"):
-                loss(z, y, indices_tuple=mined)
-
     def test_a_setting_that_its_type_does_not_list_is_refused(self, make: Any) -> None:
         hints = typing.get_type_hints(inspect.unwrap(make.__init__))
         for name, allowed in (
