@@ -219,7 +219,8 @@ def centred_pairs(
     Returns:
         The pairs of centred rows, and the anchors (B, D) before they were centred.
     """
-    x, keys, *rest = pair_up(bank, z, y, z_key, indices_tuple, normalise=normalise)
+    pairs = pair_up(bank, z, y, z_key, indices_tuple, normalise=normalise)
+    x, keys = pairs.x, pairs.keys
     centred = x - x.mean(1, keepdim=True)
     if keys is x:
         keys = centred
@@ -227,7 +228,7 @@ def centred_pairs(
         keys.sub_(keys.mean(1, keepdim=True))
     else:
         keys = keys - keys.mean(1, keepdim=True)
-    return Pairs(centred, keys, *rest), x
+    return pairs._replace(x=centred, keys=keys), x
 
 
 def noise_to_signal(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
