@@ -29,12 +29,20 @@ and H: examples/voxceleb/v2/README.md, cleaned, cosine after subtracting the mea
 dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort`, top 300):
 
                               O       E       H        O      E      H, AS-norm
-    wespeaker_resnet34        .867   1.049   1.959
+    wespeaker_resnet34        .867   1.049   1.959     .787   .964   1.726
     wespeaker_resnet34_lm     .797    .937   1.695     .723   .867   1.532
-    wespeaker_ecapa512       1.069   1.209   2.310
-    wespeaker_ecapa512_lm                              .782  1.005   1.824
-    wespeaker_ecapa1024       .856   1.072   2.059
-    wespeaker_ecapa1024_lm                             .728   .929   1.721
+    wespeaker_resnet221       .569    .774   1.464     .479   .707   1.290
+    wespeaker_resnet221_lm    .580    .729   1.351     .505   .676   1.213
+    wespeaker_resnet293       .595    .756   1.433     .537   .701   1.276
+    wespeaker_resnet293_lm    .532    .707   1.311     .447   .657   1.183
+    wespeaker_ecapa512       1.069   1.209   2.310     .957  1.128   2.105
+    wespeaker_ecapa512_lm     .878   1.072   2.007     .782  1.005   1.824
+    wespeaker_ecapa1024       .856   1.072   2.059     .808   .990   1.874
+    wespeaker_ecapa1024_lm    .798    .993   1.883     .728   .929   1.721
+    wespeaker_campplus        .803    .932   1.860     .718   .879   1.735
+    wespeaker_campplus_lm     .707    .845   1.664     .659   .803   1.569
+    wespeaker_eres2net        .914   1.065   1.986     .803   .976   1.787
+    wespeaker_eres2net_lm     .824    .968   1.776     .744   .896   1.603
 
 Hours: ResNet34 3 to 4 days on two 2080 Ti (WeSpeaker issue 93: 30 to 40 minutes an epoch); those of
 the others are not published.
@@ -59,7 +67,15 @@ WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml:
   warm-up of 6 = 51,186. The margin, and the penalty with it, grow from 162,089 to 332,709. Its _lm
   has no penalty. We found no published results.
 - conf/*_lm.yaml: two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5; an epoch is 8,531 steps,
-  5 epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5.
+  5 epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5. ERes2Net takes two GPUs x 32 = 64, rate
+  1e-4 -> 2.5e-5; an epoch is 17,062 steps.
+- wespeaker_resnet221 and _resnet293 are conf/resnet.yaml with the other depth, wespeaker_campplus
+  is conf/campplus.yaml, and wespeaker_eres2net conf/eres2net.yaml (ERes2Net34_Base).
+- wespeaker_redimnet2, conf/redimnet2.yaml (ReDimNet2 B6 by SphereFace2): two GPUs x 512 = 1,024,
+  rate .1 x 12 = 1.2 -> 7.2e-4; an epoch is 1,066 steps, 120 epochs = 127,920, warm-up of 6 = 6,396.
+  Its _lm, conf/redimnet2_lm.yaml: 256, rate 1.2e-3 -> 1.2e-4 without warm-up, 5 epochs of 4,265
+  steps, margin .3, no noise. Its margin grows from 0 to .2 in epochs 20 to 40; ours is .2 from the
+  start. WeSpeaker states no results for them.
 
 Differences: no average of the last 10 checkpoints; biases and norms take no weight decay; in _lm
 each speaker keeps one sped-up utterance a speed, so that the 17,982 class vectors of the first
@@ -73,10 +89,18 @@ from pathlib import Path
 from typing import get_args
 
 from likeness import LikenessError
-from likeness.backbones import ResNet, WeSpeakerECAPA
+from likeness.backbones import CAMPPlus, ERes2Net, ReDimNet2, ResNet, WeSpeakerECAPA
 from likeness.data import audio, voxceleb, write_items, write_trials
-from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, spec_augment, train_view
-from likeness.losses import ArcFace, CosFace, InterTopK, SimPLE, Softmax, SphereFace
+from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, MelSpectrogram, spec_augment, train_view
+from likeness.losses import (
+    ArcFace,
+    CosFace,
+    InterTopK,
+    SimPLE,
+    Softmax,
+    SphereFace,
+    SphereFace2,
+)
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import (
     Compute,
@@ -136,6 +160,10 @@ RESNET34 = replace(
         save_every=4_265,
     ),
 )
+RESNET221 = replace(RESNET34, backbone=partial(ResNet, depth=221, dim=256, width=32))
+RESNET293 = replace(RESNET34, backbone=partial(ResNet, depth=293, dim=256, width=32))
+CAMPPLUS = replace(RESNET34, backbone=partial(CAMPPlus, dim=512))
+ERES2NET = replace(RESNET34, backbone=partial(ERes2Net, dim=512))
 ECAPA512 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels=512))
 ECAPA1024 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels=1024))
 
@@ -164,6 +192,23 @@ RESNET34_TOPK = replace(
 )
 
 
+REDIMNET2 = replace(
+    RESNET34,
+    frontend=partial(MelSpectrogram, normalise=True, cmn=False, framing="tensorflow"),
+    backbone=partial(ReDimNet2, size="b6", dim=192),
+    loss=partial(SphereFace2, margin=0.2, scale=32.0),
+    sampling=Sampling(batch_size=1_024),
+    optim=replace(RESNET34.optim, lr=1.2, weight_decay=2e-5),
+    schedule=Schedule(
+        steps=127_920,
+        warmup_steps=6_396,
+        decay=partial(exponential, end=6e-4),
+        eval_every=5_330,
+        save_every=1_066,
+    ),
+)
+
+
 def large_margin(stage: Recipe, init: str) -> Recipe:
     """The second stage of a WeSpeaker recipe: longer crops, a larger margin, small rates, sped-up
     speech only to keep its classes.
@@ -188,6 +233,10 @@ def large_margin(stage: Recipe, init: str) -> Recipe:
     )
 
 
+CAMPPLUS_LM = large_margin(CAMPPLUS, "runs/wespeaker_campplus")
+ERES2NET_LM = large_margin(ERES2NET, "runs/wespeaker_eres2net")
+REDIMNET2_LM = large_margin(REDIMNET2, "runs/wespeaker_redimnet2")
+
 RECIPES = {
     "simple": SIMPLE,
     "simple_paper": replace(SIMPLE, loss=partial(SIMPLE.loss, reduction="joint")),
@@ -208,6 +257,39 @@ RECIPES = {
     "wespeaker_resnet34_lm": large_margin(RESNET34, "runs/wespeaker_resnet34"),
     "wespeaker_ecapa512_lm": large_margin(ECAPA512, "runs/wespeaker_ecapa512"),
     "wespeaker_ecapa1024_lm": large_margin(ECAPA1024, "runs/wespeaker_ecapa1024"),
+    "wespeaker_resnet221": RESNET221,
+    "wespeaker_resnet221_lm": large_margin(RESNET221, "runs/wespeaker_resnet221"),
+    "wespeaker_resnet293": RESNET293,
+    "wespeaker_resnet293_lm": large_margin(RESNET293, "runs/wespeaker_resnet293"),
+    "wespeaker_campplus": CAMPPLUS,
+    "wespeaker_campplus_lm": CAMPPLUS_LM,
+    "wespeaker_eres2net": ERES2NET,
+    "wespeaker_eres2net_lm": replace(
+        ERES2NET_LM,
+        sampling=Sampling(batch_size=64),
+        optim=replace(ERES2NET_LM.optim, lr=1e-4),
+        schedule=replace(
+            ERES2NET_LM.schedule,
+            steps=85_310,
+            warmup_steps=17_062,
+            eval_every=17_062,
+            save_every=17_062,
+        ),
+    ),
+    "wespeaker_redimnet2": REDIMNET2,
+    "wespeaker_redimnet2_lm": replace(
+        REDIMNET2_LM,
+        loss=partial(SphereFace2, margin=0.3, scale=32.0),
+        augment=partial(train_view, seconds=(6.015, 6.015)),
+        sampling=Sampling(batch_size=256),
+        optim=replace(REDIMNET2_LM.optim, lr=1.2e-3),
+        schedule=Schedule(
+            steps=21_325,
+            decay=partial(exponential, end=0.1),
+            eval_every=4_265,
+            save_every=4_265,
+        ),
+    ),
     "wespeaker_resnet34_topk": RESNET34_TOPK,
     "wespeaker_resnet34_topk_lm": replace(
         large_margin(RESNET34_TOPK, "runs/wespeaker_resnet34_topk"),
