@@ -264,7 +264,7 @@ class Model:
             fusion: compare a recording and a picture of each person, by this model and another one,
                 with this file of `likeness fit fusion` for the plain scores of both. Its
                 probability decides where there is no `threshold`.
-            beside: with `fusion`: a model of pictures beside one of recordings, or the other way
+            beside: for a fusion: a model of pictures beside one of recordings, or the other way
                 round (default: likeness:face, or likeness:voice beside pictures).
 
         Returns:
