@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.metrics.calibration import load_fusion
+from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
 from likeness.eval.types import Scores
@@ -173,7 +173,7 @@ def answers(
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
     from likeness.service._pages import Example, slider
     from likeness.service._work import Service
-    from tests.likeness.service.serving import asking
+    from tests.likeness.service.serving import asking, face_network, photograph
 
     rng = np.random.default_rng(0)
     scores = Scores(rng.standard_normal(400), np.arange(400) % 4 == 0)
@@ -189,12 +189,20 @@ def answers(
         keeps_media=True,
     )
     ask, bare = asking(service), asking(Service(Comparer(loaded)))
+    face = face_network(folder, tiny_yunet(folder / "yunet.onnx"))
+    beside = Service(Comparer(face)), Fusion((1.0, 1.0), 0.0, ("", ""))
+    both = asking(Service(Comparer(loaded), beside=beside))
+    kinds = [(side, of) for side in ("first", "second") for of in (file, photograph())]
     two, one, sent = {"first": file, "second": file}, {"file": file}, {"files": file}
     got = {
         "enrol": [ask("POST", "/enrol", data={"subject": "ann"}, files=sent)],
         "health": [ask("GET", "/health"), bare("GET", "/health")],
         "thresholds": [ask("GET", "/thresholds"), bare("GET", "/thresholds")],
-        "verify": [ask("POST", "/verify", files=two), bare("POST", "/verify", files=two)],
+        "verify": [
+            ask("POST", "/verify", files=two),
+            bare("POST", "/verify", files=two),
+            both("POST", "/verify", files=kinds),
+        ],
         "identify": [ask("POST", "/identify", files=one)],
         "gallery": [ask("GET", "/gallery")],
         "enrolments": [ask("GET", "/gallery/ann")],

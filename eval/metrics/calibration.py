@@ -115,6 +115,11 @@ class Fusion:
         either: Floats = np.logaddexp(-llrs, -self.against_spoofs.apply(scores, quality))
         return float(np.log(2)) - either
 
+    def is_of(self, systems: Sequence[str]) -> bool:
+        """Whether these systems, in this order, may have given the scores of the fit."""
+        pairs = zip(self.systems, systems, strict=False)
+        return len(self.systems) == len(systems) and all(of in ("", own) for of, own in pairs)
+
     def features(self, scores: ArrayLike) -> Floats:
         """(P, K) the scores, or (P, 2 K) with the log-likelihood ratio of each by itself."""
         values = np.asarray(scores, dtype=np.float64)

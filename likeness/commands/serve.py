@@ -31,6 +31,8 @@ def serve(
     """
     if ("--tls-certificate" in setup_by) != ("--tls-key" in setup_by):
         raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
+    if "--fusion" not in setup_by:
+        setup_by.refuse_idle("without --fusion", "--beside")
     # The slider takes the file too, also where none of its thresholds decides.
     setup = setup_by(token=token, thresholds=setup_by["--thresholds"])
     with reported_to(None):  # how far the embedding of an upload is

@@ -21,7 +21,8 @@ from likeness.toolkit.console import say
     Model.verify_pairs,
     epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg; likeness verify "
     "a.jpg b.jpg --model insightface:buffalo_l; likeness verify --pairs pairs.csv --model "
-    f"runs/an4 --far 0.01 --out verdicts.csv. Models: {FINDING_MODELS}.",
+    "runs/an4 --far 0.01 --out verdicts.csv; likeness verify a.wav a.jpg b.wav b.jpg --fusion "
+    f"fusion.json. Models: {FINDING_MODELS}.",
 )
 def verify(
     loaded_by: Call[Model],
@@ -30,7 +31,9 @@ def verify(
     *,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="A B", help="Two recordings or images.", exists=True),
+        typer.Argument(
+            metavar="A B", help="Two recordings or images; four with --fusion.", exists=True
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -44,16 +47,19 @@ def verify(
     likeness:face is made by `likeness prepare face`.
     The command prints the score, the norms, a decision where there is a threshold, and a
     probability where there is a calibration. With --pairs every pair gets a row,
-    and every file is embedded once.
+    and every file is embedded once. With --fusion a recording and a picture of each person give
+    one score, one probability and one decision.
     """
-    has_pairs, files = "--pairs" in pairs_by, files or []
+    has_pairs, is_fused, files = "--pairs" in pairs_by, "--fusion" in verified_by, files or []
+    refuse_idle("beside --fusion", {"--calibration": is_fused and loaded_by["--calibration"]})
     if has_pairs:
         refuse_idle("without A and B", {"--json": json})
+        verified_by.refuse_idle("beside --pairs", "--fusion", "--beside")
     else:
         pairs_by.refuse_idle("without --pairs", "--root", "--columns", "--workers", "--batch-size")
         refuse_idle("without --pairs", {"--out": out})
-    if len(files) != (0 if has_pairs else 2):
-        raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
+    if len(files) != (0 if has_pairs else 2) and not is_fused:
+        raise LikenessError("give two files, four with --fusion FILE, or --pairs LIST and none")
     if "--far" not in verified_by:
         loaded_by.refuse_idle("without --far", "--thresholds")
     Rule(verified_by["--threshold"], verified_by["--far"])  # refuses what contradicts itself
@@ -65,7 +71,7 @@ def verify(
     if "--model" not in loaded_by:
         say(about(name), error=True)
     if not has_pairs:
-        verified = verified_by(model, *files)
+        verified = verified_by(model, *((files[:2], files[2:]) if is_fused else files))
         if json:
             verified.save(json, files=files, meta=model.loaded.meta)
         say(str(verified))

@@ -145,9 +145,7 @@ def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
         LikenessError: It is of other scores, or no sum of them that one dot product can be.
     """
     systems = [Scoring().system(of.meta) for of in pair]
-    if len(fusion.systems) != 2 or any(
-        stated not in ("", own) for stated, own in zip(fusion.systems, systems, strict=False)
-    ):
+    if not fusion.is_of(systems):
         raise LikenessError(
             f"the fusion was fitted for scores of {list(fusion.systems)}, but the models give "
             f"{systems}; fit one on the plain scores of both, in their order"

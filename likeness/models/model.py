@@ -13,7 +13,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.remote import refuse_missing_files
-from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.thresholds import Far, Thresholds
 from likeness.eval.types import Floats, Floats32, name_first
@@ -245,24 +245,36 @@ class Model:
         rate_hz: Annotated[float | None, Option(is_typed=False)] = None,
         threshold: float | None = None,
         far: Annotated[Far | None, Option(metavar="RATE")] = None,
+        fusion: Annotated[str | Path | Fusion | None, Option(path="file")] = None,
+        beside: Annotated[Model | str | Path | None, Option(metavar="MODEL")] = None,
     ) -> Verification:
         """Compare two recordings or images: are they of one subject?
 
+        With a fusion, two people are compared by a recording and a picture of each.
+
         Args:
-            first: a path, an array or an open file.
-            second: the other one.
+            first: a path, an array or an open file. With `fusion` a recording and a picture of one
+                person: paths in any order, arrays and open files in that of the fusion.
+            second: the other one; with `fusion` those of the other person.
             rate_hz: sampling rate in hertz of recordings that are given as arrays.
             threshold: as in `likeness.eval.scoring.threshold_files.Rule`.
             far: as in `likeness.eval.scoring.threshold_files.Rule`. Without it and without
                 `threshold`, the model's calibration decides at a probability of one half. Without a
                 calibration there is no decision.
+            fusion: compare a recording and a picture of each person, by this model and another one,
+                with this file of `likeness fit fusion` for the plain scores of both. Its
+                probability decides where there is no `threshold`.
+            beside: for a fusion: a model of pictures beside one of recordings, or the other way
+                round (default: likeness:face, or likeness:voice beside pictures).
 
         Returns:
-            The score, and `accepted`, `probability` and `threshold` where they are known.
+            The score, and `accepted`, `probability` and `threshold` where they are known. With
+            `fusion` the score is a log-likelihood ratio, and `parts` has what each model gave.
 
         Raises:
             LikenessError: a file does not exist. An input cannot be read, the threshold is no
-                number, or no threshold is stored at this false-accept rate.
+                number, or no threshold is stored at this false-accept rate. The fusion is of scores
+                of other models, or the files are not two of each person.
 
         Example:
             >>> import likeness, soundfile
@@ -273,11 +285,21 @@ class Model:
             (1.0, None)
         """
         from likeness.eval.items.self_matches import itself_text
-        from likeness.eval.metrics.similarity import pairs
+        from likeness.eval.scoring.threshold_files import Rule
         from likeness.models.inputs import items_of
-        from likeness.models.verdicts import judged, remedy_for
+        from likeness.models.multimodal import fuse, in_order_of, load_beside, sorted_for
+        from likeness.models.verdicts import compared, remedy_for
         from likeness.toolkit.models.embed import embedded_rows
 
+        if fusion is not None:
+            threshold, _ = Rule(threshold, far).decide("", {})
+            fitted = fusion if isinstance(fusion, Fusion) else load_fusion(fusion)
+            models = in_order_of(fitted, [self, load_beside(self, beside)])
+            pairs = zip(models, sorted_for(models, first), sorted_for(models, second), strict=True)
+            parts = [of.verify(one, other, rate_hz=rate_hz) for of, one, other in pairs]
+            return fuse(fitted, models, parts, threshold)
+        if beside is not None:
+            raise LikenessError("a model beside this one needs a fusion of both; give that too")
         comparer, model = self.comparer(threshold, far), self.loaded
         inputs = {"first": first, "second": second}
         with items_of(inputs, modality=self.modality, rate_hz=rate_hz) as items:
@@ -290,9 +312,7 @@ class Model:
         if len(paths) == 2 and paths[0] == paths[1]:
             text = itself_text("pairs", 1, 1, f"{first} {second}", left_out=False)
             warnings.warn(text, stacklevel=2)
-        both = Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))
-        (score,) = pairs(both.matrix[:1], both.matrix[1:], [0], [0], self.similarity)
-        return judged(comparer, float(score), (float(both.norms[0]), float(both.norms[1])))
+        return compared(comparer, np.stack([rows[0], rows[1]]))
 
     def verify_pairs(
         self,

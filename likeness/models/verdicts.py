@@ -27,7 +27,7 @@ from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
-from likeness.eval.types import Scores, Trials, counted, item_id, name_first
+from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -50,7 +50,7 @@ class Verification(NamedTuple):
         score: By `similarity`. A higher score is more similar.
         similarity: How the embeddings were compared, such as "cosine".
         norms: Of the two raw embeddings. They measure the quality of their inputs where the loss
-            gave norms this meaning.
+            gave norms this meaning. A fusion of two models has none of its own.
         llr: The natural log-likelihood ratio; None without a calibration.
         prior: The share of pairs of one subject that `probability` takes for granted; None without
             a calibration.
@@ -61,6 +61,8 @@ class Verification(NamedTuple):
             a threshold nor a calibration.
         source: Where a stored threshold comes from; "" for a number that the caller gave.
         norm_is_quality: Whether the loss gave norms this meaning.
+        parts: Where a fusion of two models gave the score, a log-likelihood ratio: by the modality
+            of each its digest as `model`, and its `score`, `similarity` and `norms`.
 
     Example:
         >>> import likeness
@@ -75,7 +77,7 @@ class Verification(NamedTuple):
 
     score: float
     similarity: str
-    norms: tuple[float, float]
+    norms: tuple[float, ...]
     llr: float | None = None
     prior: float | None = None
     probability: float | None = None
@@ -83,6 +85,7 @@ class Verification(NamedTuple):
     accepted: bool | None = None
     source: str = ""
     norm_is_quality: bool = False
+    parts: Mapping[str, Mapping[str, Any]] | None = None
 
     def __bool__(self) -> bool:
         """The decision, so that `if model.verify(a, b, far=0.01):` asks for it.
@@ -99,11 +102,12 @@ class Verification(NamedTuple):
 
     def __str__(self) -> str:
         """What it says, in lines."""
-        lines = [
-            f"score        {self.score:.4f} ({self.similarity})",
-            f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g}"
-            + (" (quality, as the loss gave norms this meaning)" if self.norm_is_quality else ""),
-        ]
+        lines = [f"score        {self.score:.4f} ({self.similarity})"]
+        for modality, part in (self.parts or {}).items():
+            lines.append(f"{modality:12} {part['score']:.4f} ({part['similarity']})")
+        if self.norms:
+            quality = " (quality, as the loss gave norms this meaning)" * self.norm_is_quality
+            lines.append(f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g}{quality}")
         if self.llr is not None:
             lines += [
                 f"llr          {self.llr:.3f}",
@@ -155,6 +159,13 @@ class Comparer(NamedTuple):
     source: str = ""
 
 
+def compared(comparer: Comparer, matrix: Floats32) -> Verification:
+    """What follows from two raw embeddings (2, D)."""
+    score = float(similarities(matrix[:1], matrix[1:], [0], [0], comparer.model.similarity)[0])
+    first, second = np.linalg.norm(matrix.astype(np.float64), axis=1).tolist()
+    return judged(comparer, score, (first, second))
+
+
 def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:
     """What follows from a score.
 
@@ -164,38 +175,37 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
         norms: Of the two raw embeddings.
     """
     model, calibration, threshold, source = comparer
-    accepted = None if threshold is None else score >= threshold
+    verified = Verification(
+        score,
+        model.similarity,
+        norms,
+        threshold=threshold,
+        accepted=None if threshold is None else score >= threshold,
+        source=source,
+        norm_is_quality=model.norm_is_quality,
+    )
     if calibration is None:
-        return Verification(
-            score,
-            model.similarity,
-            norms,
-            threshold=threshold,
-            accepted=accepted,
-            source=source,
-            norm_is_quality=model.norm_is_quality,
-        )
+        return verified
     quality = None
     if calibration.names:
         measured = log_measure("the norm", norms)
         quality = by_side(measured[:1], measured[1:], [0], [0])
-    llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
+    llr = float(calibration.apply([score], quality)[0])
+    return with_probability(verified, llr, calibration.p_target)
+
+
+def with_probability(verified: Verification, llr: float, prior: float) -> Verification:
+    """The verdict with its probability, which decides at one half where no threshold does.
+
+    Args:
+        verified: The score and the decision by a threshold, or None.
+        llr: The log-likelihood ratio.
+        prior: The share of pairs of one subject.
+    """
     log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
     probability = float(1 / (1 + np.exp(-log_odds)))
-    if accepted is None:
-        accepted = probability >= 0.5
-    return Verification(
-        score,
-        model.similarity,
-        norms,
-        llr,
-        prior,
-        probability,
-        threshold,
-        accepted,
-        source,
-        model.norm_is_quality,
-    )
+    accepted = probability >= 0.5 if verified.accepted is None else verified.accepted
+    return verified._replace(llr=llr, prior=prior, probability=probability, accepted=accepted)
 
 
 def calibration_path(model: str) -> Path | None:

@@ -26,10 +26,10 @@ from fastapi.responses import Response, StreamingResponse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
-from likeness.eval.metrics.similarity import pairs
 from likeness.eval.types import Floats32
 from likeness.models.inputs import suffix_of
-from likeness.models.verdicts import Comparer, judged, remedy_for
+from likeness.models.multimodal import fuse, in_order_of, sorted_for
+from likeness.models.verdicts import Comparer, compared, remedy_for
 from likeness.service import _inputs, _pages
 from likeness.service._guard import MAX_BYTES
 from likeness.service._pages import Example
@@ -38,6 +38,7 @@ from likeness.toolkit.gallery import media
 from likeness.toolkit.models.embed import embed_where_readable
 
 if TYPE_CHECKING:
+    from likeness.eval.metrics.calibration import Fusion
     from likeness.toolkit.gallery.gallery import Gallery
 
 MAX_FILES = 10  # of one enrolment
@@ -45,6 +46,7 @@ MAX_EMBEDDED = 256  # files of one request for embeddings
 _log = logging.getLogger("likeness.serve")
 _HAS_MEMORY = sys.platform == "linux" and FilePath("/proc/self/fd").is_dir()
 Upload = Annotated[bytes, File()]
+OfOne = Annotated[list[bytes], File(max_length=2)]  # a file, or a recording and a picture
 Uploads = Annotated[list[bytes], File(max_length=MAX_FILES)]
 Face = Annotated[int | None, Form(ge=0, le=9999)]
 Faces = Annotated[list[Annotated[int, Form(ge=0, le=9999)]] | None, Form(max_length=MAX_FILES)]
@@ -64,9 +66,12 @@ class Service:
         keeps_media: Whether a small picture or sound of each enrolment is kept beside the gallery.
         about: What people should know of the model; "" for nothing.
         name: What the model is called.
+        beside: What compares pictures beside a model of recordings, or the other way round, and the
+            fusion of both scores, by which people are compared of whom both kinds are uploaded.
 
     Raises:
-        LikenessError: Media are to be kept beside a gallery without a folder.
+        LikenessError: The fusion is of other models. Media are to be kept beside a gallery without
+            a folder.
     """
 
     def __init__(  # what the page says of a server is what its options say
@@ -80,8 +85,14 @@ class Service:
         keeps_media: bool = False,
         about: str = "",
         name: str = "",
+        beside: tuple[Service, Fusion] | None = None,
     ):
         self.model = _inputs.bounded(comparer.model)
+        self._both, self._fusion = [self], None
+        if beside is not None:
+            other, self._fusion = beside
+            models = in_order_of(self._fusion, [self.model, other.model])
+            self._both = [self if model is self.model else other for model in models]
         self.threads = threads
         self._comparer, self._gallery = comparer, gallery
         self._slider, self._examples = slider or _pages.slider(None, ""), examples
@@ -145,20 +156,27 @@ class Service:
         return Response(chosen.content, media_type=chosen.media_type)
 
     def verify(
-        self, first: Upload, second: Upload, first_face: Face = None, second_face: Face = None
+        self, first: OfOne, second: OfOne, first_face: Face = None, second_face: Face = None
     ) -> dict[str, Any]:
         """Are two files of one subject? Score, probability if there is a calibration, decision, and
         the norms: a measure of quality where /health says so. Of photographs the faces may be
-        chosen, by the numbers that /faces gives.
+        chosen, by the numbers that /faces gives. A server with a fusion also takes a recording and
+        a picture of each, and answers with one decision and in `parts` with both scores.
         """
-        matrix = self._embed([first, second], [first_face, second_face]).matrix
-        score = float(pairs(matrix[:1], matrix[1:], [0], [0], self.model.similarity)[0])
-        first_norm, second_norm = np.linalg.norm(matrix.astype(np.float64), axis=1).tolist()
-        return {
-            **judged(self._comparer, score, (first_norm, second_norm))._asdict(),
-            "modality": self.model.modality,
-            "model": self.model.digest,
-        }
+        faces = [first_face, second_face]
+        if len(first) == len(second) == 1:
+            verified = compared(self._comparer, self._embed([*first, *second], faces).matrix)
+        elif self._fusion is None:
+            raise LikenessError("one file of each is compared here; two need `serve --fusion`")
+        else:
+            models, parts = [of.model for of in self._both], []
+            sides = sorted_for(models, first), sorted_for(models, second)
+            for service, *files in zip(self._both, *sides, strict=True):
+                chosen = [None, None] if service.model.modality == "speaker" else faces
+                parts.append(compared(service._comparer, service._embed(files, chosen).matrix))
+            verified = fuse(self._fusion, models, parts, None)
+        model = {"modality": self.model.modality, "model": self.model.digest}
+        return verified._asdict() | model
 
     def embed(
         self, files: Annotated[list[bytes], File(max_length=MAX_EMBEDDED)]

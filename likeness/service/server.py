@@ -63,6 +63,10 @@ class Setup:
         min_score: As in `likeness.models.model.load`.
         frontend: As in `likeness.models.model.load`.
         trust: As in `likeness.models.model.load`.
+        fusion: Where /verify gets a recording and a picture of each person, compare them by this
+            model and another one, with this file of `likeness fit fusion` for the plain scores of
+            both.
+        beside: As in `likeness.models.model.Model.verify`.
         examples: A folder of recordings or images that the page offers to try, at most 24 of them.
             They are read at the start.
         keep_media: Keep a small picture, or eight seconds of sound, of each enrolment beside the
@@ -87,6 +91,8 @@ class Setup:
     min_score: float | None = None
     frontend: Frontend = "wespeaker"
     trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = ()
+    fusion: Annotated[Path | None, Option(path="file")] = None
+    beside: Annotated[str | None, Option(metavar="MODEL")] = None
     examples: Annotated[Path | None, Option(path="folder")] = None
     keep_media: bool = False
     workers: Annotated[int, Option(least=1, most=64)] = 1
@@ -297,8 +303,10 @@ def _load(setup: Setup, loaded: SimpleQueue[Any], told: Any) -> Any:
 def _application(setup: Setup) -> tuple[Any, list[str]]:
     """The ASGI application, and lines about it."""
     from likeness import load, open_gallery
+    from likeness.eval.metrics.calibration import load_fusion
     from likeness.eval.scoring.threshold_files import choose, find
     from likeness.models.load import refuse_head
+    from likeness.models.multimodal import load_beside
     from likeness.models.verdicts import NO_DECISION
     from likeness.service import _pages
     from likeness.service._app import make_app
@@ -333,6 +341,11 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
             f"this gallery cannot be shared by {setup.workers} processes; keep it in PostgreSQL "
             "(--gallery postgresql://USER@HOST/DATABASE), or start the server with --workers 1"
         )
+    beside = None
+    if setup.fusion is not None:
+        other = Service(load_beside(loaded, setup.beside).comparer(), threads=threads)
+        other.model.embedder.share_cores(threads)
+        beside = other, load_fusion(setup.fusion)
     service = Service(
         comparer,
         gallery,
@@ -344,6 +357,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         keeps_media=setup.keep_media,
         about=about(setup.model),
         name="/".join(Path(setup.model).parts[-2:]),
+        beside=beside,
     )
     lines = [text] if (text := about(setup.model)) else []
     if comparer.source:

@@ -15,11 +15,14 @@ import pytest
 import soundfile
 
 from likeness import open_gallery
+from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.scoring.settings import Scoring
 from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.toolkit.models.loaded import Loaded
-from tests.likeness.service.serving import asking, service_of
+from tests.likeness.service.serving import asking, face_network, photograph, service_of
+from tests.tiny_yunet import tiny_yunet
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,47 @@ def test_verify_says_what_the_command_says(
     assert (answer["accepted"], answer["prior"]) == (expected.accepted, 0.2)
     assert (answer["similarity"], answer["modality"]) == ("cosine", "speaker")
     assert ask("GET", "/health").json()["calibrated"] is True
+
+
+def test_two_people_are_compared_by_both_kinds(
+    model: Loaded, files: list[bytes], tmp_path: Path
+) -> None:
+    face = face_network(tmp_path, tiny_yunet(tmp_path / "yunet.onnx"))
+    photos = [photograph(), photograph(((3, 4), (12, 8)))]
+    systems = tuple(Scoring().system(of.meta) for of in (face, model))
+    fusion = Fusion((1.5, 6.0), -2.0, systems, p_target=0.2)
+    ask = asking(service_of(model, beside=(service_of(face), fusion)))
+    mixed = [("first", photos[0]), ("first", files[0]), ("second", files[9]), ("second", photos[1])]
+    got = ask("POST", "/verify", files=mixed, data={"second_face": 1}).json()
+    alone = [
+        asking(service_of(of))("POST", "/verify", files=dict(sides), data=data).json()
+        for of, sides, data in (
+            (face, (mixed[0], mixed[3]), {"second_face": 1}),
+            (model, (mixed[1], mixed[2]), {}),
+        )
+    ]
+    assert [*got["parts"]] == ["face", "speaker"]
+    assert [part["score"] for part in got["parts"].values()] == [one["score"] for one in alone]
+    assert [part["norms"] for part in got["parts"].values()] == [one["norms"] for one in alone]
+    assert got["score"] == pytest.approx(1.5 * alone[0]["score"] + 6 * alone[1]["score"] - 2)
+    assert (got["prior"], got["similarity"], got["model"]) == (0.2, "fusion", model.digest)
+    assert got["accepted"] is (got["probability"] >= 0.5)
+    single = ask("POST", "/verify", files={"first": files[0], "second": files[9]}).json()
+    assert single == {**alone[1], "parts": None}
+    for wrong, says in (
+        (mixed[:3], "of one there is a recording"),
+        ([mixed[1], mixed[1], *mixed[2:]], "a recording and a recording"),
+        ([*mixed[:3], ("second", b"no picture")], "cannot be read"),
+        ([*mixed, mixed[0]], "first"),
+    ):
+        answer = ask("POST", "/verify", files=wrong)
+        assert answer.status_code == 422
+        assert says in answer.json()["error"]
+    answer = asking(service_of(model))("POST", "/verify", files=mixed)
+    assert answer.status_code == 422
+    assert "--fusion" in answer.json()["error"]
+    with pytest.raises(LikenessError, match="fitted for scores of"):
+        service_of(model, beside=(service_of(face), Fusion((1.0, 1.0), 0.0, ("a", "b"))))
 
 
 def test_a_gallery_is_managed_and_searched(

@@ -1,0 +1,108 @@
+"""Two people are compared by a recording and a picture of each: a model for each kind, and a fusion
+that makes one verdict of both scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.items.listing import suffixes_of
+from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.scoring.settings import Scoring
+from likeness.models.bundled import FACE, VOICE
+from likeness.models.inputs import suffix_of
+from likeness.models.verdicts import Verification, with_probability
+from likeness.toolkit.models.loaded import Loaded
+
+if TYPE_CHECKING:
+    from likeness.models.model import Model
+
+M = TypeVar("M", "Model", Loaded)
+
+
+def load_beside(model: Model, beside: Model | str | Path | None) -> Model:
+    """The model beside another one; None for that of Likeness which reads the other kind."""
+    from likeness.models.model import Model, load
+
+    if isinstance(beside, Model):
+        return beside
+    return load(beside or (FACE if model.modality == "speaker" else VOICE), calibration=False)
+
+
+def fuse(
+    fusion: Fusion, models: Sequence[M], parts: Sequence[Verification], threshold: float | None
+) -> Verification:
+    """The verdict of two models.
+
+    Args:
+        fusion: Of both.
+        models: In the order of the fusion.
+        parts: What each model gave.
+        threshold: The score from which on two people are taken for one; None lets the probability
+            decide.
+    """
+    by_modality = {}
+    for model, part in zip(models, parts, strict=True):
+        own = zip(("score", "similarity", "norms"), part, strict=False)
+        by_modality[model.modality] = {"model": model.meta["model"], **dict(own)}
+    score = float(fusion.apply([[part.score for part in parts]])[0])
+    accepted = None if threshold is None else score >= threshold
+    verified = Verification(score, "fusion", (), None, None, None, threshold, accepted)
+    return with_probability(verified._replace(parts=by_modality), score, fusion.p_target)
+
+
+def in_order_of(fusion: Fusion, models: Sequence[M]) -> Sequence[M]:
+    """Two models in the order in which a fusion has their scores.
+
+    Raises:
+        LikenessError: One of them does not read recordings, or the other one pictures. The fusion
+            was fitted for scores of others, or needs measures of quality.
+    """
+    modalities = sorted(model.modality for model in models)
+    if modalities not in (["face", "speaker"], ["image", "speaker"]):
+        raise LikenessError(
+            f"these are models of modality {' and '.join(modalities)}; name one of recordings and, "
+            "beside it, one of pictures, or join two of one kind by `likeness export`"
+        )
+    systems = [Scoring().system(model.meta) for model in models]
+    for step in (1, -1):
+        if fusion.is_of(systems[::step]) and not fusion.names:
+            return models[::step]
+    raise LikenessError(
+        f"the fusion was fitted for scores of {[*fusion.systems, *fusion.names]}, but the models "
+        f"give {systems}; fit one on the plain scores of both"
+    )
+
+
+def sorted_for(models: Sequence[M], files: Sequence[Any]) -> list[Any]:
+    """The files of a person in the order of the models that read them.
+
+    Args:
+        models: One of recordings and one of pictures.
+        files: One of each kind: paths and contents in any order, arrays and open files in that of
+            the models.
+
+    Raises:
+        LikenessError: There are others.
+    """
+    files = [files] if isinstance(files, str | PathLike | bytes) else files
+    kinds = [_kind(file) for file in files]
+    if len(files) != 2 or kinds[0] == kinds[1] != "":
+        raise LikenessError(
+            "a recording and a picture are needed of each person, those of one person before those "
+            f"of the other, but of one there is {' and '.join(kinds) or 'nothing'}"
+        )
+    is_first = "a recording" if models[0].modality == "speaker" else "a picture"
+    return sorted(files, key=lambda file: _kind(file) not in ("", is_first))
+
+
+def _kind(file: Any) -> str:
+    """What a path or the content of a file is; "" where neither says it."""
+    named = Path(file).suffix.lower() if isinstance(file, str | PathLike) else ""
+    ending = suffix_of(file) if isinstance(file, bytes) else named
+    kinds = {"a recording": suffixes_of("speaker"), "a picture": suffixes_of("face")}
+    return next((kind for kind, endings in kinds.items() if ending in endings), "")
