@@ -5,7 +5,7 @@ missing.
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +42,6 @@ def refuse_broken(rules: Mapping[str, bool], value_of: Callable[[str], object]) 
             names = re.findall(r"[a-z]+(?:\.[a-z_]+)+", rule)
             values = ", ".join(f"{name}={value_of(name)}" for name in dict.fromkeys(names))
             raise LikenessError(f"{values} breaks the rule that {rule}" if values else rule)
-
-
-def one_of(owner: str, name: str, value: object, allowed: Collection[object]) -> None:
-    """Refuse a setting that is none of those there are.
-
-    Args:
-        owner: The name of the network.
-        name: The name of the setting.
-        value: Its value.
-        allowed: The values that it may have.
-
-    Raises:
-        LikenessError: The value is another one.
-
-    Example:
-        >>> one_of("ResNet", "depth", 34, (18, 34))
-    """
-    if value not in allowed:
-        raise LikenessError(
-            f"{owner}: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}"
-        )
 
 
 def is_tensor(value: Any) -> bool:

@@ -57,7 +57,7 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
     """Refuses a value that is not among the names that a setting may have.
 
     >>> check_choice("norm", "q", ("as", "s"))
