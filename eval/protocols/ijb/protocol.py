@@ -12,7 +12,7 @@ likeness.eval.protocols.ijb.meta_files.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,13 +39,6 @@ TemplatePooling = Literal["sum", "mean"]
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 _CELLS = 1 << 20
-_CHOICES = {
-    "flip": get_args(Flip),
-    "media": get_args(MediaPooling),
-    "template": get_args(TemplatePooling),
-    "tar_rule": get_args(TarRule),
-    "tpir_protocol": get_args(Protocol),
-} | dict.fromkeys(("keep_norm", "detector_score", "final_norm"), (True, False))
 
 
 @dataclass(frozen=True)
@@ -82,8 +75,10 @@ class Switches:
     tpir_protocol: Protocol = "open"
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            check_choice(f"switch {name}", getattr(self, name), choices)
+        for name, hint in get_type_hints(Switches).items():
+            choices = (True, False) if hint is bool else get_args(hint)
+            if choices:
+                check_choice(f"switch {name}", getattr(self, name), choices)
         check_similarity(self.similarity)
 
 
