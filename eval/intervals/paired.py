@@ -20,7 +20,7 @@ from likeness.eval.intervals.comparison import (
     summarise,
 )
 from likeness.eval.results import aligned, metric_label, reasons
-from likeness.eval.types import Trials, counted, number_items
+from likeness.eval.types import Trials, number_items
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,10 @@ def notes(paired: Paired) -> list[str]:
             ]
         )
     for system, num in paired.unpaired.items():
-        same = f"{system} and {paired.reference} are not on the same trials"
-        differ = "differs" if num == 1 else "differ"
-        sentences.append(f"{same} ({counted(num, 'trial')} {differ}): no difference is given.")
+        sentences.append(
+            f"{system} and {paired.reference} are not on the same trials ({num:,} of them "
+            "differing): no difference is given."
+        )
     return sentences
 
 
