@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from likeness.commands._outputs import Report, write_rows_or_say, writes
@@ -174,10 +175,8 @@ def cluster(
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
         raise LikenessError(
-            "--method hdbscan takes no threshold and no number; leave them out"
-            if clustered_by["--method"] == "hdbscan"
-            else "clusters need a threshold (--far or --threshold) or their number "
-            "(--num-clusters), one of them"
+            "clusters need one of --far, --threshold and --num-clusters; --method hdbscan needs "
+            "none of them"
         )
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
@@ -195,16 +194,13 @@ def cluster(
         print_bad(bad, "files")
     grouped = clustered_by(embeddings)
     grouped.save(out)
-    none = int((grouped.numbers == 0).sum())
     say(
-        f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}"
-        + (f", {none:,} of them in none. " if none else ". ")
-        + grouped.how
+        f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}, "
+        f"{np.count_nonzero(grouped.numbers == 0):,} of them in none. {grouped.how}"
     )
     if all("/" in name for name in embeddings.ids) and not doubt_of_levels(embeddings.ids):
         numbers = grouped.agreement().items()
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
         say(f"if the first folders name the subjects: {text}")
     if report is not None:
-        page = grouped.report(report, media=files, command=str(context.obj))
-        say(f"page: {page}")
+        say(f"page: {grouped.report(report, media=files, command=str(context.obj))}")

@@ -36,8 +36,7 @@ def score(
         fused_by.refuse_others()
         trials, fusion, fused = fused_by()
         write_scores(out, trials, fused)
-        systems = counted(len(fusion.systems), "system")
-        say(f"{systems} fused on {counted(len(trials), 'trial')} in {out}")
+        say(f"{len(fusion.systems)} systems fused on {counted(len(trials), 'trial')} in {out}")
         return
     fused_by.refuse_idle("without --fusion", "SCORES")
     scored_by.refuse_others()
