@@ -24,28 +24,17 @@ from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
 from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
+from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
-from likeness.eval.metrics.verification import (
-    check_rate,
-    measured_eer,
-    measured_min_dcf,
-    measured_tar,
-    sort_scores,
-)
 from likeness.eval.option import Option
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.results import Result, write_results
+from likeness.eval.scoring import thresholds
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
-from likeness.eval.scoring.thresholds import (
-    Thresholds,
-    left_out_text,
-    measure,
-    subjects_for_guarantee,
-)
 from likeness.eval.types import Scores, Trials
 
 if TYPE_CHECKING:
@@ -168,17 +157,17 @@ class Evaluation:
                 f"far {far} and p_target {p_target} each set a threshold; give one of them"
             )
         scores, costs = self.compared.scores[self._system], self.settings.costs
-        ordered = sort_scores(scores.targets, scores.nontargets)
+        ordered = verification.sort_scores(scores.targets, scores.nontargets)
         if far is not None:
-            check_rate("far", far)
-            return measured_tar(ordered, far).threshold
+            verification.check_rate("far", far)
+            return verification.measured_tar(ordered, far).threshold
         if p_target is not None:
-            return measured_min_dcf(ordered, p_target, **costs).threshold
-        return measured_eer(ordered).threshold
+            return verification.measured_min_dcf(ordered, p_target, **costs).threshold
+        return verification.measured_eer(ordered).threshold
 
     def save_thresholds(
         self, to: File | Deciding, *, guarantee: float | None = None, replaces: bool = True
-    ) -> Thresholds:
+    ) -> thresholds.Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -222,13 +211,13 @@ class Evaluation:
         result = self.results[0]
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
         path, origin = path_for_scores(model, self.origins.get(name))
-        thresholds, too_low = measure(
+        stored, too_low = thresholds.measure(
             compared.scores[name],
             origin,
             data=origin.trials or "unnamed trials",
             fars=fars,
             subjects=result.counts.get("subjects"),
-            guarantee=subjects_for_guarantee(
+            guarantee=thresholds.subjects_for_guarantee(
                 guarantee,
                 compared.trials.get(name),
                 compared.subject_of,
@@ -236,8 +225,8 @@ class Evaluation:
             ),
         )
         if too_low:
-            warnings.warn(left_out_text(too_low, thresholds), stacklevel=2)
-        return write_thresholds(path, thresholds, replaces=replaces)
+            warnings.warn(thresholds.left_out_text(too_low, stored), stacklevel=2)
+        return write_thresholds(path, stored, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:
         """How many people a further test needs, by what these scores show.
