@@ -214,9 +214,8 @@ def boolean_labels(name: str, target: Any) -> Bools:
     labels = np.asarray(target)
     if labels.size and (labels.dtype.kind not in "biuf" or ((labels != 0) & (labels != 1)).any()):
         raise LikenessError(
-            f"{name}: labels must be True or False, or 1 for a target and 0 for a nontarget trial, "
-            f"but {labels.dtype} of other values was given; give booleans, for example labels == "
-            "'target'"
+            f"{name}: labels must be booleans, or 1 and 0, not {labels.dtype} of other values; "
+            "give, for example, labels == 'target'"
         )
     return np.ascontiguousarray(labels, dtype=np.bool_)
 
@@ -310,8 +309,7 @@ class Trials:
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
             raise LikenessError(
-                f"pairs are labelled both {labels} (first: {pair}, in this order or the other); "
-                "remove one label of each"
+                f"pairs are labelled both {labels} (first: {pair}, or turned); remove one label"
             )
 
     def __len__(self) -> int:
@@ -349,15 +347,10 @@ class Scores:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
         target = boolean_labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
-            raise LikenessError(
-                f"scores: values {values.shape} and labels {target.shape} must both be (P,)"
-            )
+            raise LikenessError(f"scores {values.shape} and labels {target.shape} must be (P,)")
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
-            raise LikenessError(
-                f"scores: that of trial {int(bad[0]) + 1} is {values[bad[0]]}; every trial needs a "
-                "finite score"
-            )
+            raise LikenessError(f"the score of trial {bad[0] + 1} is {values[bad[0]]}, not finite")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)
 

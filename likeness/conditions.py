@@ -109,10 +109,7 @@ def parse(names: Sequence[str], modality: str) -> list[Condition]:
         value = float(number or usual)
         if not (0 < value <= most or value == most):
             listed = [f"{each}N (up to {of[1]:g})" if of[1] else each for each, of in known.items()]
-            raise LikenessError(
-                f"condition {name!r} is not known for {modality} models; there is "
-                f"{', '.join(listed)}"
-            )
+            raise LikenessError(f"{modality} models have no {name!r}; there is {', '.join(listed)}")
         conditions.append(Condition(name, kind, value, re.sub(r"\bN\b", f"{value:g}", text)))
     return conditions
 

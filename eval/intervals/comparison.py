@@ -14,12 +14,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals import bootstrap, per_item
 from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.results import bracketed, metric_label, metric_text, p_text
-from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
+from likeness.eval.types import Floats, Ints, Scores, Trials, check_choice
 
 LEVEL = 0.95
 K = TypeVar("K")
@@ -260,11 +259,8 @@ def summarise(
     >>> reference, [round(end, 4) for end in cells[1].difference.interval]
     ('a', [-0.6985, 1.0])
     """
-    if reference and reference not in outcomes:
-        raise LikenessError(
-            f"reference {reference!r} is none of the variants compared; they are "
-            f"{name_first(outcomes)}"
-        )
+    if reference:
+        check_choice("reference", reference, outcomes)
     cells = [
         _cell(variant, metric, runs)
         for variant, runs in outcomes.items()

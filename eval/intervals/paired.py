@@ -148,13 +148,14 @@ def notes(paired: Paired) -> list[str]:
     sentences = []
     if paired.differences:
         num_tested = sum(each.p is not None for each in paired.differences.values())
-        optimistic = " Trials share subjects, so that intervals over trials are optimistic."
         sentences.append(
             f"Differences to {paired.reference} on the same trials: {100 * comparison.LEVEL:g} % "
-            f"bootstrap, the same resampled {paired.over} for both systems."
-            f"{optimistic * (paired.over == 'trials')} p: the level at which the interval touches 0. Distinguishable: the "
-            f"interval excludes 0; p (Holm): for all {num_tested} differences at once."
+            f"bootstrap, the same resampled {paired.over} for both systems. p: the level at which "
+            "the interval touches 0. Distinguishable: the interval excludes 0; p (Holm): for all "
+            f"{num_tested} differences at once."
         )
+        if paired.over == "trials":
+            sentences.append("Trials share subjects, so that these intervals are optimistic.")
         sentences += reasons(
             [
                 (f"{system}, {metric_label(metric)}", of.interval, of.interval_note)

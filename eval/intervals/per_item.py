@@ -52,8 +52,7 @@ class PerItem:
             sizes["groups"] = len(self.groups)
         if not self.ids or set(sizes.values()) - {len(self.ids)}:
             raise LikenessError(
-                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; every column "
-                "needs one value for each of at least one item"
+                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; give equal numbers"
             )
 
     @property

@@ -388,8 +388,5 @@ def _resample(
         if sum(numbers) and (not need_both or all(0 < n < weights.sum() for n in numbers)):
             values.append([measure.of(weights)[0] for measure in measures])
         elif tried > _ROUNDS * (len(values) + 1):
-            raise LikenessError(
-                "bootstrap: most draws of the probe subjects lack mated or non-mated probes; too "
-                "few for an interval"
-            )
+            raise LikenessError("bootstrap: too few probes with or without a mate for an interval")
     return np.array(values).reshape(len(values), len(measures)).T

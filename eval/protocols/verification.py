@@ -111,10 +111,7 @@ class Evaluation:
         """The name of the one system that was evaluated."""
         systems = list(self.compared.scores)
         if len(systems) > 1:
-            raise LikenessError(
-                f"{len(systems)} systems were evaluated; name one of them in brackets: "
-                f"{', '.join(map(repr, systems))}"
-            )
+            raise LikenessError(f"{len(systems)} systems; name one in brackets: {systems}")
         return systems[0]
 
     def result(self, metric: str) -> Result:
@@ -153,9 +150,7 @@ class Evaluation:
             LikenessError: both are given, one is outside 0 to 1, or several systems were evaluated.
         """
         if far is not None and p_target is not None:
-            raise LikenessError(
-                f"far {far} and p_target {p_target} each set a threshold; give one of them"
-            )
+            raise LikenessError(f"give far {far} or p_target {p_target}, one of them")
         scores, costs = self.compared.scores[self._system], self.settings.costs
         ordered = verification.sort_scores(scores.targets, scores.nontargets)
         if far is not None:
@@ -411,9 +406,8 @@ def evaluate(
     if bare:
         if with_ids or any(each is not None for each in about):
             raise LikenessError(
-                "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
-                "nothing of them, and they cannot be set beside scores with ids; give a score file "
-                "with ids, or what likeness.score gives"
+                "Scores have no ids, which trials, subjects, groups, quality, embeddings and other "
+                "systems need; give a score file, or what likeness.score gives"
             )
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
@@ -427,9 +421,7 @@ def evaluate(
     lost = None
     if failures is not None:
         if listed is None or listed.target is None or listed.spoof is not None:
-            raise LikenessError(
-                "failures need the whole list of trials with labels (--trials), without spoofs"
-            )
+            raise LikenessError("failures need all trials with labels (--trials), and no spoofs")
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
@@ -559,8 +551,7 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     read = [embeddings_of(of) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
-            "for each, in their order"
+            f"{len(read)} embedding files for {len(systems)} systems; give one for all or each"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
@@ -575,9 +566,7 @@ def _qualities(
     if listed != "norm":
         return dict.fromkeys(systems, listed)
     if not embedded:
-        raise LikenessError(
-            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
-        )
+        raise LikenessError("quality norm needs the embeddings that were scored (--embeddings)")
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }

@@ -377,9 +377,8 @@ class Checked:
         rows = [row for row in kept if self._ids[row] in row_of]
         if kept and not rows:
             raise LikenessError(
-                f"none of {len(kept)} items has an embedding of its id (the first are "
-                f"{self._ids[kept[0]]!r} and {embeddings.ids[0]!r}); embed the same data: likeness "
-                "embed --items DATA"
+                f"none of {len(kept)} items, such as {self._ids[kept[0]]!r}, has an embedding of "
+                "its id; embed the same data by `likeness embed --items DATA`"
             )
         if len(rows) < len(kept):
             self.notes.append(

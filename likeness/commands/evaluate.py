@@ -17,6 +17,7 @@ from likeness.toolkit.console import say
 @command(
     evaluate_scores,
     evaluate_files,
+    optional=("SCORES",),
     epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
     "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json",
 )

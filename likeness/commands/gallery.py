@@ -174,10 +174,7 @@ def cluster(
         clustered_by.refuse_idle("without --far", "--thresholds")
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
-        raise LikenessError(
-            "clusters need one of --far, --threshold and --num-clusters; --method hdbscan needs "
-            "none of them"
-        )
+        raise LikenessError("give one of --far, --threshold and --num-clusters; hdbscan needs none")
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
         "--model" not in loaded_by and data.suffix.lower() == ".parquet"
@@ -186,9 +183,7 @@ def cluster(
         clustered_by.refuse_others(embedded_by, idle=own)
         embeddings = embeddings_of(data)
     elif "--model" not in loaded_by:
-        raise LikenessError(
-            "--model is needed to embed the files; without one DATA has to be a file of embeddings"
-        )
+        raise LikenessError("--model is needed to embed files; or give a file of embeddings")
     else:
         embeddings, files, bad = embedded_by(loaded_by())
         print_bad(bad, "files")

@@ -111,11 +111,7 @@ class Guard:
         method, path, host = scope["method"], scope["path"], headers.get(b"host", "")
         named = _HOST.fullmatch(host.lower())
         if self.local and (named is None or named[1] not in self._hosts):
-            raise HTTPException(
-                421,
-                "this server does not serve that host name; use the address that it printed at its "
-                "start, or start it with --allow-host NAME",
-            )
+            raise HTTPException(421, "this host name is not served; name it by --allow-host")
         if method not in _READING and _is_of_another_page(headers, host):
             raise HTTPException(
                 403,

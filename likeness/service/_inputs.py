@@ -122,10 +122,7 @@ def _detecting(model: Loaded) -> Mapping[str, Any]:
     """How a model finds faces. Raises LikenessError where it has no detector."""
     read, settings = reading_of(model)
     if read is not align.read:
-        raise LikenessError(
-            "this server finds no faces, so that none can be chosen; leave the number of the face "
-            "out, or start the server with --detector FILE.onnx"
-        )
+        raise LikenessError("this server finds no faces; start it with --detector FILE.onnx")
     return settings
 
 

@@ -182,10 +182,7 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> list[Example]:
         if len(examples) == MAX_EXAMPLES:
             break
     if not examples:
-        raise LikenessError(
-            f"{folder}: there are no examples for a {modality} model in it; name a folder with "
-            "recordings or images"
-        )
+        raise LikenessError(f"{folder} has no examples for a {modality} model; name another folder")
     return sorted(examples)
 
 

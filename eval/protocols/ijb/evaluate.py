@@ -107,8 +107,7 @@ def identify_files(
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
         raise LikenessError(
-            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
-            "lists too"
+            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack it too"
         )
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)

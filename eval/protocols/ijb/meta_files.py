@@ -227,8 +227,7 @@ def _integers(path: object, column: Column) -> NDArray[np.int64]:
     wrong = [key for key in column.keys if not (key.isdecimal() and len(key) < 19)]
     if wrong:
         raise LikenessError(
-            f"{path}: {name_first(wrong)} is no number of a template, medium or subject; fetch the "
-            "file again"
+            f"{path}: {name_first(wrong)} is no template, medium or subject; fetch it again"
         )
     numbers: NDArray[np.int64] = np.array(list(map(int, column.keys)), dtype=np.int64)
     return numbers[column.codes]

@@ -121,10 +121,7 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     values: dict[str, Any] = {}
     for text in changes:
         key, _, value = text.partition("=")
-        if key not in known:
-            raise LikenessError(
-                f"--switch {text!r}: write SWITCH=VALUE; the switches are {', '.join(known)}"
-            )
+        check_choice("--switch", key, known)
         values[key] = {"true": True, "false": False}.get(value, value)
     return replace(PRESETS[name], **values)
 
@@ -148,11 +145,7 @@ def templates(
             score for each face where they are needed; or faces have no feature.
     """
     parts, factor = _views(features, switches.flip)
-    if switches.detector_score and detector_scores is None:
-        raise LikenessError(
-            "switch detector_score = True needs detector scores; read them with "
-            "likeness.eval.protocols.ijb.meta_files.read_detector_scores, or switch it off"
-        )
+    assert not switches.detector_score or detector_scores is not None, "no detector scores"
     all_there = features.ids == faces.names
     rows = np.arange(len(faces.names)) if all_there else features.rows(faces.names)
     weights = np.full(len(faces.names), factor)
