@@ -127,8 +127,7 @@ def nfc(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise LikenessError(
-            f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; "
-            "rename it"
+            f"the name {text!a} is not UTF-8 text, as in archives of other systems; rename it"
         ) from None
     return normalize("NFC", text)
 
@@ -260,9 +259,8 @@ class Trials:
         ]
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
             raise LikenessError(
-                f"trials: enrol and probe must be (P,) indices into {len(self.enrol_ids)} and "
-                f"{len(self.probe_ids)} ids, with a label for each if there are labels, but got "
-                f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
+                f"trials: {stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)} are "
+                f"no (P,) indices into {len(self.enrol_ids)} and {len(self.probe_ids)} ids"
             )
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))

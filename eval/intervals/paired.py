@@ -163,10 +163,8 @@ def notes(paired: Paired) -> list[str]:
             ]
         )
     for system, num in paired.unpaired.items():
-        sentences.append(
-            f"{system} and {paired.reference} are not on the same trials ({num:,} of them "
-            "differing): no difference is given."
-        )
+        other = f"{system} and {paired.reference} are not on the same trials"
+        sentences.append(f"{other} ({num:,} of them differing): no difference is given.")
     return sentences
 
 

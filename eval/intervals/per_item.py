@@ -165,6 +165,5 @@ def read(path: Path) -> PerItem:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
         raise LikenessError(
-            f"{path}: cannot be read as per-item results ({first_line(error)}); delete it, and the "
-            "run is measured again"
+            f"{path}: no per-item results ({first_line(error)}); delete it to measure again"
         ) from error

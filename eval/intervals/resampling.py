@@ -381,8 +381,7 @@ def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> Counts:
         if not pending.size:
             return counts
     raise LikenessError(
-        f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
-        "nontarget trial; too few subjects for an interval"
+        f"bootstrap: {n} subjects are too few for an interval, as draws lack a kind of trials"
     )
 
 

@@ -197,9 +197,8 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
     is_left[found] = others[found] > 0
     if not is_left.any():
         raise LikenessError(
-            f"all {labels.size:,} probes are the only templates of their subjects in the gallery "
-            f"(first: {probes.embeddings.ids[0]!r}), and an item does not find itself; give other "
-            "probes"
+            f"all {labels.size:,} probes are alone in the gallery (first: "
+            f"{probes.embeddings.ids[0]!r}), and an item does not find itself; give other probes"
         )
     return is_left
 
@@ -222,8 +221,7 @@ def identify_labelled(
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
-            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
-            "both name their subjects alike"
+            f"identification: none of {mated.size} probes has a mate in the gallery; check names"
         )
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))

@@ -198,8 +198,7 @@ class Evaluation:
         """
         if guarantee is not None and self.run is not None:
             warnings.warn(
-                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
-                "over them promises too much; score trials of other subjects",
+                "the held-out subjects chose the checkpoint, so score others for a guarantee",
                 stacklevel=2,
             )
         name, compared, fars = self._system, self.compared, self.settings.fars

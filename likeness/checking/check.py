@@ -91,13 +91,11 @@ _TEXTS = {
     ),
     "one-session": (
         "{Labels} with one session only",
-        "Microphone, room and light tell them apart too: collect a second session, and test with "
-        "`likeness lists --cross-session`.",
+        "Collect a second, and test by `likeness lists --cross-session`: rooms differ as well.",
     ),
     "goes-with-label": (
         "{Labels} that their {what} gives away",
-        "A model may learn the {what} in place of the {label} ({measured}): bring all to one, or "
-        "collect each {label} in several.",
+        "A model may learn it, not the {label} ({measured}): collect each {label} in several.",
     ),
     "clipped": (
         f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
@@ -203,9 +201,8 @@ class Checked:
         self._add_clipped()
         if not decoded:
             self.notes.append(
-                f"The files were not decoded: {self._words['items'].lower()} that hold "
-                f"{self._words['nothing']}, clipped recordings, and copies in other formats are "
-                "not known. --decode decodes them."
+                f"The files were not decoded: those that hold {self._words['nothing']}, that are "
+                "clipped or copies in other formats are not known. --decode decodes them."
             )
 
     def _add(
@@ -332,9 +329,8 @@ class Checked:
                 "folder-label",
                 len(counts),
                 f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
-                f"If the names are the {self._words['labels']}, take them as the labels: --label "
-                f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
-                f"{suggestion.names[0]!r}.",
+                f"If the names are the {self._words['labels']}, --label '{suggestion.pattern}' "
+                f"gives {len(suggestion.names):,}, as {suggestion.names[0]!r}.",
                 (suggestion.names,),
                 of="labels",
             )

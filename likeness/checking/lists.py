@@ -20,7 +20,7 @@ from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import Trials, name_first
 
 Modality = Literal["speaker", "face", "image"]
 
@@ -100,10 +100,7 @@ def list_most(
     voices = sum(ending in sounds for ending in endings)
     images = sum(ending in pictures for ending in endings)
     if not voices + images:
-        raise LikenessError(
-            f"{data}: none of {counted(len(listed), 'file')} has an ending of a recording or "
-            "an image; say what they are with --modality speaker, face or image"
-        )
+        raise LikenessError(f"{data}: no recordings or images; say what they are by --modality")
     modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
         read = sounds if modality == "speaker" else pictures
@@ -192,9 +189,8 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
     if empty:
         raise LikenessError(
-            f"{where}: {len(empty):,} of {counted(len(chosen), 'item')} without {name} "
-            f"({name_first(empty)}), which {option} needs; fill the column, "
-            f"name it (--columns {name}=COLUMN), or leave the option out"
+            f"{where}: {len(empty):,} items have no {name} ({name_first(empty)}), which {option} "
+            f"needs; fill the column, name it (--columns {name}=COLUMN), or leave the option out"
         )
     return [str(value) for value in values]
 

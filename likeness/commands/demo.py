@@ -18,8 +18,7 @@ def demo(
     only: Annotated[
         str,
         typer.Option(
-            help="One modality: speaker, face or image. Without it all of them run, each in a "
-            "folder of OUT, with a page that leads to their reports."
+            help="One of speaker, face and image. Without it all run, each in a folder of OUT."
         ),
     ] = "",
     out: Annotated[

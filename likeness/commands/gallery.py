@@ -46,8 +46,7 @@ def gallery() -> None:
     galleries.enrol,
     calls_all=True,
     optional=("--model",),
-    epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
-    "people_folder --gallery people --model runs/an4",
+    epilog="Example: likeness gallery enrol album --gallery people --model runs/an4",
 )
 def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None:
     """Enrol the files of a folder, list or table.
@@ -64,11 +63,9 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
         say(f"{len(enrolled.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if enrolled.skipped:
         say(f"enrolled before, and left as it was: {counted(len(enrolled.skipped), 'subject')}")
-    say(
-        f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')} enrolled in "
-        f"{mask_passwords(enrolled_by['--gallery'])}, which has "
-        f"{counted(enrolled.size, 'subject')} now"
-    )
+    files = f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')}"
+    place = mask_passwords(enrolled_by["--gallery"])
+    say(f"{files} enrolled in {place}, which has {counted(enrolled.size, 'subject')} now")
 
 
 def _loaded(loaded_by: Call[Model], data: Path) -> Model:
@@ -105,8 +102,7 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
     galleries.search,
     calls_all=True,
     optional=("--model",),
-    epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
-    "0.01",
+    epilog="Example: likeness gallery search a.wav --gallery people --model runs/an4 --far 0.01",
 )
 def search(
     loaded_by: Call[Model], searched_by: Call[galleries.Found], *, out: Table = None
@@ -147,8 +143,7 @@ def remove(removed_by: Call[int]) -> None:
     galleries.cluster_items,
     calls_all=True,
     optional=("--model",),
-    epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
-    "clusters.csv --report clusters",
+    epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out c.csv",
 )
 def cluster(
     loaded_by: Call[Model],

@@ -14,8 +14,7 @@ from likeness.toolkit.console import say
 @command(
     identify_probes,
     identify_files,
-    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
-    "--json results.json; "
+    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01; "
     "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface",
 )
 def identify(

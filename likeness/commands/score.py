@@ -18,8 +18,7 @@ from likeness.toolkit.console import say
 @command(
     score_trials,
     fuse,
-    epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
-    "cohort.npz --out scores.txt",
+    epilog="Example: likeness score --trials trials.txt --embeddings e.npz --out scores.txt",
 )
 def score(
     scored_by: Call[Scored],

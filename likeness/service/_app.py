@@ -139,8 +139,4 @@ def _add_errors(app: FastAPI) -> None:
         if isinstance(error, ConnectionError):
             reason = "the gallery's database does not answer; try again"
             return answer(503, reason, {"Retry-After": "5"})
-        return answer(
-            500,
-            "the server could not do this, for a reason such as a full disk; whoever runs it finds "
-            "the reason in its log",
-        )
+        return answer(500, "the server could not do this, as on a full disk; its log says why")

@@ -54,7 +54,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
     Example:
         >>> from likeness.models.load import load_to_embed
         >>> print(describe_input(load_to_embed("runs/voices"))["text"])
-        Recordings of 0.1 to 60 s, at any sampling rate and with any number of channels.
+        Recordings of 0.1 to 60 s, of any rate and number of channels.
     """
     read, settings = reading_of(model)
     kind, size = "images", (None, None)
@@ -63,10 +63,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
     if model.modality == "speaker":
         kind = "recordings"
         least = settings.get("min_seconds", 0.1)
-        text = (
-            f"Recordings of {least:g} to {MAX_SECONDS:g} s, at any sampling rate and with any "
-            "number of channels."
-        )
+        text = f"Recordings of {least:g} to {MAX_SECONDS:g} s, of any rate and number of channels."
         if needed := settings.get("needs_hz"):
             text += f" Those with nothing above {needed / 1000:g} kHz are refused."
     elif read is align.read:

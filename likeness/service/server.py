@@ -360,6 +360,5 @@ def _free_address(host: str, port: int) -> tuple[str, int]:
             return bound
     except OSError as error:
         raise OSError(
-            f"port {port} of {host} cannot be listened at ({error.strerror}); stop the server that "
-            "has it, or choose another --port (0 takes a free one) or --host"
+            f"port {port} of {host}: {error.strerror}; choose another --port (0 takes a free one)"
         ) from None

@@ -148,8 +148,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if wrong.size:
         raise LikenessError(
-            f"{path}: {faces.names[wrong[0]]!r} has no detector score, which is a finite number of "
-            "at least 0, or has two; fetch the file again"
+            f"{path}: {faces.names[wrong[0]]!r} has no detector score of 0 or more, or has two"
         )
     return values
 

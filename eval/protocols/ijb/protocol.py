@@ -265,10 +265,8 @@ def identification_1_n(
 
 def _record(switches: Switches) -> Conventions:
     """Every switch, and insightface's short form (of ijb_11.py) of the first three."""
-    letters = (
-        f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F"
-        f"{0 if switches.flip == 'none' else 2}"
-    )
+    flip = 0 if switches.flip == "none" else 2
+    letters = f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F{flip}"
     return {
         "preset": next((name for name, preset in PRESETS.items() if preset == switches), "custom"),
         "switches": letters,
