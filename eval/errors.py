@@ -5,7 +5,7 @@ missing.
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,19 @@ def refuse_broken(rules: Mapping[str, bool], value_of: Callable[[str], object]) 
             names = re.findall(r"[a-z]+(?:\.[a-z_]+)+", rule)
             values = ", ".join(f"{name}={value_of(name)}" for name in dict.fromkeys(names))
             raise LikenessError(f"{values} breaks the rule that {rule}" if values else rule)
+
+
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Refuses a value that is not among the names that a setting may have.
+
+    >>> check_choice("norm", "q", ("as", "s"))
+    Traceback (most recent call last):
+    ...
+    likeness.LikenessError: unknown norm 'q'; choose one of as, s
+    """
+    names = tuple(allowed)
+    if value not in names:
+        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
 def is_tensor(value: Any) -> bool:

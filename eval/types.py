@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.errors import check_choice as check_choice
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -55,19 +56,6 @@ def counted(number: int, what: str) -> str:
     ('1 subject', '2,000 subjects')
     """
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Refuses a value that is not among the names that a setting may have.
-
-    >>> check_choice("norm", "q", ("as", "s"))
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: unknown norm 'q'; choose one of as, s
-    """
-    names = tuple(allowed)
-    if value not in names:
-        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
 def freeze_numbers(settings: object, *names: str) -> None:

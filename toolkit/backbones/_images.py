@@ -9,8 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.types import check_choice
+from likeness.eval.errors import LikenessError, check_choice
 from likeness.toolkit.backbones.weights import load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.eval.types import check_choice
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import check_images, in_float32, start_from
 
 Size = Literal["xxs", "xs", "s", "base"]

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likeness.eval.errors import LikenessError, install_line
-from likeness.eval.types import check_choice
+from likeness.eval.errors import LikenessError, check_choice, install_line
 from likeness.toolkit.backbones._images import check_images, in_float32
 from likeness.toolkit.backbones._layer_pooling import SpeechPooling, pool_layers, pool_places
 from likeness.toolkit.backbones._speaker_heads import published_head

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.types import check_choice
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import (
     BatchNorm,
     check_images,

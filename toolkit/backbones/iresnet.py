@@ -6,7 +6,7 @@ SimPLE's setting C (depth 100) trains them too.
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.types import check_choice
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import check_images, four_stages, in_float32
 from likeness.toolkit.backbones.resnet import shortcut
 

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.types import check_choice
+from likeness.eval.errors import LikenessError, check_choice
 from likeness.toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.types import check_choice
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool, precise
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152

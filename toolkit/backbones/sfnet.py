@@ -6,7 +6,7 @@ SimPLE's settings A (depth 20) and B (depth 64) train them.
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.types import check_choice
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import check_images, four_stages, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
