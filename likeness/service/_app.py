@@ -71,11 +71,11 @@ def make_app(
 def _add_pages(app: FastAPI, service: Service, local: bool) -> None:
     @app.get("/", include_in_schema=False)
     def home() -> HTMLResponse:
-        return HTMLResponse(_pages.home())
+        return HTMLResponse(_pages.page("page.html"))
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(_pages.docs(app.openapi()))
+        return HTMLResponse(_pages.page("docs.html", **app.openapi()))
 
     @app.get("/health", description=service.health.__doc__)
     def health() -> dict[str, Any]:
