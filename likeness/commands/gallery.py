@@ -169,7 +169,7 @@ def cluster(
         clustered_by.refuse_idle("without --far", "--thresholds")
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
-        raise LikenessError("give one of --far, --threshold and --num-clusters; hdbscan needs none")
+        raise LikenessError("give --far, --threshold or --num-clusters, one of them; hdbscan none")
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
         "--model" not in loaded_by and data.suffix.lower() == ".parquet"
