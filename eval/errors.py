@@ -5,7 +5,7 @@ missing.
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +44,17 @@ def refuse_broken(rules: Mapping[str, bool], value_of: Callable[[str], object]) 
             raise LikenessError(f"{values} breaks the rule that {rule}" if values else rule)
 
 
-def one_of(owner: str, name: str, value: object, allowed: Collection[object]) -> None:
-    """Refuse a setting that is none of those there are.
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Refuses a value that is not among the names that a setting may have.
 
-    Args:
-        owner: The name of the network.
-        name: The name of the setting.
-        value: Its value.
-        allowed: The values that it may have.
-
-    Raises:
-        LikenessError: The value is another one.
-
-    Example:
-        >>> one_of("ResNet", "depth", 34, (18, 34))
+    >>> check_choice("norm", "q", ("as", "s"))
+    Traceback (most recent call last):
+    ...
+    likeness.LikenessError: unknown norm 'q'; choose one of as, s
     """
-    if value not in allowed:
-        raise LikenessError(
-            f"{owner}: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}"
-        )
+    names = tuple(allowed)
+    if value not in names:
+        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
 def is_tensor(value: Any) -> bool:

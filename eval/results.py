@@ -192,6 +192,13 @@ def bracketed(
     return f"[{low:>{width}}, {high:>{width}}]{' *' if note else ''}"
 
 
+def value_text(result: Result) -> str:
+    """A value and its interval, as they stand in a table."""
+    note = result.conventions.get("interval_note")
+    interval = bracketed(result.metric, result.interval, note, width=6)
+    return f"{metric_text(result.metric, result.value):>6}  {interval}".rstrip()
+
+
 def threshold_text(threshold: float | None) -> str:
     """The threshold of a metric as it is printed, with four digits; "" where it has none.
 
@@ -314,10 +321,7 @@ def table(results: Sequence[Result], notes: Iterable[str] = ()) -> str:
             if result is None:
                 texts.append((f"{'-':>6}", ""))
                 continue
-            note = result.conventions.get("interval_note")
-            interval = bracketed(metric, result.interval, note, width=6)
-            value = f"{metric_text(metric, result.value):>6}  {interval}".rstrip()
-            texts.append((value, threshold_text(result.threshold)))
+            texts.append((value_text(result), threshold_text(result.threshold)))
         rows.append(row(metric_label(metric), texts))
     counts = {result.system: result.counts for result in reversed(results)}
     kinds = dict.fromkeys(kind for sizes in counts.values() for kind in sizes)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.errors import check_choice as check_choice
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -55,19 +56,6 @@ def counted(number: int, what: str) -> str:
     ('1 subject', '2,000 subjects')
     """
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
-    """Refuses a value that is not among the names that a setting may have.
-
-    >>> check_choice("norm", "q", ("as", "s"))
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: unknown norm 'q'; choose one of as, s
-    """
-    names = tuple(allowed)
-    if value not in names:
-        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
 def freeze_numbers(settings: object, *names: str) -> None:
@@ -127,8 +115,7 @@ def nfc(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise LikenessError(
-            f"the name {text!a} is not UTF-8 text, as names from archives of other systems may be; "
-            "rename it"
+            f"the name {text!a} is not UTF-8 text, as in archives of other systems; rename it"
         ) from None
     return normalize("NFC", text)
 
@@ -214,9 +201,8 @@ def boolean_labels(name: str, target: Any) -> Bools:
     labels = np.asarray(target)
     if labels.size and (labels.dtype.kind not in "biuf" or ((labels != 0) & (labels != 1)).any()):
         raise LikenessError(
-            f"{name}: labels must be True or False, or 1 for a target and 0 for a nontarget trial, "
-            f"but {labels.dtype} of other values was given; give booleans, for example labels == "
-            "'target'"
+            f"{name}: labels must be booleans, or 1 and 0, not {labels.dtype} of other values; "
+            "give, for example, labels == 'target'"
         )
     return np.ascontiguousarray(labels, dtype=np.bool_)
 
@@ -261,9 +247,8 @@ class Trials:
         ]
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
             raise LikenessError(
-                f"trials: enrol and probe must be (P,) indices into {len(self.enrol_ids)} and "
-                f"{len(self.probe_ids)} ids, with a label for each if there are labels, but got "
-                f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
+                f"trials: {stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)} are "
+                f"no (P,) indices into {len(self.enrol_ids)} and {len(self.probe_ids)} ids"
             )
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
@@ -310,8 +295,7 @@ class Trials:
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
             raise LikenessError(
-                f"pairs are labelled both {labels} (first: {pair}, in this order or the other); "
-                "remove one label of each"
+                f"pairs are labelled both {labels} (first: {pair}, or turned); remove one label"
             )
 
     def __len__(self) -> int:
@@ -349,15 +333,10 @@ class Scores:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
         target = boolean_labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
-            raise LikenessError(
-                f"scores: values {values.shape} and labels {target.shape} must both be (P,)"
-            )
+            raise LikenessError(f"scores {values.shape} and labels {target.shape} must be (P,)")
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
-            raise LikenessError(
-                f"scores: that of trial {int(bad[0]) + 1} is {values[bad[0]]}; every trial needs a "
-                "finite score"
-            )
+            raise LikenessError(f"the score of trial {bad[0] + 1} is {values[bad[0]]}, not finite")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "target", target)
 

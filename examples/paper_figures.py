@@ -50,11 +50,8 @@ def resultants(out: Path, points: int) -> Path:
         color = plt.get_cmap("viridis")(i / 7.5)
         axes.plot(kappa, mean_resultant(kappa, dim), color=color, label=f"n = {dim}")
         std = target * (dim - 1) / (1 - target**2) / dim**0.5  # Eq 19
-        norm = (
-            (std * torch.randn(2000, dim, generator=generator, dtype=torch.float64))
-            .norm(dim=1)
-            .mean()
-        )
+        start = std * torch.randn(2000, dim, generator=generator, dtype=torch.float64)
+        norm = start.norm(dim=1).mean()
         axes.plot(norm, mean_resultant(norm, dim), "o", color=color, markeredgecolor="black")
     axes.axhline(target, color="grey", linestyle="--", linewidth=1)
     axes.set(
@@ -78,12 +75,9 @@ def densities(out: Path, points: int) -> Path:
     azimuth, height = np.meshgrid(
         np.linspace(0, 2 * np.pi, 2 * points), np.linspace(0, np.pi, points)
     )
-    x = torch.from_numpy(
-        np.stack(
-            [np.sin(height) * np.cos(azimuth), np.sin(height) * np.sin(azimuth), np.cos(height)],
-            axis=-1,
-        )
-    )
+    across = np.sin(height)
+    sides = [across * np.cos(azimuth), across * np.sin(azimuth), np.cos(height)]
+    x = torch.from_numpy(np.stack(sides, axis=-1))
     mu = torch.tensor([[0.3, -0.6, 0.74]], dtype=torch.float64)
     mu = mu / mu.norm()
     isotropic = torch.full((1, 3), 10.0, dtype=torch.float64)
@@ -144,13 +138,11 @@ def normalizers(out: Path, points: int) -> Path:
     kappa = torch.linspace(0, 200, points, dtype=torch.float64)
     true = log_normalizer(kappa, dim)
     bounds = log_normalizer(kappa, dim, method="bounds")
+    shape = kumar(kappa, dim)
     shapes = {
         "(a) exact (Debye series)": (true, "-"),
         "(b) quadratic, nivMF paper Eq 13": (log_normalizer(kappa, dim, method="quadratic"), "--"),
-        "(c) Kumar & Tsvetkov 2019": (
-            kumar(kappa, dim) + (true[0] - kumar(kappa[:1], dim)[0]),
-            "-.",
-        ),
+        "(c) Kumar & Tsvetkov 2019": (shape + (true - shape)[0], "-."),
         "(d) mean of bounds, vMF paper Eq 12": (bounds + (true - bounds)[0], ":"),
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")

@@ -46,24 +46,17 @@ from likeness.training.recipe_files import locate
 FIGURES = ("sphere", "norms", "ordered", "extremes")
 
 
-def items_of(recipe: Recipe, data: Path, training: bool = False) -> Items:
-    """Return the test items of a recipe, or its training items.
+def embedded(
+    recipe: Recipe, run: Path, data: Path, training: bool = False
+) -> tuple[Items, NDArray[np.float32]]:
+    """Return the test items of a run, or its training items, and their raw embeddings (N, D).
 
     Raises:
         ValueError: The recipe is measured by trials, which have no classes.
     """
     if not isinstance(recipe.measure, Classification | Retrieval):
         raise ValueError("the recipe has no test items with classes; take one of images")
-    if training:
-        return Items.of(recipe.items(data))
-    return Items.of(recipe.measure.items(data))
-
-
-def embedded(
-    recipe: Recipe, run: Path, data: Path, training: bool = False
-) -> tuple[Items, NDArray[np.float32]]:
-    """Return the test items of a run, or its training items, and their raw embeddings (N, D)."""
-    items = items_of(recipe, data, training)
+    items = Items.of(recipe.items(data) if training else recipe.measure.items(data))
     loaded = load_embedder(run, replace(recipe, frontend=fit_to_data(recipe.frontend, data)))
     return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
 
@@ -204,12 +197,9 @@ def draw(
         The ids that were drawn, row by row.
     """
     width = max(map(len, rows))
+    size = 1.1 * width, 1.3 * len(rows)
     figure, panels = plt.subplots(
-        len(rows),
-        width,
-        figsize=(1.1 * width, 1.3 * len(rows)),
-        layout="constrained",
-        squeeze=False,
+        len(rows), width, figsize=size, layout="constrained", squeeze=False
     )
     for panel in panels.flat:
         panel.set_axis_off()

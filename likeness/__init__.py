@@ -29,8 +29,6 @@ def __getattr__(name: str) -> Any:
         from likeness.eval.errors import likeness_version
 
         return likeness_version()
-    if name not in __all__:
-        raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
     return _import(name)
 
 

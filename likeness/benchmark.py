@@ -43,10 +43,9 @@ from likeness.eval.results import (
     Result,
     add_bounds,
     aligned,
-    bracketed,
     complement,
     metric_label,
-    metric_text,
+    value_text,
     write_results,
 )
 from likeness.eval.scoring.score import score
@@ -91,17 +90,11 @@ class Bench:
         for each in self.results:
             key = str(each.conventions["condition"]), each.system
             cells.setdefault(key, {})[each.metric] = each
-        head = ["condition", "model", *map(metric_label, METRICS), "trials", "refused"]
-        rows = [head]
+        rows = [["condition", "model", *map(metric_label, METRICS), "trials", "refused"]]
         for key, cell in cells.items():
             counts = cell["refused"].counts
             num = (counts["targets"] or 0) + (counts["nontargets"] or 0)
-            texts = {}
-            for metric, of in cell.items():
-                note = of.conventions.get("interval_note")
-                interval = bracketed(metric, of.interval, note, width=6)
-                texts[metric] = f"{metric_text(metric, of.value)} {interval}".rstrip()
-            rates = (texts.get(metric, "-") for metric in METRICS)
+            rates = (value_text(cell[metric]) if metric in cell else "-" for metric in METRICS)
             refused = f"{counts['refused']:,} of {counts['items']:,}"
             rows.append([*key, *rates, f"{num:,}", refused])
         return rows
@@ -134,15 +127,15 @@ class Bench:
             folder: Made if it does not exist.
             command: Makes the page again.
         """
-        head, *rows = self.rows()
-        sections = {"Results": table(head, rows, kind="t", sortable=True)}
+        head, *body = self.rows()
+        sections = {"Results": table(head, body, kind="t", sortable=True)}
         if differences := paired.rows(self.paired):
             heading = f"Differences to {self.paired.reference}"
             sections[heading] = table(differences[0], differences[1:], kind="t", sortable=True)
         sections["What the numbers are"] = block("lines", texts=self.sentences())
         sections["How to make this page again"] = recompute(command, self.inputs)
         models = dict.fromkeys(of.system for of in self.results)
-        about = f"{', '.join(models)}: {len(rows) // len(models)} conditions"
+        about = f"{', '.join(models)}: {len(body) // len(models)} conditions"
         return write(Path(folder) / "index.html", "Models under conditions", about, sections)
 
 

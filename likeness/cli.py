@@ -31,6 +31,7 @@ GROUPS = {  # of commands, in the order of --help
 COMMANDS = [name for names in GROUPS.values() for name in names]
 # What stands for a value in help, by its type.
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+_KINDS = {"dir": "folder", "path": "file or folder"}  # of paths
 # ClickException: of click, or of the copy of it that newer versions of typer hold
 _USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 _SETTINGS: dict[str, Any] = {
@@ -170,7 +171,9 @@ def _in_our_words(error: Any) -> str:
         return f"{name} is missing: {parameter.help}"
     if not hasattr(error.__cause__, "errors"):  # a path
         text = str(error.message).rstrip(".").replace("directory", "folder")
-        return f"{name}: {re.sub('^(dir|path)(?= )', _of_path, text)}; correct it"
+        return (
+            f"{name}: {re.sub('^(dir|path)(?= )', lambda word: _KINDS[word[0]], text)}; correct it"
+        )
     typed, described = error.__cause__.errors()[0]["input"], parameter.type_descriptor
     if described.is_choice:
         return f"{name} {typed!r}: give one of {', '.join(map(str, described.choices))}"
@@ -179,11 +182,6 @@ def _in_our_words(error: Any) -> str:
     bounds = " and ".join(f"{word} {bound:,}" for word, bound in limits if bound is not None)
     number = "a whole number" if is_whole else "a number"
     return f"{name} {typed!r}: give {number}{' of ' * bool(bounds)}{bounds}"
-
-
-def _of_path(word: re.Match[str]) -> str:
-    """Our word for what a path has to be."""
-    return {"dir": "folder", "path": "file or folder"}[word[0]]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,7 +6,7 @@ What was damaged is a file again, which a model reads like any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -109,10 +109,7 @@ def parse(names: Sequence[str], modality: str) -> list[Condition]:
         value = float(number or usual)
         if not (0 < value <= most or value == most):
             listed = [f"{each}N (up to {of[1]:g})" if of[1] else each for each, of in known.items()]
-            raise LikenessError(
-                f"condition {name!r} is not known for {modality} models; there is "
-                f"{', '.join(listed)}"
-            )
+            raise LikenessError(f"{modality} models have no {name!r}; there is {', '.join(listed)}")
         conditions.append(Condition(name, kind, value, re.sub(r"\bN\b", f"{value:g}", text)))
     return conditions
 
@@ -140,30 +137,25 @@ def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Pa
         path = folder / "damaged.png"
         path.write_bytes(encode(_picture(pixels, *condition[1:3])))
         return path
-    wave = _sound(read(item, rate_hz=_RATE_HZ), condition, crc32(item.id.encode()))
+    rng = np.random.default_rng(crc32(item.id.encode()))
+    wave = _SOUNDS[condition.kind](read(item, rate_hz=_RATE_HZ), condition.value, rng)
     path = folder / "damaged.flac"
     full = max(1.0, float(np.abs(wave).max()))  # nothing is clipped
     soundfile.write(path, wave / full, _RATE_HZ, subtype="PCM_16")
     return path
 
 
-def _sound(wave: Wave, condition: Condition, seed: int) -> Wave:
-    """A wave in a condition."""
-    kind, value, rng = condition.kind, condition.value, np.random.default_rng(seed)
-    match kind:  # the compressions give these rates at 16 kHz
-        case "mp3":
-            return round_trip(wave, "mp3", compression=0.0)
-        case "ogg":
-            return round_trip(wave, "vorbis", compression=0.6)
-        case "opus":
-            return round_trip(wave, "opus", compression=0.96)
-        case "8khz":
-            return resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ)
-        case "noise":
-            return add_noise(wave, rng, snr_db=(value, value), color=(0.0, 0.0))
-        case "reverb":
-            return reverberate(wave, room(value, _RATE_HZ, rng))
-    return wave * np.float32(10 ** (-value / 20))
+# What a condition makes of a wave, with its number and the generator of the item. The compressions
+# give the rates above at 16 kHz.
+_SOUNDS: dict[str, Callable[[Wave, float, np.random.Generator], Wave]] = {
+    "mp3": lambda wave, *_: round_trip(wave, "mp3", compression=0.0),
+    "ogg": lambda wave, *_: round_trip(wave, "vorbis", compression=0.6),
+    "opus": lambda wave, *_: round_trip(wave, "opus", compression=0.96),
+    "8khz": lambda wave, *_: resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ),
+    "noise": lambda wave, db, rng: add_noise(wave, rng, snr_db=(db, db), color=(0.0, 0.0)),
+    "reverb": lambda wave, seconds, rng: reverberate(wave, room(seconds, _RATE_HZ, rng)),
+    "quiet": lambda wave, db, _: wave * np.float32(10 ** (-db / 20)),
+}
 
 
 def _picture(pixels: Any, kind: str, value: float) -> Any:

@@ -106,10 +106,7 @@ def explain(error: BaseException) -> str:
             return f"this needs {package}; run `pip install {_PACKAGES[package]}`"
         return ""
     if isinstance(error, MemoryError):
-        return (
-            f"there is not enough memory{f' ({text})' if text else ''}: take smaller batches or "
-            "fewer items at once, or a machine with more"
-        )
+        return f"there is not enough memory{f' ({text})' if text else ''}: take fewer items at once"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     # A reading process of torch hands on its traceback as a text, which ends in the sentence.

@@ -99,8 +99,7 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
         first = int(wrong[0])
         raise LikenessError(
             f"subjects: {wrong.size} of {len(scores)} trials contradict their label, such as trial "
-            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; a target trial "
-            "has one subject, a nontarget trial two: correct the labels or the subjects"
+            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; correct these"
         )
     return rank_trials(scores, _numbered(pairs))
 

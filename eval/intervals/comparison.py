@@ -14,12 +14,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals import bootstrap, per_item
 from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.results import bracketed, metric_label, metric_text, p_text
-from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
+from likeness.eval.types import Floats, Ints, Scores, Trials
 
 LEVEL = 0.95
 K = TypeVar("K")
@@ -251,7 +250,7 @@ def summarise(
     variant, or "" for the best mean of the first metric; a mean that is NaN is no best one.
     over_seeds: whether other seeds are asked about, too; not of systems that were trained once.
     Variants that were measured on another trial list than the reference get no difference: nothing
-    pairs them. ValueError for an unknown reference.
+    pairs them.
 
     >>> drawn = bootstrap.Drawn(40, "subjects")
     >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list", drawn)
@@ -260,11 +259,6 @@ def summarise(
     >>> reference, [round(end, 4) for end in cells[1].difference.interval]
     ('a', [-0.6985, 1.0])
     """
-    if reference and reference not in outcomes:
-        raise LikenessError(
-            f"reference {reference!r} is none of the variants compared; they are "
-            f"{name_first(outcomes)}"
-        )
     cells = [
         _cell(variant, metric, runs)
         for variant, runs in outcomes.items()

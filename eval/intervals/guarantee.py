@@ -211,19 +211,17 @@ def guaranteed_threshold(
     if allowed < 0:
         needed = pairs_needed(far, confidence)
         raise LikenessError(
-            f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence over subjects needs "
-            f"{needed:,} nontarget trials of which no two share a subject, so at least "
-            f"{2 * needed:,} subjects, but there are {drawn.size:,} such trials of "
-            f"{np.unique(pairs).size:,} subjects; measure on more subjects, or ask for a higher FAR"
+            f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence needs {needed:,} "
+            f"nontarget trials without a common subject, so at least {2 * needed:,} subjects, but "
+            f"there are {drawn.size:,} of {np.unique(pairs).size:,}; ask for a higher FAR"
         )
     most = np.sort(scores.nontargets)[-1 - num_allowed(far, scores.nontargets.size)]
     limit = max(drawn[drawn.size - allowed - 1], most)  # nor is the measured rate above far
     above = scores.values[scores.values > limit]
     if not above.size:
         raise LikenessError(
-            f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence: every trial has to be "
-            "rejected, because the highest score is that of a nontarget trial; measure on more "
-            "subjects, or ask for a higher FAR"
+            f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence: the highest score is "
+            "of a nontarget trial, so that all are rejected; ask for a higher FAR"
         )
     threshold = float(above.min())
     measured = float(np.mean(scores.nontargets >= threshold))

@@ -12,15 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.intervals.comparison import (
-    LEVEL,
-    Difference,
-    Outcome,
-    difference_rows,
-    summarise,
-)
+from likeness.eval.intervals import comparison
 from likeness.eval.results import aligned, metric_label, reasons
-from likeness.eval.types import Trials, counted, number_items
+from likeness.eval.types import Trials, number_items
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class Paired:
     """
 
     reference: str
-    differences: Mapping[tuple[str, str], Difference]
+    differences: Mapping[tuple[str, str], comparison.Difference]
     unpaired: Mapping[str, int]
     over: str
 
@@ -105,7 +99,7 @@ def _keys(first: Trials, second: Trials) -> list[NDArray[np.int64]]:
 
 def differences(
     reference: str,
-    outcomes: Mapping[str, Outcome],
+    outcomes: Mapping[str, comparison.Outcome],
     unpaired: Mapping[str, int],
     over: str,
 ) -> Paired:
@@ -118,13 +112,13 @@ def differences(
         unpaired: The systems on other trials, see `Paired`.
         over: What the intervals are taken over: "subjects" or "trials".
     """
+    if not outcomes:
+        return Paired(reference, {}, unpaired, over)
     metrics = list(dict.fromkeys(name for each in outcomes.values() for name in each.values))
     runs = {system: {0: outcome} for system, outcome in outcomes.items()}
-    cells = summarise(runs, metrics, reference=reference, over_seeds=False)[0] if runs else []
-    differences_of = {
-        (cell.variant, cell.metric): cell.difference for cell in cells if cell.difference
-    }
-    return Paired(reference, differences_of, unpaired, over)
+    cells, _ = comparison.summarise(runs, metrics, reference=reference, over_seeds=False)
+    of_cells = {(cell.variant, cell.metric): cell.difference for cell in cells if cell.difference}
+    return Paired(reference, of_cells, unpaired, over)
 
 
 def to_json(paired: Paired) -> dict[str, Any]:
@@ -142,7 +136,9 @@ def to_json(paired: Paired) -> dict[str, Any]:
 
 def rows(paired: Paired) -> list[list[str]]:
     """The head and the rows of the table of differences; empty where there are none."""
-    return difference_rows(paired.reference, paired.over, paired.differences, seeds=False)
+    return comparison.difference_rows(
+        paired.reference, paired.over, paired.differences, seeds=False
+    )
 
 
 def notes(paired: Paired) -> list[str]:
@@ -152,17 +148,14 @@ def notes(paired: Paired) -> list[str]:
     sentences = []
     if paired.differences:
         num_tested = sum(each.p is not None for each in paired.differences.values())
-        optimistic = (
-            " Trials share subjects, so that intervals over trials are optimistic."
-            if paired.over == "trials"
-            else ""
-        )
         sentences.append(
-            f"Differences to {paired.reference} on the same trials: {100 * LEVEL:g} % bootstrap, "
-            f"the same resampled {paired.over} for both systems."
-            f"{optimistic} p: the level at which the interval touches 0. Distinguishable: the "
-            f"interval excludes 0; p (Holm): for all {num_tested} differences at once."
+            f"Differences to {paired.reference} on the same trials: {100 * comparison.LEVEL:g} % "
+            f"bootstrap, the same resampled {paired.over} for both systems. p: the level at which "
+            "the interval touches 0. Distinguishable: the interval excludes 0; p (Holm): for all "
+            f"{num_tested} differences at once."
         )
+        if paired.over == "trials":
+            sentences.append("Trials share subjects, so that these intervals are optimistic.")
         sentences += reasons(
             [
                 (f"{system}, {metric_label(metric)}", of.interval, of.interval_note)
@@ -170,15 +163,11 @@ def notes(paired: Paired) -> list[str]:
             ]
         )
     for system, num in paired.unpaired.items():
-        same = f"{system} and {paired.reference} are not on the same trials"
-        differ = "differs" if num == 1 else "differ"
-        sentences.append(f"{same} ({counted(num, 'trial')} {differ}): no difference is given.")
+        other = f"{system} and {paired.reference} are not on the same trials"
+        sentences.append(f"{other} ({num:,} of them differing): no difference is given.")
     return sentences
 
 
 def table(paired: Paired) -> str:
     """The differences as aligned text, and what they are."""
-    lines: list[str] = []
-    if body := rows(paired):
-        lines += ["", *aligned(body)]
-    return "\n".join([*lines, "", *notes(paired)]) + "\n"
+    return "\n".join(["", *aligned(rows(paired)), "", *notes(paired)]) + "\n"

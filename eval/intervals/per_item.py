@@ -52,8 +52,7 @@ class PerItem:
             sizes["groups"] = len(self.groups)
         if not self.ids or set(sizes.values()) - {len(self.ids)}:
             raise LikenessError(
-                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; every column "
-                "needs one value for each of at least one item"
+                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; give equal numbers"
             )
 
     @property
@@ -166,6 +165,5 @@ def read(path: Path) -> PerItem:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
         raise LikenessError(
-            f"{path}: cannot be read as per-item results ({first_line(error)}); delete it, and the "
-            "run is measured again"
+            f"{path}: no per-item results ({first_line(error)}); delete it to measure again"
         ) from error

@@ -27,15 +27,8 @@ from numpy.typing import NDArray
 
 from likeness.eval.cores import num_cores, num_threads
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.verification import (
-    AnyFloats,
-    balanced_accuracy,
-    check_costs,
-    eer,
-    min_dcf,
-    num_allowed,
-    tar_at_far,
-)
+from likeness.eval.metrics import verification
+from likeness.eval.metrics.verification import AnyFloats, num_allowed
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Scores
 
@@ -198,17 +191,17 @@ def weighted_form(metric: Metric) -> Weighted | None:
     if metric.args:
         return None
     method, rule = keywords.get("method", "interpolated"), keywords.get("rule", "strict")
-    if function is eer and method in ("interpolated", "nearest"):
+    if function is verification.eer and method in ("interpolated", "nearest"):
         return Weighted(partial(_eer, method=method), _eer_cells)
-    if function is min_dcf:
-        weights = check_costs(**{"c_miss": 1.0, "c_fa": 1.0, **keywords})
+    if function is verification.min_dcf:
+        weights = verification.check_costs(**{"c_miss": 1.0, "c_fa": 1.0, **keywords})
         return Weighted(
             partial(_min_dcf, weights=weights), partial(_min_dcf_cells, weights=weights)
         )
-    if function is balanced_accuracy:
+    if function is verification.balanced_accuracy:
         cells = partial(_min_dcf_cells, weights=(1.0, 1.0))
         return Weighted(lambda block: 1 - _min_dcf(block, weights=(1.0, 1.0)) / 2, cells)
-    if function is tar_at_far and rule == "strict":
+    if function is verification.tar_at_far and rule == "strict":
         far = keywords["far"]
         return Weighted(partial(_tar_at_far, far=far), partial(_tar_at_far_cells, far=far))
     return None
@@ -388,8 +381,7 @@ def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> Counts:
         if not pending.size:
             return counts
     raise LikenessError(
-        f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
-        "nontarget trial; too few subjects for an interval"
+        f"bootstrap: {n} subjects are too few for an interval, as draws lack a kind of trials"
     )
 
 

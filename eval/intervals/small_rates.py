@@ -236,8 +236,8 @@ def parse_plan(text: str) -> Plan:
     made = Plan(*map(float, stated.groups() if stated else (0, 0)))
     if not (1e-9 <= made.far < 1 and 1e-3 <= made.width <= 1e3):
         raise LikenessError(
-            f"plan {text!r}: give a false-accept rate between 1e-9 and 1, and as a share of it "
-            "how exactly it is to be known, 0.001 or more, as in far=1e-4,width=.5"
+            f"plan {text!r}: give a rate from 1e-9 to 1 and a share from 0.001, as in "
+            "far=1e-4,width=.5"
         )
     return made
 

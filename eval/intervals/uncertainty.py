@@ -126,10 +126,7 @@ def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
     """
     value = drawn_auroc(quality, risk)(np.ones(np.size(quality)))
     if np.isnan(value):
-        raise LikenessError(
-            "quality: all answers are right, or all are wrong, so no pair can be told apart; "
-            "measure on more answers"
-        )
+        raise LikenessError("quality: all answers are right, or all are wrong; measure more")
     return value
 
 
@@ -210,8 +207,7 @@ def sides_with(
     if partly or not complete:
         first = partly[0] if partly else "enrolment"
         raise LikenessError(
-            f"{missing[first][0]!r} of the {first} side of the trials has no {what}; give the file "
-            "that has all of them"
+            f"{missing[first][0]!r} of the {first} side has no {what}; give the file that has all"
         )
     return complete
 
@@ -277,8 +273,7 @@ def _in_order(
     if not shapes or not np.isfinite(values).all() or not ((risks >= 0) & (risks <= 1)).all():
         raise LikenessError(
             f"quality and risk: shapes {values.shape} and {risks.shape}, or numbers out of range; "
-            "give two arrays (N,) of at least one answer, with finite qualities and risks from 0 "
-            "to 1"
+            "give (N,) finite qualities and (N,) risks from 0 to 1"
         )
     # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
     order = np.lexsort((risks, -values))

@@ -17,15 +17,7 @@ from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of
-from likeness.eval.intervals.bootstrap import (
-    MOST_RESAMPLES,
-    Drawn,
-    bounds,
-    check_draws,
-    drawn_groups,
-    draws_of,
-    times_drawn,
-)
+from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import exact_bounds
 from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.identification import (
@@ -89,7 +81,9 @@ class IdentificationSettings:
     protocol: Protocol = "open"
     terms: report.Terms = "likeness"
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 1000
+    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
+        1000
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -101,7 +95,7 @@ class IdentificationSettings:
         check_counts("ranks", self.ranks)
         if self.similarity is not None:
             check_similarity(self.similarity)
-        check_draws(self.level, self.num_resamples, self.seed)
+        bootstrap.check_draws(self.level, self.num_resamples, self.seed)
 
 
 class _Measure(NamedTuple):
@@ -117,7 +111,7 @@ class _Measure(NamedTuple):
     name: str
     of: Callable[[Counts], tuple[float, float]]
     conventions: Conventions
-    behind: Drawn
+    behind: bootstrap.Drawn
 
 
 def identify(
@@ -203,9 +197,8 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
     is_left[found] = others[found] > 0
     if not is_left.any():
         raise LikenessError(
-            f"all {labels.size:,} probes are the only templates of their subjects in the gallery "
-            f"(first: {probes.embeddings.ids[0]!r}), and an item does not find itself; give other "
-            "probes"
+            f"all {labels.size:,} probes are alone in the gallery (first: "
+            f"{probes.embeddings.ids[0]!r}), and an item does not find itself; give other probes"
         )
     return is_left
 
@@ -228,8 +221,7 @@ def identify_labelled(
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
-            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
-            "both name their subjects alike"
+            f"identification: none of {mated.size} probes has a mate in the gallery; check names"
         )
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))
@@ -248,7 +240,8 @@ def identify_labelled(
     templates = "best score over the templates of a subject"
     common: Conventions = {"galleries": len(galleries), "templates": templates, **conventions}
     if settings.num_resamples:
-        common |= {"interval": "bootstrap over subjects of the probes", **draws_of(settings)}
+        common["interval"] = "bootstrap over subjects of the probes"
+        common |= bootstrap.draws_of(settings)
     kind = "closed set" if settings.protocol == "closed" else "open set"
     protocol = f"identification 1:N, {kind}{', galleries apart' if len(searched) > 1 else ''}"
     results = []
@@ -258,7 +251,7 @@ def identify_labelled(
         own = measure.conventions | common
         result = Result(system, measure.name, value, None, threshold, counts, own, protocol)
         if settings.num_resamples:
-            interval = bounds(drawn, value, settings.level, measure.behind)
+            interval = bootstrap.bounds(drawn, value, settings.level, measure.behind)
             if interval.ends is None and value == 1:
                 interval = exact_bounds(value, settings.level, measure.behind)
             result = add_bounds(result, interval)
@@ -344,10 +337,10 @@ def _measures(
 ) -> list[_Measure]:
     """The metrics, in the order of the table. mated: (Q,) in how many galleries; subject: (Q,)."""
     closed = settings.protocol == "closed"
-    with_mate = drawn_groups(subject[mated > 0], "subjects with mated probes")
+    with_mate = bootstrap.drawn_groups(subject[mated > 0], "subjects with mated probes")
     if with_mate.number == int(subject.max()) + 1:
         with_mate = with_mate._replace(what="subjects")
-    without = drawn_groups(subject[mated == 0], "subjects with non-mated probes")
+    without = bootstrap.drawn_groups(subject[mated == 0], "subjects with non-mated probes")
 
     def rank(hits: Floats, weights: Counts) -> tuple[float, float]:
         """Rank-k, pooled over galleries."""
@@ -386,15 +379,12 @@ def _resample(
     """
     values: list[list[float]] = []
     need_both = bool(settings.fpirs) and settings.protocol != "closed"
-    for tried, weights in enumerate(times_drawn(subject, settings.seed)):
+    for tried, weights in enumerate(bootstrap.times_drawn(subject, settings.seed)):
         if len(values) == settings.num_resamples:
             break
         numbers = [int(weights[kind].sum()) for kind in mated]
         if sum(numbers) and (not need_both or all(0 < n < weights.sum() for n in numbers)):
             values.append([measure.of(weights)[0] for measure in measures])
         elif tried > _ROUNDS * (len(values) + 1):
-            raise LikenessError(
-                "bootstrap: most draws of the probe subjects lack mated or non-mated probes; too "
-                "few for an interval"
-            )
+            raise LikenessError("bootstrap: too few probes with or without a mate for an interval")
     return np.array(values).reshape(len(values), len(measures)).T

@@ -111,8 +111,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     if not num_folds * each or len(lines) - 1 != 2 * num_folds * each:
         raise LikenessError(
             f"{path}: it has {max(0, len(lines) - 1)} pairs below the line {' '.join(header)!r}, "
-            "which must say how many folds and pairs per class there are, as in `10 300`; fetch "
-            "the file again"
+            "which states folds and pairs per class, as `10 300` does; fetch the file again"
         )
     pairs: list[tuple[str, str, bool]] = []
     for place, (number, line) in enumerate(lines[1:]):
@@ -120,8 +119,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
             raise LikenessError(
-                f"{path}, line {number}: {line[:80]!r} is not `name i j` or `name1 i name2 j` "
-                "as its place asks; correct it"
+                f"{path}, line {number}: {line[:80]!r} is no `name i j` or `name1 i name2 j`"
             )
         first, second = fields[0], fields[0] if same else fields[2]
         a, b = int(fields[1]), int(fields[-1])
@@ -152,8 +150,7 @@ def _checked(
     if one_kind or numbers.shape != values.shape or np.unique(numbers).size < 2:
         raise LikenessError(
             f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different pairs "
-            f"in folds of shape {numbers.shape}; accuracy needs both kinds, and a fold for each "
-            "pair, of two at least"
+            f"in folds of shape {numbers.shape}; give both kinds, and one of two folds or more each"
         )
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 

@@ -256,9 +256,7 @@ def _rated(
     """
     recall = per_query.get("precision@1", per_query.get("recall@1"))
     if recall is None:
-        raise LikenessError(
-            "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
-        )
+        raise LikenessError("quality needs recall@1, which is not measured; add 1 to ks")
     is_norm = settings.quality == "norm"
     answers = uncertainty.Answers(
         quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality"

@@ -91,22 +91,19 @@ def check_labels(name: str, target: Bools | None) -> None:
     Raises:
         LikenessError: The trials are such ones.
 
-    >>> check_labels("x.txt", np.array([True, True]))  # doctest: +IGNORE_EXCEPTION_DETAIL
+    >>> check_labels("x.txt", np.array([True, True]))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: x.txt: all 2 trials are target trials; verification metrics need at
-    least one of
-        ...
+    likeness.LikenessError: x.txt: all 2 trials are target trials; metrics need both kinds
     """
-    if target is None or target.all() or not target.any():
-        problem = "it has no labels; give the trial list that has them" + if_option(", by --trials")
-        if target is not None:
-            kind = "target" if target.any() else "nontarget"
-            problem = (
-                f"all {target.size} trials are {kind} trials; verification metrics need at least "
-                "one of each kind"
-            )
-        raise LikenessError(f"{name}: {problem}")
+    if target is None:
+        remedy = f"give the trial list that has them{if_option(', by --trials')}"
+        raise LikenessError(f"{name}: it has no labels; {remedy}")
+    if target.all() or not target.any():
+        kind = "target" if target.any() else "nontarget"
+        raise LikenessError(
+            f"{name}: all {target.size} trials are {kind} trials; metrics need both kinds"
+        )
 
 
 @step("measuring")

@@ -24,28 +24,17 @@ from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
 from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
+from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
-from likeness.eval.metrics.verification import (
-    check_rate,
-    measured_eer,
-    measured_min_dcf,
-    measured_tar,
-    sort_scores,
-)
 from likeness.eval.option import Option
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.results import Result, write_results
+from likeness.eval.scoring import thresholds
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
-from likeness.eval.scoring.thresholds import (
-    Thresholds,
-    left_out_text,
-    measure,
-    subjects_for_guarantee,
-)
 from likeness.eval.types import Scores, Trials
 
 if TYPE_CHECKING:
@@ -122,10 +111,7 @@ class Evaluation:
         """The name of the one system that was evaluated."""
         systems = list(self.compared.scores)
         if len(systems) > 1:
-            raise LikenessError(
-                f"{len(systems)} systems were evaluated; name one of them in brackets: "
-                f"{', '.join(map(repr, systems))}"
-            )
+            raise LikenessError(f"{len(systems)} systems; name one in brackets: {systems}")
         return systems[0]
 
     def result(self, metric: str) -> Result:
@@ -164,21 +150,19 @@ class Evaluation:
             LikenessError: both are given, one is outside 0 to 1, or several systems were evaluated.
         """
         if far is not None and p_target is not None:
-            raise LikenessError(
-                f"far {far} and p_target {p_target} each set a threshold; give one of them"
-            )
+            raise LikenessError(f"give far {far} or p_target {p_target}, one of them")
         scores, costs = self.compared.scores[self._system], self.settings.costs
-        ordered = sort_scores(scores.targets, scores.nontargets)
+        ordered = verification.sort_scores(scores.targets, scores.nontargets)
         if far is not None:
-            check_rate("far", far)
-            return measured_tar(ordered, far).threshold
+            verification.check_rate("far", far)
+            return verification.measured_tar(ordered, far).threshold
         if p_target is not None:
-            return measured_min_dcf(ordered, p_target, **costs).threshold
-        return measured_eer(ordered).threshold
+            return verification.measured_min_dcf(ordered, p_target, **costs).threshold
+        return verification.measured_eer(ordered).threshold
 
     def save_thresholds(
         self, to: File | Deciding, *, guarantee: float | None = None, replaces: bool = True
-    ) -> Thresholds:
+    ) -> thresholds.Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -214,21 +198,20 @@ class Evaluation:
         """
         if guarantee is not None and self.run is not None:
             warnings.warn(
-                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
-                "over them promises too much; score trials of other subjects",
+                "the held-out subjects chose the checkpoint, so score others for a guarantee",
                 stacklevel=2,
             )
         name, compared, fars = self._system, self.compared, self.settings.fars
         result = self.results[0]
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
         path, origin = path_for_scores(model, self.origins.get(name))
-        thresholds, too_low = measure(
+        stored, too_low = thresholds.measure(
             compared.scores[name],
             origin,
             data=origin.trials or "unnamed trials",
             fars=fars,
             subjects=result.counts.get("subjects"),
-            guarantee=subjects_for_guarantee(
+            guarantee=thresholds.subjects_for_guarantee(
                 guarantee,
                 compared.trials.get(name),
                 compared.subject_of,
@@ -236,8 +219,8 @@ class Evaluation:
             ),
         )
         if too_low:
-            warnings.warn(left_out_text(too_low, thresholds), stacklevel=2)
-        return write_thresholds(path, thresholds, replaces=replaces)
+            warnings.warn(thresholds.left_out_text(too_low, stored), stacklevel=2)
+        return write_thresholds(path, stored, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:
         """How many people a further test needs, by what these scores show.
@@ -422,9 +405,8 @@ def evaluate(
     if bare:
         if with_ids or any(each is not None for each in about):
             raise LikenessError(
-                "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
-                "nothing of them, and they cannot be set beside scores with ids; give a score file "
-                "with ids, or what likeness.score gives"
+                "Scores have no ids, which trials, subjects, groups, quality, embeddings and other "
+                "systems need; give a score file, or what likeness.score gives"
             )
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
@@ -438,9 +420,7 @@ def evaluate(
     lost = None
     if failures is not None:
         if listed is None or listed.target is None or listed.spoof is not None:
-            raise LikenessError(
-                "failures need the whole list of trials with labels (--trials), without spoofs"
-            )
+            raise LikenessError("failures need all trials with labels (--trials), and no spoofs")
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
@@ -570,8 +550,7 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     read = [embeddings_of(of) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
-            "for each, in their order"
+            f"{len(read)} embedding files for {len(systems)} systems; give one for all or each"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
@@ -586,9 +565,7 @@ def _qualities(
     if listed != "norm":
         return dict.fromkeys(systems, listed)
     if not embedded:
-        raise LikenessError(
-            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
-        )
+        raise LikenessError("quality norm needs the embeddings that were scored (--embeddings)")
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }

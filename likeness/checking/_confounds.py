@@ -42,7 +42,7 @@ class Confound(NamedTuple):
 
     what: str
     measured: str
-    labels: dict[int | str, str]
+    labels: dict[str, str]
 
 
 def find(items: Items, files: Sequence[Seen]) -> list[Confound]:
@@ -150,9 +150,7 @@ def _of_names(what: str, labels: Sequence[str | None], values: Sequence[Any]) ->
         return None
     own = [kinds[np.bincount(codes[known[2] == k]).argmax()] for k in range(len(known[1]))]
     usual = kinds[np.bincount(codes).argmax()]
-    odd: dict[int | str, str] = {
-        name: str(kind) for name, kind in zip(known[1], own, strict=True) if kind != usual
-    }
+    odd = {name: str(kind) for name, kind in zip(known[1], own, strict=True) if kind != usual}
     share = goodman_kruskal(codes, known[2])
     return Confound(what, f"where it is not {usual}, the label predicts {share:.0%} of it", odd)
 
@@ -174,7 +172,5 @@ def _of_numbers(
         return None
     means = np.bincount(of, numbers) / np.bincount(of)
     off = np.abs(means - np.median(means))
-    odd: dict[int | str, str] = {
-        known[1][k]: show(means[k]) for k in np.argsort(-off).tolist() if off[k] >= least
-    }
+    odd = {known[1][k]: show(means[k]) for k in np.argsort(-off).tolist() if off[k] >= least}
     return Confound(what, f"{correlation:.0%} of its variance is between labels", odd)

@@ -21,7 +21,7 @@ from likeness.eval.formats.files import File
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import alike, suggest_labels
 from likeness.eval.items.levels import check_levels
-from likeness.eval.items.listing import is_plain_folder, list_items, suffixes_of
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.option import Option
 
@@ -30,7 +30,13 @@ LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, 
 _MOST_LOOKED_AT = 2_000  # items, before a training
 CLIPPED_SHARE = 0.001  # of the samples of a recording, from which on it is called clipped
 NEAR = 0.98  # the cosine from which on two items are called nearly the same
-_PLURALS = {"speaker": "speakers", "subject": "subjects", "class": "classes"}
+_NO_SUBJECT = "no subject (one colour, a gradient or noise)"
+# Of each modality what a label is, and several; what items are; and what an empty one holds.
+_WORDS = {
+    "speaker": ("speaker", "speakers", "Recordings", "no voice (silence, noise or a tone)"),
+    "face": ("subject", "subjects", "Images", _NO_SUBJECT),
+    "image": ("class", "classes", "Images", _NO_SUBJECT),
+}
 # What is found, without its count, and what to do. The words in braces are those of the modality.
 _TEXTS = {
     "name": (
@@ -85,13 +91,11 @@ _TEXTS = {
     ),
     "one-session": (
         "{Labels} with one session only",
-        "Microphone, room and light tell them apart too: collect a second session, and test with "
-        "`likeness lists --cross-session`.",
+        "Collect a second, and test by `likeness lists --cross-session`: rooms differ as well.",
     ),
     "goes-with-label": (
         "{Labels} that their {what} gives away",
-        "A model may learn the {what} in place of the {label} ({measured}): bring all to one, or "
-        "collect each {label} in several.",
+        "A model may learn it, not the {label} ({measured}): collect each {label} in several.",
     ),
     "clipped": (
         f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
@@ -162,16 +166,10 @@ class Checked:
     def __post_init__(self) -> None:
         self.left_out = [""] * len(self.items)
         self._ids, self._labels = list(self.items.ids), list(self.items.labels)
-        label = {"speaker": "speaker", "face": "subject", "image": "class"}[self.modality]
-        self._words = {
-            "items": "Recordings" if self.modality == "speaker" else "Images",
-            "nothing": "no voice (silence, noise or a tone)"
-            if self.modality == "speaker"
-            else "no subject (one colour, a gradient or noise)",
-            "label": label,
-            "labels": _PLURALS[label],
-            "Labels": _PLURALS[label].capitalize(),
-        }
+        words = dict(
+            zip(("label", "labels", "items", "nothing"), _WORDS[self.modality], strict=True)
+        )
+        self._words = words | {"Labels": words["labels"].capitalize()}
 
     def _add_all(
         self,
@@ -200,21 +198,18 @@ class Checked:
         self._add_labels(root)
         self._add_confounds(self.items, self.files)
         self._add_sessions()
-        if self.modality == "speaker":
-            self._add_clipped()
+        self._add_clipped()
         if not decoded:
             self.notes.append(
-                "The files were not decoded: {items} that hold {nothing}, clipped recordings, and "
-                "copies in other formats are not known. --decode decodes them.".format(
-                    **self._words | {"items": self._words["items"].lower()}
-                )
+                f"The files were not decoded: those that hold {self._words['nothing']}, that are "
+                "clipped or copies in other formats are not known. --decode decodes them."
             )
 
     def _add(
         self,
         kind: str,
-        groups: Iterable[Sequence[int | str]],
-        details: Mapping[int | str, str] | None = None,
+        groups: Iterable[Sequence[int | str]] | None = None,
+        details: Mapping[Any, str] | None = None,
     ) -> None:
         """Add a finding, if there are groups.
 
@@ -223,22 +218,23 @@ class Checked:
 
         Args:
             kind: Its short name, one of `_TEXTS`.
-            groups: The items or labels.
+            groups: The items or labels; by default each of the details alone.
             details: A text for some of them. Where the kind is left out, these are left out, and
                 the texts are the reasons.
         """
-        groups = list(groups)
+        details = details or {}
+        groups = [(key,) for key in details] if groups is None else list(groups)
         if not groups:
             return
         chosen = tuple(tuple(map(self._name, group)) for group in groups)
         copies = kind in ("duplicate", "near-duplicate")
         count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
         what, remedy = (text.format(**self._words) for text in _TEXTS[kind])
-        texts = {self._name(key): text for key, text in (details or {}).items()}
+        texts = {self._name(key): text for key, text in details.items()}
         of = "items" if isinstance(groups[0][0], int) else "labels"
         self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
         if kind in _LEFT_OUT or (kind in _LEFT_OUT_IF_CLEAN and self.clean):
-            self._leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
+            self._leave_out({row: f"{kind}: {text}" for row, text in details.items()})
 
     def _leave_out(self, reasons: Mapping[Any, str]) -> None:
         """Leave rows out of what is trained on; the first reason stays."""
@@ -251,18 +247,15 @@ class Checked:
     def _add_problems(self) -> None:
         """Add the files that cannot be used."""
         for kind in _PROBLEMS:
-            rows: dict[int | str, str] = {
+            reasons = {
                 row: each.problem.reason
                 for row, each in enumerate(self.files)
                 if each.problem is not None and each.problem.kind == kind
             }
-            self._add(kind, [(row,) for row in rows], rows)
-        doubts: dict[int | str, str] = {
-            row: each.content.doubt
-            for row, each in enumerate(self.files)
-            if each.content is not None and each.content.doubt
-        }
-        self._add("doubtful", [(row,) for row in doubts], doubts)
+            self._add(kind, details=reasons)
+        decoded = {row: each.content for row, each in enumerate(self.files) if each.content}
+        doubts = {row: content.doubt for row, content in decoded.items() if content.doubt}
+        self._add("doubtful", details=doubts)
 
     def _add_copies(self) -> None:
         """Add the items that are copies of others."""
@@ -271,7 +264,7 @@ class Checked:
             if each.same is not None:
                 rows_of[each.same].append(row)
         several, same_label = [], []
-        conflicts: dict[int | str, str] = {}
+        conflicts = dict[int, str]()
         for rows in rows_of.values():
             labels = sorted({str(self._labels[row] or "no label") for row in rows})
             if len(labels) > 1:
@@ -282,7 +275,7 @@ class Checked:
         self._add("conflict", several, conflicts)
         self._add("duplicate", same_label, self._copies(same_label))
 
-    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int | str, str]:
+    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int, str]:
         """A text for all rows of each group but the first."""
         return {row: f"of {self._ids[rows[0]]}" for rows in groups for row in rows[1:]}
 
@@ -290,18 +283,15 @@ class Checked:
         """Add what is in the training and in the test data."""
         known = {each.same: name for each, name in zip(tested, test.ids, strict=True) if each.same}
         leaks = {row: known[each.same] for row, each in enumerate(self.files) if each.same in known}
-        details: dict[int | str, str] = {
-            row: f"in the test data as {name}" for row, name in leaks.items()
-        }
         groups = [(row, f"test: {name}") for row, name in leaks.items()]
-        self._add("leak-content", groups, details)
+        reasons = {row: f"in the test data as {name}" for row, name in leaks.items()}
+        self._add("leak-content", groups, reasons)
         there = {str(name).strip().casefold() for name in test.labels if name is not None}
         both = {name for name in self._labels if name and name.strip().casefold() in there}
         self._add("leak-subject", [(name,) for name in sorted(both)])
-        rows = [row for row, name in enumerate(self._labels) if name in both]
-        self._leave_out(
-            {row: f"leak-subject: {self._labels[row]} is in the test data" for row in rows}
-        )
+        for row, name in enumerate(self._labels):
+            if name in both:
+                self._leave_out({row: f"leak-subject: {name} is in the test data"})
 
     def _add_labels(self, root: Path | None) -> None:
         """Add the labels that look wrong."""
@@ -316,9 +306,7 @@ class Checked:
         self._add("alike-labels", alike(counts))
         few = sorted(name for name, count in counts.items() if count <= FEW)
         if len(counts) > 1:
-            self._add(
-                "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
-            )
+            self._add("few-items", details={name: f"items: {counts[name]}" for name in few})
 
     def _add_suggested(self, counts: Collection[str] | NDArray[Any], root: Path | None) -> bool:
         """Add the finding that the folders are no subjects; returns whether they are none."""
@@ -341,9 +329,8 @@ class Checked:
                 "folder-label",
                 len(counts),
                 f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
-                f"If the names are the {self._words['labels']}, take them as the labels: --label "
-                f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
-                f"{suggestion.names[0]!r}.",
+                f"If the names are the {self._words['labels']}, --label '{suggestion.pattern}' "
+                f"gives {len(suggestion.names):,}, as {suggestion.names[0]!r}.",
                 (suggestion.names,),
                 of="labels",
             )
@@ -354,7 +341,7 @@ class Checked:
         """Add what goes with the labels beside what they mean."""
         for each in _confounds.find(items, files):
             self._words |= {"what": each.what, "measured": each.measured}
-            self._add("goes-with-label", [(name,) for name in each.labels], each.labels)
+            self._add("goes-with-label", details=each.labels)
 
     def _add_sessions(self) -> None:
         """Add the subjects of whom one session is known."""
@@ -369,12 +356,12 @@ class Checked:
 
     def _add_clipped(self) -> None:
         """Add the recordings that are clipped. They are kept."""
-        clipped: dict[int | str, str] = {
+        clipped = {
             row: f"{100 * each.content.clipped:.2g} % clipped"
             for row, each in enumerate(self.files)
             if each.content is not None and each.content.clipped >= CLIPPED_SHARE
         }
-        self._add("clipped", [(row,) for row in clipped], clipped)
+        self._add("clipped", details=clipped)
 
     def _add_similar(self, embeddings: Embeddings) -> None:
         """Add labels that are likely wrong and items that are nearly the same.
@@ -386,9 +373,8 @@ class Checked:
         rows = [row for row in kept if self._ids[row] in row_of]
         if kept and not rows:
             raise LikenessError(
-                f"none of {len(kept)} items has an embedding of its id (the first are "
-                f"{self._ids[kept[0]]!r} and {embeddings.ids[0]!r}); embed the same data: likeness "
-                "embed --items DATA"
+                f"none of {len(kept)} items, such as {self._ids[kept[0]]!r}, has an embedding of "
+                "its id; embed the same data by `likeness embed --items DATA`"
             )
         if len(rows) < len(kept):
             self.notes.append(
@@ -422,14 +408,14 @@ class Checked:
         if len(names) < 2:
             return
         fit = fit_of(unit[labelled], numbers)
-        details: dict[int | str, str] = {}
+        details = dict[int, str]()
         for place in suspects(fit).tolist():
             row = rows[labelled[place]]
             details[row] = (
                 f"is called {self._labels[row]}, looks like {names[fit.looks_like[place]]} (cosine "
                 f"{fit.other[place]:.3f} against {fit.own[place]:.3f})"
             )
-        self._add("wrong-label", [(row,) for row in details], details)
+        self._add("wrong-label", details=details)
 
 
 # Its parameters are the options of the command.
@@ -474,19 +460,11 @@ def check(
         (8, ['few-items'])
     """
     folder = Path(data)
-    listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}
     passed_over: list[str] = []
+    listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}
     listing["passed_over"] = passed_over
-    if folder.suffix == ".rec":
-        modality = modality or "face"
-    if modality is None:
-        items, kind = list_most(folder, **listing)
-    else:
-        kind = modality
-        items = list_items(folder, suffixes=suffixes_of(kind), missing="leave", **listing)
-    tested = Items.of([])
-    if test is not None:
-        tested = list_items(Path(test), suffixes=suffixes_of(kind), missing="leave", **listing)
+    items, kind = list_most(folder, modality, **listing)
+    tested = Items.of([]) if test is None else list_most(Path(test), kind, **listing)[0]
     vectors = None if embeddings is None else embeddings_of(embeddings)
     for source, listed in ((data, items), (test, tested)):
         if source is not None and is_plain_folder(Path(source), label):

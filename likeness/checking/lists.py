@@ -20,7 +20,7 @@ from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import Trials, name_first
 
 Modality = Literal["speaker", "face", "image"]
 
@@ -68,41 +68,40 @@ def items(
         with items_of(data, modality=modality or "speaker", **listing) as listed:
             return Items.of(listed)
     path = Path(data)
-    return folders.list_all(path, modality or modality_of(path, **listing), **listing)
+    if modality is None:  # faces alone have .rec files
+        rec = path.suffix == ".rec"
+        modality = "face" if rec else list_most(path, passed_over=[], **listing)[1]
+    return folders.list_all(path, modality, **listing)
 
 
-def modality_of(data: Path, **listing: Any) -> Modality:
-    """Say of what modality most items of the data are: see `list_most`.
-
-    A .rec file is of faces, which alone have such files.
-    """
-    return "face" if data.suffix == ".rec" else list_most(data, passed_over=[], **listing)[1]
-
-
-def list_most(data: Path, **listing: Any) -> tuple[Items, Modality]:
+def list_most(
+    data: Path, modality: Modality | None = None, **listing: Any
+) -> tuple[Items, Modality]:
     """List recordings or images, whichever most files of the data are by their endings.
 
     Args:
         data: As for `items`.
+        modality: What the items are, where that is known.
         listing: As for `list_items`.
 
     Returns:
-        The items, and "speaker" for recordings or "image" for images.
+        The items, whether or not their files exist; and what they are: "speaker" for recordings
+        or "image" for images.
 
     Raises:
         LikenessError: The data do not exist. No file has an ending that is known.
     """
     sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
-    listed = list_items(data, suffixes=(*sounds, *pictures), missing="leave", **listing)
+    suffixes = suffixes_of(modality) if modality else (*sounds, *pictures)
+    listed = list_items(data, suffixes=suffixes, missing="leave", **listing)
+    if modality:
+        return listed, modality
     endings = [item.suffix for item in listed]
     voices = sum(ending in sounds for ending in endings)
     images = sum(ending in pictures for ending in endings)
     if not voices + images:
-        raise LikenessError(
-            f"{data}: none of {counted(len(listed), 'file')} has an ending of a recording or "
-            "an image; say what they are with --modality speaker, face or image"
-        )
-    modality: Modality = "speaker" if voices >= images else "image"
+        raise LikenessError(f"{data}: no recordings or images; say what they are by --modality")
+    modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
         read = sounds if modality == "speaker" else pictures
         listed = listed[np.array([ending in read for ending in endings])]
@@ -190,9 +189,8 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
     if empty:
         raise LikenessError(
-            f"{where}: {len(empty):,} of {counted(len(chosen), 'item')} without {name} "
-            f"({name_first(empty)}), which {option} needs; fill the column, "
-            f"name it (--columns {name}=COLUMN), or leave the option out"
+            f"{where}: {len(empty):,} items have no {name} ({name_first(empty)}), which {option} "
+            f"needs; fill the column, name it (--columns {name}=COLUMN), or leave the option out"
         )
     return [str(value) for value in values]
 

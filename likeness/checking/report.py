@@ -151,13 +151,9 @@ def write_items_csv(out: Path, checked: Checked) -> None:
     """
     items = checked.items
     if items.has("offset"):
-        raise LikenessError(
-            f"--out {out}: the items lie in tar shards, and a list names files only"
-        )
+        raise LikenessError(f"--out {out}: a list names files, and these items lie in tar shards")
     if all(checked.left_out):
-        raise LikenessError(
-            f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
-        )
+        raise LikenessError(f"--out {out}: none of {len(items)} items can be trained on")
     columns: dict[str, list[Any]] = {
         "id": items.ids,
         "path": [_path_in_list(item.path, out.parent) for item in items],

@@ -79,10 +79,7 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
             inputs = _inputs([value for other, value in options.items() if other != name])
             for path in filter(Path.is_file, _written(out)):
                 if any(map(path.samefile, inputs)):
-                    raise LikenessError(
-                        f"{path} is one of the inputs, and the output would replace it; name "
-                        "another file for the output"
-                    )
+                    raise LikenessError(f"{path} is one of the inputs; name another --{name}")
             if force is not None and is_writer:
                 stack.enter_context(only_command(out, _written(out), replaces=force))
         yield

@@ -10,8 +10,7 @@ from likeness.commands._signature import Call, command
 
 @command(
     bench_models,
-    epilog="Example: likeness bench --model runs/voices --model likeness:voice --trials trials.txt "
-    "--root voices --conditions mp3,opus,8khz,noise20,reverb,quiet20 --report report/bench",
+    epilog="Example: likeness bench --model runs/voices --trials trials.txt --conditions mp3,8khz",
 )
 def bench(
     measure: Call[Bench], *, context: typer.Context, json: JsonFile = None, report: Report = None

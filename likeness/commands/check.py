@@ -16,8 +16,7 @@ from likeness.toolkit.console import say
 
 @command(
     check_data,
-    epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
-    "likeness check faces --modality face --embeddings faces.npz --page findings",
+    epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv",
 )
 def check(
     checked_by: Call[Checked],
@@ -27,8 +26,7 @@ def check(
         Path | None,
         typer.Option(
             metavar="ITEMS.csv",
-            help="Write the items that can be trained on, for `train --data`. What is left out is "
-            "in ITEMS.left-out.csv, with the reasons.",
+            help="Write what can be trained on, and the rest into ITEMS.left-out.csv.",
             callback=writes(".csv"),
         ),
     ] = None,

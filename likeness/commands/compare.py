@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 @command(
     compare_variants,
     resumes=True,
-    epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
-    "--out runs/an4-compare",
+    epilog="Example: likeness compare speaker/an4 --variants arcface,simple --data data --out runs",
 )
 def compare(compared_by: "Call[Comparison]", *, context: typer.Context) -> None:
     """Train several variants with several seeds, and compare them.

@@ -7,6 +7,7 @@ import typer
 
 from likeness.commands._signature import command
 from likeness.eval.errors import LikenessError
+from likeness.eval.types import check_choice
 from likeness.toolkit.signals import Interrupted
 from likeness.training import recipe_files
 
@@ -17,8 +18,7 @@ def demo(
     only: Annotated[
         str,
         typer.Option(
-            help="One modality: speaker, face or image. Without it all of them run, each in a "
-            "folder of OUT, with a page that leads to their reports."
+            help="One of speaker, face and image. Without it all run, each in a folder of OUT."
         ),
     ] = "",
     out: Annotated[
@@ -32,19 +32,18 @@ def demo(
     scripts = {
         script.parent.name: script for script in sorted(recipe_files.folder().glob("*/demo.py"))
     }
-    if only not in ("", *scripts):
-        raise LikenessError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
-    folders = {only: out} if only else {name: out / name for name in scripts}
-    if ((out / "results.json") if only else (out / "report" / "index.html")).is_file():
-        raise LikenessError(f"{out} already holds a demo; choose another --out")
     if only:
-        import runpy
-
-        try:
-            runpy.run_path(str(scripts[only]))["main"](out)
-        except (Interrupted, KeyboardInterrupt):
-            raise Interrupted("the demo was stopped; the same command goes on") from None
-    else:
+        check_choice("--only", only, scripts)
+    if (out / ("results.json" if only else "report/index.html")).is_file():
+        raise LikenessError(f"{out} already holds a demo; choose another --out")
+    if not only:
         from likeness.training.demo import run_all
 
-        run_all(folders, out)
+        run_all({name: out / name for name in scripts}, out)
+        return
+    import runpy
+
+    try:
+        runpy.run_path(str(scripts[only]))["main"](out)
+    except (Interrupted, KeyboardInterrupt):
+        raise Interrupted("the demo was stopped; the same command goes on") from None

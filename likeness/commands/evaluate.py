@@ -1,6 +1,6 @@
 """`likeness evaluate`: score files become tables, JSON and a page."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -8,7 +8,7 @@ from likeness.commands._outputs import Force, JsonFile, Media, Report, write_eva
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan
-from likeness.eval.protocols.ijb.evaluate import evaluate_files, read_presets
+from likeness.eval.protocols.ijb.evaluate import evaluate_files
 from likeness.eval.protocols.verification import Evaluation
 from likeness.eval.protocols.verification import evaluate as evaluate_scores
 from likeness.toolkit.console import say
@@ -17,14 +17,13 @@ from likeness.toolkit.console import say
 @command(
     evaluate_scores,
     evaluate_files,
-    read_presets,
+    optional=("SCORES",),
     epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
     "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json",
 )
 def evaluate(
     measure: Call[Evaluation],
     measure_pack: Call[str],
-    presets: Call[dict[str, Any]],
     *,
     context: typer.Context,
     plan: Annotated[
@@ -58,11 +57,11 @@ def evaluate(
     """
     own = {"--save-to": save_to, "--guarantee": guarantee, "--report": report, "--media": media}
     if "--ijb" in measure_pack:
-        measure_pack.refuse_others(presets)
+        measure_pack.refuse_others()
         refuse_idle("beside --ijb", {**own, "--plan": plan})
-        say(measure_pack(presets=presets(), json_file=json))
+        say(measure_pack(json_file=json))
         return
-    presets.refuse_idle("without --ijb", "--preset", "--switch")
+    measure_pack.refuse_idle("without --ijb", "--preset", "--switch")
     measure.refuse_others()
     if save_to is None:
         refuse_idle("without --save-to", {"--guarantee": guarantee})

@@ -14,8 +14,7 @@ from likeness.toolkit.console import say
 @command(
     export_file,
     join,
-    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
-    "small.onnx --precision int8 --calibrate recordings; likeness export runs/an4 --beside "
+    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --beside "
     "likeness:voice --fusion fusion.json --out both",
 )
 def export(exported_by: Call[None], joined_by: Call[Model]) -> None:

@@ -31,17 +31,14 @@ def plda(fitted_by: Call[tuple[Plda, list[str]]], *, out: Out) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
     fitted, classes = fitted_by()
     fitted.save(out)
-    say(
-        f"PLDA of {len(fitted.psi)} dims fitted on {counted(len(classes), 'embedding')} of "
-        f"{len(set(classes)):,} classes in {out}"
-    )
+    of = f"{counted(len(classes), 'embedding')} of {len(set(classes)):,} classes"
+    say(f"PLDA of {len(fitted.psi)} dims fitted on {of} in {out}")
 
 
 @command(
     calibrate,
     without=("--calibration",),
-    epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
-    "calibration.json",
+    epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out c.json",
 )
 def calibration(fitted_by: Call[Fusion], *, out: Out) -> None:
     """Fit a calibration of the scores that `likeness score` gives with the same options.

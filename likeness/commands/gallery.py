@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from likeness.commands._outputs import Report, write_rows_or_say, writes
@@ -45,8 +46,7 @@ def gallery() -> None:
     galleries.enrol,
     calls_all=True,
     optional=("--model",),
-    epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
-    "people_folder --gallery people --model runs/an4",
+    epilog="Example: likeness gallery enrol album --gallery people --model runs/an4",
 )
 def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None:
     """Enrol the files of a folder, list or table.
@@ -63,11 +63,9 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
         say(f"{len(enrolled.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if enrolled.skipped:
         say(f"enrolled before, and left as it was: {counted(len(enrolled.skipped), 'subject')}")
-    say(
-        f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')} enrolled in "
-        f"{mask_passwords(enrolled_by['--gallery'])}, which has "
-        f"{counted(enrolled.size, 'subject')} now"
-    )
+    files = f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')}"
+    place = mask_passwords(enrolled_by["--gallery"])
+    say(f"{files} enrolled in {place}, which has {counted(enrolled.size, 'subject')} now")
 
 
 def _loaded(loaded_by: Call[Model], data: Path) -> Model:
@@ -104,8 +102,7 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
     galleries.search,
     calls_all=True,
     optional=("--model",),
-    epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
-    "0.01",
+    epilog="Example: likeness gallery search a.wav --gallery people --model runs/an4 --far 0.01",
 )
 def search(
     loaded_by: Call[Model], searched_by: Call[galleries.Found], *, out: Table = None
@@ -146,8 +143,7 @@ def remove(removed_by: Call[int]) -> None:
     galleries.cluster_items,
     calls_all=True,
     optional=("--model",),
-    epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
-    "clusters.csv --report clusters",
+    epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out c.csv",
 )
 def cluster(
     loaded_by: Call[Model],
@@ -173,12 +169,7 @@ def cluster(
         clustered_by.refuse_idle("without --far", "--thresholds")
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
-        raise LikenessError(
-            "--method hdbscan takes no threshold and no number; leave them out"
-            if clustered_by["--method"] == "hdbscan"
-            else "clusters need a threshold (--far or --threshold) or their number "
-            "(--num-clusters), one of them"
-        )
+        raise LikenessError("give --far, --threshold or --num-clusters, one of them; hdbscan none")
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
         "--model" not in loaded_by and data.suffix.lower() == ".parquet"
@@ -187,24 +178,19 @@ def cluster(
         clustered_by.refuse_others(embedded_by, idle=own)
         embeddings = embeddings_of(data)
     elif "--model" not in loaded_by:
-        raise LikenessError(
-            "--model is needed to embed the files; without one DATA has to be a file of embeddings"
-        )
+        raise LikenessError("--model is needed to embed files; or give a file of embeddings")
     else:
         embeddings, files, bad = embedded_by(loaded_by())
         print_bad(bad, "files")
     grouped = clustered_by(embeddings)
     grouped.save(out)
-    none = int((grouped.numbers == 0).sum())
     say(
-        f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}"
-        + (f", {none:,} of them in none. " if none else ". ")
-        + grouped.how
+        f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}, "
+        f"{np.count_nonzero(grouped.numbers == 0):,} of them in none. {grouped.how}"
     )
     if all("/" in name for name in embeddings.ids) and not doubt_of_levels(embeddings.ids):
         numbers = grouped.agreement().items()
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
         say(f"if the first folders name the subjects: {text}")
     if report is not None:
-        page = grouped.report(report, media=files, command=str(context.obj))
-        say(f"page: {page}")
+        say(f"page: {grouped.report(report, media=files, command=str(context.obj))}")

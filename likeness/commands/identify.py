@@ -1,14 +1,12 @@
 """`likeness identify`: embeddings and their subjects become a table and JSON."""
 
-from typing import Any
-
 import typer
 
 from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.identification import identify as identify_probes
-from likeness.eval.protocols.ijb.evaluate import identify_files, read_presets
+from likeness.eval.protocols.ijb.evaluate import identify_files
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.toolkit.console import say
 
@@ -16,15 +14,12 @@ from likeness.toolkit.console import say
 @command(
     identify_probes,
     identify_files,
-    read_presets,
-    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
-    "--json results.json; "
+    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01; "
     "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface",
 )
 def identify(
     measure: Call[SearchEvaluation],
     measure_pack: Call[str],
-    presets: Call[dict[str, Any]],
     *,
     context: typer.Context,
     json: JsonFile = None,
@@ -37,11 +32,11 @@ def identify(
     """
     if "--ijb" in measure_pack:
         # the presets say by which similarity and protocol
-        measure_pack.refuse_others(presets, idle=("--similarity", "--protocol"))
+        measure_pack.refuse_others(idle=("--similarity", "--protocol"))
         refuse_idle("beside --ijb", {"--report": report, "--media": media})
-        say(measure_pack(presets=presets(), json_file=json))
+        say(measure_pack(json_file=json))
         return
-    presets.refuse_idle("without --ijb", "--preset", "--switch")
+    measure_pack.refuse_idle("without --ijb", "--preset", "--switch")
     if "--gallery" not in measure:
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER to search in")
     measure.refuse_others()

@@ -10,8 +10,7 @@ from likeness.eval.protocols.searching import SearchEvaluation
 
 @command(
     retrieve_queries,
-    epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
-    "results.json",
+    epilog="Example: likeness retrieve --embeddings e.npz --labels labels.txt --json results.json",
 )
 def retrieve(
     measure: Call[SearchEvaluation],

@@ -18,8 +18,7 @@ from likeness.toolkit.console import say
 @command(
     score_trials,
     fuse,
-    epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
-    "cohort.npz --out scores.txt",
+    epilog="Example: likeness score --trials trials.txt --embeddings e.npz --out scores.txt",
 )
 def score(
     scored_by: Call[Scored],
@@ -36,8 +35,7 @@ def score(
         fused_by.refuse_others()
         trials, fusion, fused = fused_by()
         write_scores(out, trials, fused)
-        systems = counted(len(fusion.systems), "system")
-        say(f"{systems} fused on {counted(len(trials), 'trial')} in {out}")
+        say(f"{len(fusion.systems)} systems fused on {counted(len(trials), 'trial')} in {out}")
         return
     fused_by.refuse_idle("without --fusion", "SCORES")
     scored_by.refuse_others()

@@ -19,8 +19,7 @@ def serve(
         typer.Option(
             envvar="LIKENESS_TOKEN",
             show_envvar=True,
-            help="The token that is needed to enrol and remove. By default one is made and printed "
-            "at the start.",
+            help="What enrolling and removing need. By default one is made and printed.",
         ),
     ] = "",
 ) -> None:

@@ -13,8 +13,7 @@ from likeness.toolkit.console import say
     calls_all=True,
     optional=("--model",),
     without=("--thresholds", "--calibration"),
-    epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
-    "lobby.json",
+    epilog="Example: likeness threshold --unlabelled lobby/ --far 0.01 --out lobby.json",
 )
 def threshold(loaded_by: Call[Model], estimated_by: Call[Thresholds]) -> None:
     """Estimate a threshold for a new place from its files, without knowing who is in them.

@@ -71,11 +71,11 @@ def make_app(
 def _add_pages(app: FastAPI, service: Service, local: bool) -> None:
     @app.get("/", include_in_schema=False)
     def home() -> HTMLResponse:
-        return HTMLResponse(_pages.home())
+        return HTMLResponse(_pages.page("page.html"))
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(_pages.docs(app.openapi()))
+        return HTMLResponse(_pages.page("docs.html", **app.openapi()))
 
     @app.get("/health", description=service.health.__doc__)
     def health() -> dict[str, Any]:
@@ -139,8 +139,4 @@ def _add_errors(app: FastAPI) -> None:
         if isinstance(error, ConnectionError):
             reason = "the gallery's database does not answer; try again"
             return answer(503, reason, {"Retry-After": "5"})
-        return answer(
-            500,
-            "the server could not do this, for a reason such as a full disk; whoever runs it finds "
-            "the reason in its log",
-        )
+        return answer(500, "the server could not do this, as on a full disk; its log says why")

@@ -111,27 +111,17 @@ class Guard:
         method, path, host = scope["method"], scope["path"], headers.get(b"host", "")
         named = _HOST.fullmatch(host.lower())
         if self.local and (named is None or named[1] not in self._hosts):
-            raise HTTPException(
-                421,
-                "this server does not serve that host name; use the address that it printed at its "
-                "start, or start it with --allow-host NAME",
-            )
+            raise HTTPException(421, "this host name is not served; name it by --allow-host")
         if method not in _READING and _is_of_another_page(headers, host):
             raise HTTPException(
-                403,
-                "requests from other pages are refused; use the page of this server, or send no "
-                "Origin header",
+                403, "other pages are refused; use that of this server, or send no Origin header"
             )
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         knows = hmac.compare_digest(token.strip().encode(), self._token)
         is_guarded = changes_gallery(method, path) or not (self.local or path in OPEN)
         if is_guarded and not (knows and kind.lower() == "bearer"):
-            raise HTTPException(
-                401,
-                "this needs the token that the server printed at its start: send Authorization: "
-                "Bearer TOKEN",
-                {"WWW-Authenticate": "Bearer"},
-            )
+            reason = "send Authorization: Bearer TOKEN, with the token that the server printed"
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
         if int(headers.get(b"content-length", 0)) > MAX_BYTES:
             raise _too_large()
         if method not in _READING and self._uploads >= self._max_uploads:
@@ -161,12 +151,8 @@ class Guard:
 
 
 def _too_large() -> HTTPException:
-    return HTTPException(
-        413,
-        f"at most {MAX_BYTES / 2**20:g} MB are read in one request; send a shorter recording or a "
-        "smaller photo",
-        {"connection": "close"},  # the rest of the body is not read
-    )
+    reason = f"at most {MAX_BYTES / 2**20:g} MB are read in one request; send a smaller file"
+    return HTTPException(413, reason, {"connection": "close"})  # the rest of the body is not read
 
 
 def changes_gallery(method: str, path: str) -> bool:

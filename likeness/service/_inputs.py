@@ -54,7 +54,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
     Example:
         >>> from likeness.models.load import load_to_embed
         >>> print(describe_input(load_to_embed("runs/voices"))["text"])
-        Recordings of 0.1 to 60 s, at any sampling rate and with any number of channels.
+        Recordings of 0.1 to 60 s, of any rate and number of channels.
     """
     read, settings = reading_of(model)
     kind, size = "images", (None, None)
@@ -63,10 +63,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
     if model.modality == "speaker":
         kind = "recordings"
         least = settings.get("min_seconds", 0.1)
-        text = (
-            f"Recordings of {least:g} to {MAX_SECONDS:g} s, at any sampling rate and with any "
-            "number of channels."
-        )
+        text = f"Recordings of {least:g} to {MAX_SECONDS:g} s, of any rate and number of channels."
         if needed := settings.get("needs_hz"):
             text += f" Those with nothing above {needed / 1000:g} kHz are refused."
     elif read is align.read:
@@ -122,10 +119,7 @@ def _detecting(model: Loaded) -> Mapping[str, Any]:
     """How a model finds faces. Raises LikenessError where it has no detector."""
     read, settings = reading_of(model)
     if read is not align.read:
-        raise LikenessError(
-            "this server finds no faces, so that none can be chosen; leave the number of the face "
-            "out, or start the server with --detector FILE.onnx"
-        )
+        raise LikenessError("this server finds no faces; start it with --detector FILE.onnx")
     return settings
 
 

@@ -60,18 +60,9 @@ def _source(name: str) -> str:
     return Path(__file__).with_name("templates").joinpath(name).read_text(encoding="utf-8")
 
 
-def home() -> str:
-    """The page on which people compare, search and enrol."""
-    return environment().get_template("page.html").render()
-
-
-def docs(schema: dict[str, Any]) -> str:
-    """The OpenAPI document as a plain page.
-
-    Args:
-        schema: as FastAPI makes it.
-    """
-    return environment().get_template("docs.html").render(schema)
+def page(name: str, **values: Any) -> str:
+    """A page by the name of its template, and the values that it shows."""
+    return environment().get_template(name).render(values)
 
 
 def content_policy() -> str:
@@ -182,10 +173,7 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> list[Example]:
         if len(examples) == MAX_EXAMPLES:
             break
     if not examples:
-        raise LikenessError(
-            f"{folder}: there are no examples for a {modality} model in it; name a folder with "
-            "recordings or images"
-        )
+        raise LikenessError(f"{folder} has no examples for a {modality} model; name another folder")
     return sorted(examples)
 
 

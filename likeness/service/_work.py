@@ -99,10 +99,7 @@ class Service:
         self._name, self._about, self._keeps_media = name, about, keeps_media
         self._media = gallery.folder if keeps_media and gallery is not None else None
         if keeps_media and self._media is None:
-            raise LikenessError(
-                "--keep-media keeps pictures and sounds in the folder of a gallery; name one "
-                "with --gallery DIR"
-            )
+            raise LikenessError("--keep-media needs the folder of a gallery: --gallery DIR")
         self._turns = BoundedSemaphore(threads)
         # An enrolment and its media belong together: who removes the subject meanwhile would leave
         # media of somebody who is not enrolled.
@@ -248,9 +245,7 @@ class Service:
         """
         gallery = self._required_gallery()
         if faces and len(faces) != len(files):
-            raise LikenessError(
-                f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
-            )
+            raise LikenessError(f"{len(faces)} faces for {len(files)} files; give one for each")
         chosen: Sequence[int | None] = faces or [None] * len(files)
         embeddings = self._embed(files, chosen)
         with self._changing:

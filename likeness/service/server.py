@@ -127,10 +127,7 @@ def start(setup: Setup) -> None:
 
     token = setup.token or secrets.token_urlsafe(24)
     if len(token) < MIN_TOKEN:
-        raise LikenessError(
-            f"the token has {len(token)} characters; at least {MIN_TOKEN} are needed, so that it "
-            "cannot be guessed"
-        )
+        raise LikenessError(f"the token has {len(token)} characters; give at least {MIN_TOKEN}")
     host, port = _free_address(setup.host, setup.port)
     names = (*setup.allow_host, setup.host)
     started = replace(setup, token=token, host=host, port=port, allow_host=names)
@@ -332,14 +329,11 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         # Two of them, and what surrounds them in a request, have to fit.
         examples = _pages.read_examples(setup.examples, model.modality, MAX_BYTES // 2 - 4096)
     if setup.gallery is not None and "centre" in model.meta:
-        raise LikenessError(
-            f"{setup.thresholds} is for two files, and not for a gallery; leave out one of them"
-        )
+        raise LikenessError(f"{setup.thresholds} is for two files, and not for a gallery; omit one")
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
         raise LikenessError(
-            f"this gallery cannot be shared by {setup.workers} processes; keep it in PostgreSQL "
-            "(--gallery postgresql://USER@HOST/DATABASE), or start the server with --workers 1"
+            f"{setup.workers} processes share a gallery in PostgreSQL only; take --workers 1"
         )
     beside = None
     if setup.fusion is not None:
@@ -380,6 +374,5 @@ def _free_address(host: str, port: int) -> tuple[str, int]:
             return bound
     except OSError as error:
         raise OSError(
-            f"port {port} of {host} cannot be listened at ({error.strerror}); stop the server that "
-            "has it, or choose another --port (0 takes a free one) or --host"
+            f"port {port} of {host}: {error.strerror}; choose another --port (0 takes a free one)"
         ) from None

@@ -10,7 +10,7 @@ import pytest
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, read_trials
-from tests.scripts import printed, program, refused, run_command, touch
+from tests.scripts import printed, refused, run_command, touch
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
@@ -125,9 +125,3 @@ def test_a_value_that_an_option_does_not_take_is_one_sentence(words: str, said: 
     assert message.startswith("likeness: ")
     assert message.count("\n") == 1
     assert said in message
-
-
-def test_the_version_is_said_without_numpy() -> None:
-    ended = program("-X", "importtime", "-m", "likeness", "--version")
-    assert ended.stdout.startswith("likeness ")
-    assert "numpy" not in ended.stderr

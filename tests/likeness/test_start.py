@@ -53,6 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("words", "needed"),
     [
         (["--help"], CONSOLE),
+        (["--version"], CONSOLE),
         (["verify", "--help"], CONSOLE | {"numpy", "pydantic"}),
         (["evaluate", "scores.txt"], CONSOLE | VALUES),
         (["verify", "0.flac", "1.flac"], CONSOLE | VOICES),

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError, one_of
+from likeness.eval.errors import LikenessError, check_choice
 from likeness.toolkit.backbones.weights import load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]
@@ -80,7 +80,7 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
     Raises:
         LikenessError: The word is another one.
     """
-    one_of(type(network).__name__, "batch_norm", batch_norm, get_args(BatchNorm))
+    check_choice(f"{type(network).__name__} batch_norm", batch_norm, get_args(BatchNorm))
     if batch_norm == "trained":
         return
     for module in network.modules():

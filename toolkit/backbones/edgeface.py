@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.eval.errors import one_of
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import check_images, in_float32, start_from
 
 Size = Literal["xxs", "xs", "s", "base"]
@@ -59,7 +59,7 @@ class EdgeFace(nn.Module):
 
     def __init__(self, in_dim: int, *, dim: int = 512, size: Size = "s", weights: str = ""):
         super().__init__()
-        one_of("EdgeFace", "size", size, _SHAPES)
+        check_choice("EdgeFace size", size, _SHAPES)
         self.in_dim, self.dim = in_dim, dim
         self.model = _EdgeNeXt(in_dim, dim, _SHAPES[size])
         start_from(self, weights)

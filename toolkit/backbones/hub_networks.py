@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likeness.eval.errors import LikenessError, install_line, one_of
+from likeness.eval.errors import LikenessError, check_choice, install_line
 from likeness.toolkit.backbones._images import check_images, in_float32
 from likeness.toolkit.backbones._layer_pooling import SpeechPooling, pool_layers, pool_places
 from likeness.toolkit.backbones._speaker_heads import published_head
@@ -372,7 +372,7 @@ class HubImage(nn.Module):
         usual = _USUAL.get(self.family, "CLS")
         self.pooling = pooling or usual
         allowed = sorted({usual, "mean", "GeM"})
-        one_of(f"HubImage of model_type {self.family!r}", "pooling", self.pooling, allowed)
+        check_choice(f"HubImage of model_type {self.family!r} pooling", self.pooling, allowed)
         sizes = getattr(self.config, "hidden_sizes", None)  # of a convolutional network
         width = int(sizes[-1] if sizes else self.config.hidden_size)
         self.patch = 1 if sizes else int(self.config.patch_size)
@@ -555,7 +555,7 @@ class HubSpeech(nn.Module):
         layers, self.pooling = 1 + int(blocks), pooling
         self.pool: nn.Module
         if pooling == "xvector":
-            one_of("HubSpeech", "the model_type for xvector", self.family, X_VECTORS)
+            check_choice("HubSpeech model_type for xvector", self.family, X_VECTORS)
         if pooling == "xvector" or pooling == "ECAPA":
             self.pool, size = published_head(pooling, layers, width, self.config)
         else:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import one_of
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import (
     BatchNorm,
     check_images,
@@ -72,8 +72,8 @@ class ImageResNet(nn.Module):
         weights: str = "",
     ):
         super().__init__()
-        one_of("ImageResNet", "depth", depth, DEPTHS)
-        one_of("ImageResNet", "stem", stem, get_args(Stem))
+        check_choice("ImageResNet depth", depth, DEPTHS)
+        check_choice("ImageResNet stem", stem, get_args(Stem))
         self.in_dim, self.stem, self.batch_norm = in_dim, stem, batch_norm
         counts, bottleneck = DEPTHS[depth]
         size, stride = (7, 2) if stem == "7x7" else (3, 1)

@@ -6,7 +6,7 @@ SimPLE's setting C (depth 100) trains them too.
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import one_of
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import check_images, four_stages, in_float32
 from likeness.toolkit.backbones.resnet import shortcut
 
@@ -57,7 +57,7 @@ class IResNet(nn.Module):
         opensphere: bool = False,
     ):
         super().__init__()
-        one_of("IResNet", "depth", depth, _DEPTHS)
+        check_choice("IResNet depth", depth, _DEPTHS)
         counts = _DEPTHS[depth] if blocks is None else blocks
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         self.conv1 = nn.Conv2d(in_dim, width, 3, padding=1, bias=False)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError, one_of
+from likeness.eval.errors import LikenessError, check_choice
 from likeness.toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
@@ -129,7 +129,7 @@ class ReDimNet(nn.Module):
         shape: Mapping[str, Any] | None = None,
     ):
         super().__init__()
-        one_of("ReDimNet", "size", size, SHAPES)
+        check_choice("ReDimNet size", size, SHAPES)
         form = SHAPES[size]._replace(**(shape or {}))
         self.in_dim, self.dim = in_dim, dim
         self.backbone = _Stages("ReDimNet", in_dim, form)
@@ -184,7 +184,7 @@ class ReDimNet2(nn.Module):
         shape: Mapping[str, Any] | None = None,
     ):
         super().__init__()
-        one_of("ReDimNet2", "size", size, SHAPES_2)
+        check_choice("ReDimNet2 size", size, SHAPES_2)
         form = SHAPES_2[size]._replace(**(shape or {}))
         self.in_dim, self.dim = in_dim, dim
         self.backbone = _Stages("ReDimNet2", in_dim, form, second=True, group_norm=group_norm)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import one_of
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool, precise
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152
@@ -65,7 +65,7 @@ class ResNet(nn.Module):
         two_layers: bool = False,
     ):
         super().__init__()
-        one_of("ResNet", "depth", depth, DEPTHS)
+        check_choice("ResNet depth", depth, DEPTHS)
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
         counts, bottleneck = DEPTHS[depth]
         expansion = 4 if bottleneck else 1
@@ -120,7 +120,7 @@ class SimAMResNet(nn.Module):
         blocks: tuple[int, int, int, int] | None = None,
     ):
         super().__init__()
-        one_of("SimAMResNet", "depth", depth, _SIMAM_DEPTHS)
+        check_choice("SimAMResNet depth", depth, _SIMAM_DEPTHS)
         self.in_dim, self.dim = in_dim, dim
         self.front = nn.Module()
         add_front(

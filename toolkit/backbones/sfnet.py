@@ -6,7 +6,7 @@ SimPLE's settings A (depth 20) and B (depth 64) train them.
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import one_of
+from likeness.eval.errors import check_choice
 from likeness.toolkit.backbones._images import check_images, four_stages, in_float32
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
@@ -64,7 +64,7 @@ class SFNet(nn.Module):
         gain: float = 0.1,
     ):
         super().__init__()
-        one_of("SFNet", "depth", depth, _DEPTHS)
+        check_choice("SFNet depth", depth, _DEPTHS)
         counts = _DEPTHS[depth] if blocks is None else blocks
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         channels = in_dim

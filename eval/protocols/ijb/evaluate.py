@@ -25,26 +25,11 @@ from likeness.eval.types import Trials, name_first
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
 
-def read_presets(
-    preset: Sequence[str] = (), switch: Sequence[str] = ()
-) -> dict[str, protocol.Switches]:
-    """The switches of each --preset, by default those of likeness, with the changes of --switch.
-
-    Args:
-        preset: With --ijb: whose conventions are used, a name of docs/reference/protocols.md such
-            as insightface, adaface or opensphere (default: likeness).
-        switch: With --ijb: change one convention, as in keep_norm=false.
-
-    Raises:
-        LikenessError: As `likeness.eval.protocols.ijb.protocol.switches_of`.
-    """
-    return {name: protocol.switches_of(name, switch) for name in preset or ["likeness"]}
-
-
 def evaluate_files(
     scores: Annotated[Sequence[Path], Option("SCORES", path="any")],
     ijb: Annotated[Path, Option(path="folder")],
-    presets: Mapping[str, protocol.Switches],
+    preset: Sequence[str] = (),
+    switch: Sequence[str] = (),
     fars: Annotated[Sequence[float], Option("--far")] = (),
     num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 0,
     json_file: Annotated[Path | None, Option("--json", path="output")] = None,
@@ -55,7 +40,10 @@ def evaluate_files(
         scores: As in `likeness.eval.protocols.verification.evaluate`. Here they are files of
             `likeness embed --ijb`, or any embeddings whose ids are the names of the faces.
         ijb: The folder of IJB-B or IJB-C, whose protocol it is.
-        presets: Name -> switches. The table has a column for each file and preset.
+        preset: With --ijb: whose conventions are used, a name of docs/reference/protocols.md such
+            as insightface, adaface or opensphere (default: likeness). The table has a column for
+            each file and preset.
+        switch: With --ijb: change one convention, as in keep_norm=false.
         fars: As in `likeness.eval.metrics.system.VerificationSettings`. Empty stands for
             those of the protocol.
         num_resamples: As in `likeness.eval.metrics.system.VerificationSettings`. The
@@ -69,6 +57,7 @@ def evaluate_files(
         ValueError, KeyError: As in `likeness.eval.protocols.ijb.protocol` and
             `likeness.eval.protocols.ijb.meta_files`.
     """
+    presets = _switches(preset, switch)
     files = meta_files.find_meta_files(ijb)
     pairs = meta_files.read_template_pairs(files.pairs)
     subjects = _subjects(files, pairs) if num_resamples else None
@@ -93,7 +82,8 @@ def evaluate_files(
 def identify_files(
     probes: Annotated[Path, Option(path="file")],
     ijb: Annotated[Path, Option(path="folder")],
-    presets: Mapping[str, protocol.Switches],
+    preset: Sequence[str] = (),
+    switch: Sequence[str] = (),
     settings: IdentificationSettings | None = None,
     json_file: Annotated[Path | None, Option("--json", path="output")] = None,
 ) -> str:
@@ -102,7 +92,8 @@ def identify_files(
     Args:
         probes: As in `likeness.eval.protocols.identification.identify`.
         ijb: As in `evaluate_files`.
-        presets: As in `evaluate_files`.
+        preset: As in `evaluate_files`.
+        switch: As in `evaluate_files`.
         json_file: As in `evaluate_files`.
         settings: What is measured; similarity and protocol are those of the switches.
 
@@ -112,11 +103,11 @@ def identify_files(
     Raises:
         LikenessError: The pack has no gallery lists; and as `evaluate_files`.
     """
+    presets = _switches(preset, switch)
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
         raise LikenessError(
-            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
-            "lists too"
+            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack it too"
         )
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)
@@ -132,6 +123,11 @@ def identify_files(
         inputs = [probes, *_lists(files, presets), *files.galleries, files.probes]
         report.write_results(json_file, results, digests_of(inputs))
     return "\n".join(tables) + _notes(presets)
+
+
+def _switches(preset: Sequence[str], switch: Sequence[str]) -> dict[str, protocol.Switches]:
+    """The switches of each preset with the changes."""
+    return {name: protocol.switches_of(name, switch) for name in preset or ["likeness"]}
 
 
 def _pooled(

@@ -148,8 +148,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if wrong.size:
         raise LikenessError(
-            f"{path}: {faces.names[wrong[0]]!r} has no detector score, which is a finite number of "
-            "at least 0, or has two; fetch the file again"
+            f"{path}: {faces.names[wrong[0]]!r} has no detector score of 0 or more, or has two"
         )
     return values
 
@@ -227,8 +226,7 @@ def _integers(path: object, column: Column) -> NDArray[np.int64]:
     wrong = [key for key in column.keys if not (key.isdecimal() and len(key) < 19)]
     if wrong:
         raise LikenessError(
-            f"{path}: {name_first(wrong)} is no number of a template, medium or subject; fetch the "
-            "file again"
+            f"{path}: {name_first(wrong)} is no template, medium or subject; fetch it again"
         )
     numbers: NDArray[np.int64] = np.array(list(map(int, column.keys)), dtype=np.int64)
     return numbers[column.codes]

@@ -12,7 +12,7 @@ likeness.eval.protocols.ijb.meta_files.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,13 +39,6 @@ TemplatePooling = Literal["sum", "mean"]
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 _CELLS = 1 << 20
-_CHOICES = {
-    "flip": get_args(Flip),
-    "media": get_args(MediaPooling),
-    "template": get_args(TemplatePooling),
-    "tar_rule": get_args(TarRule),
-    "tpir_protocol": get_args(Protocol),
-} | dict.fromkeys(("keep_norm", "detector_score", "final_norm"), (True, False))
 
 
 @dataclass(frozen=True)
@@ -82,8 +75,10 @@ class Switches:
     tpir_protocol: Protocol = "open"
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            check_choice(f"switch {name}", getattr(self, name), choices)
+        for name, hint in get_type_hints(Switches).items():
+            choices = (True, False) if hint is bool else get_args(hint)
+            if choices:
+                check_choice(f"switch {name}", getattr(self, name), choices)
         check_similarity(self.similarity)
 
 
@@ -126,10 +121,7 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     values: dict[str, Any] = {}
     for text in changes:
         key, _, value = text.partition("=")
-        if key not in known:
-            raise LikenessError(
-                f"--switch {text!r}: write SWITCH=VALUE; the switches are {', '.join(known)}"
-            )
+        check_choice("--switch", key, known)
         values[key] = {"true": True, "false": False}.get(value, value)
     return replace(PRESETS[name], **values)
 
@@ -153,11 +145,7 @@ def templates(
             score for each face where they are needed; or faces have no feature.
     """
     parts, factor = _views(features, switches.flip)
-    if switches.detector_score and detector_scores is None:
-        raise LikenessError(
-            "switch detector_score = True needs detector scores; read them with "
-            "likeness.eval.protocols.ijb.meta_files.read_detector_scores, or switch it off"
-        )
+    assert not switches.detector_score or detector_scores is not None, "no detector scores"
     all_there = features.ids == faces.names
     rows = np.arange(len(faces.names)) if all_there else features.rows(faces.names)
     weights = np.full(len(faces.names), factor)
@@ -277,10 +265,8 @@ def identification_1_n(
 
 def _record(switches: Switches) -> Conventions:
     """Every switch, and insightface's short form (of ijb_11.py) of the first three."""
-    letters = (
-        f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F"
-        f"{0 if switches.flip == 'none' else 2}"
-    )
+    flip = 0 if switches.flip == "none" else 2
+    letters = f"N{int(switches.keep_norm)}D{int(switches.detector_score)}F{flip}"
     return {
         "preset": next((name for name, preset in PRESETS.items() if preset == switches), "custom"),
         "switches": letters,

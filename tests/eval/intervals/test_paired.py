@@ -110,7 +110,7 @@ def test_systems_on_other_trials_and_equal_ones_are_named(tmp_path: Path) -> Non
     settings = VerificationSettings((), fars=(), num_resamples=0)
     with pytest.warns(UserWarning, match="the same scores in all 4 trials"):
         found = evaluate([tmp_path / name for name in "xyz"], settings)
-    assert "(1 trial differs" in str(found)
+    assert "(1 of them" in str(found)
 
 
 def test_a_wrong_label_that_takes_the_subjects_is_named(tmp_path: Path) -> None:

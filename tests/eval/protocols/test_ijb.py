@@ -244,7 +244,6 @@ def test_bad_switches_are_refused(world):
         (lambda: protocol.Switches(flip="both"), "both"),  # type: ignore[arg-type]
         (lambda: protocol.switches_of("opensphere_simple", ["similarity=simple:3"]), "simple:3"),
         (lambda: pool(faces, protocol.Switches(), detector_scores=detector), "flip"),
-        (lambda: protocol.templates(both(views), faces, protocol.Switches()), "detector_score"),
         (lambda: protocol.templates(both(views), gone, protocol.PRESETS["adaface"]), "gone"),
     ):
         with pytest.raises(ValueError, match=word):

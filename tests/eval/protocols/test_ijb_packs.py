@@ -226,7 +226,7 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(
     shutil.copytree(small.root / "meta", tmp_path / "meta")
     (tmp_path / "meta" / "ijbc_name_5pts_score.txt").unlink()
     measure = partial(evaluate_files, [features], tmp_path, json_file=tmp_path / "j")
-    measure({"adaface": protocol.PRESETS["adaface"]})
+    measure(["adaface"])
     assert "5pts" not in (tmp_path / "j").read_text()
     with pytest.raises(FileNotFoundError):
-        measure({"insightface": protocol.PRESETS["insightface"]})
+        measure(["insightface"])
