@@ -10,7 +10,8 @@ from likeness.commands._signature import Call, command
 
 @command(
     bench_models,
-    epilog="Example: likeness bench --model runs/voices --trials trials.txt --conditions mp3,8khz",
+    epilog="Example: likeness bench --model runs/voices --trials trials.txt --root voices "
+    "--conditions mp3,8khz",
 )
 def bench(
     measure: Call[Bench], *, context: typer.Context, json: JsonFile = None, report: Report = None
