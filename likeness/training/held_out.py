@@ -30,7 +30,13 @@ from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import load_embedder, metrics_of, run_test
-from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
+from likeness.toolkit.training.recipe import (
+    ItemMeasure,
+    Recipe,
+    Retrieval,
+    Verification,
+    fit_to_data,
+)
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
 
@@ -142,7 +148,7 @@ def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOu
         What was held out; None where the recipe holds nothing out, or where it cannot be written.
     """
     measured = None
-    if recipe.measures_items:
+    if isinstance(recipe.measure, ItemMeasure):
         measured = run_test(recipe, out, data)
         metrics = metrics_of(recipe.metrics, measured)
         say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))

@@ -210,7 +210,7 @@ class KaldiFbank(nn.Module):
             LikenessError: The wave has another shape, a length lies outside (0, 1], or an utterance
                 is shorter than one frame.
         """
-        check_wave(wave, "KaldiFbank", self.mel)
+        check_wave(wave.shape, "KaldiFbank", self.mel.dtype)
         samples = wave.shape[1]
         total = self.num_frames(samples)
         if total < 1:
@@ -382,7 +382,7 @@ class UnitWave(nn.Module):
         Raises:
             LikenessError: The wave has another shape, or a length lies outside (0, 1].
         """
-        check_wave(wave, "UnitWave")
+        check_wave(wave.shape, "UnitWave")
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave if wave.dtype == torch.float64 else wave.float()
             counts = torch.full((wave.shape[0],), wave.shape[1], device=wave.device)

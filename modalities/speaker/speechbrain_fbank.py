@@ -144,7 +144,7 @@ class SpeechBrainFbank(nn.Module):
             LikenessError: The wave has another shape or no samples, or a length lies outside (0,
                 1].
         """
-        check_wave(wave, "SpeechBrainFbank", self.mel)
+        check_wave(wave.shape, "SpeechBrainFbank", self.mel.dtype)
         samples = wave.shape[1]
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave.to(self.mel.dtype)

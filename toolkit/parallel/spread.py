@@ -157,9 +157,11 @@ def loss_of(
         step: The number of the training step.
     """
     assert rate == 1 or (layout is not None and 0 < rate < 1)
-    lengths = lengths_of(len(y), y.device)
-    z, y = gather(full(z), lengths), gather(y, lengths)
-    z_key = None if z_key is None else gather(z_key.detach(), lengths)
+    z = full(z)
+    if world() > 1:
+        lengths = lengths_of(len(y), y.device)
+        z, y = gather(z, lengths), gather(y, lengths)
+        z_key = None if z_key is None else gather(z_key.detach(), lengths)
     if layout is None or (world() == 1 and rate == 1):
         made: Tensor = loss(z, y, z_key)
         return made

@@ -10,6 +10,7 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
     the result, worked out anew from the score files each time
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +50,7 @@ from likeness.toolkit.training.lock import writes_alone
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from likeness.toolkit.training.plan import CheckHeldOut, plan
-from likeness.toolkit.training.recipe import Recipe, Verification, fit_to_data
+from likeness.toolkit.training.recipe import ItemMeasure, Recipe, Verification, fit_to_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.search import Ranges, check_ranges, divide_for_validation, tune
 from likeness.toolkit.training.start import ReadInitial, read_initial
@@ -126,7 +127,7 @@ class Listed(NamedTuple):
 def listed(recipe: Recipe, data: Path, check_held_out: CheckHeldOut | None = None) -> Listed:
     """Check a variant, and list what it is trained and tested on."""
     planned = plan(recipe, data, check_held_out=check_held_out)
-    made = planned.recipe, planned.description
+    made = planned.recipe, json.loads(planned.description)
     paths = dict.fromkeys(item.path for item in chain(planned.items, planned.held_out))
     trained_on = [planned.fingerprint, *map(_size, paths)]
     if planned.trials is None:
@@ -246,7 +247,7 @@ def _done(
     run: Run, variant: Listed, data: Path, folder: Path, doing: str, train: Callable[..., Path]
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
-    measured = folder / (TEST if variant.recipe.measures_items else SCORES)
+    measured = folder / (TEST if isinstance(variant.recipe.measure, ItemMeasure) else SCORES)
     before = json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
     if before and measured.is_file() and sha256(measured) == before["scores"]:
         say(f"{doing}: finished before")
