@@ -145,11 +145,8 @@ class Keeper:
             Interrupted: Ctrl-C came while the last step ended.
         """
         self.bad.report()
-        if self.left_out and distributed.is_main():
-            say(
-                f"{self.left_out} steps were left out, as too few of their items could be read",
-                error=True,
-            )
+        if self.left_out:
+            _note(f"{self.left_out} steps were left out, as too few of their items could be read")
         if distributed.any_rank(self.interrupted()):
             raise Interrupted(f"stopped after the last step; {self.out} is whole")
 

@@ -70,7 +70,7 @@ class InPieces(nn.Module):
         )
         return torch.cat(
             [
-                recompute_for_gradient(self.network, self.network, piece, part)
+                recompute_for_gradient(self.network, piece, part)
                 for piece, part in zip(rows, parts, strict=True)
             ]
         )

@@ -19,11 +19,7 @@ from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
-from likeness.toolkit.training.loading import (
-    killed_workers_named,
-    loader_of,
-    part_of,
-)
+from likeness.toolkit.training.loading import killed_workers_named, loader_of, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.memory import update_encoder
