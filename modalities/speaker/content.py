@@ -53,17 +53,17 @@ class _Seen(NamedTuple):
         power: Its mean power.
         sounding: How many of its frames hold sound.
         frames: How many there are.
+        is_tone: Whether half the sounding frames or more hold nothing but one tone.
         change: How much the shape of the spectrum changes, where noise has 1.
         num_judged: The number of smoothed frames that the change is of.
-        is_tone: Whether half the sounding frames or more hold nothing but one tone.
     """
 
     power: float
     sounding: int
     frames: int
+    is_tone: bool
     change: float
     num_judged: int
-    is_tone: bool
 
 
 def lack_of_voice(wave: Wave, rate_hz: int) -> Lack | None:
@@ -97,7 +97,7 @@ def lack_of_voice(wave: Wave, rate_hz: int) -> Lack | None:
     stretches, seen = np.split(wave, edges[1:-1]), list[_Seen]()
     for stretch in stretches:
         seen.append(_look(stretch, rate_hz))
-        _, _, _, change, num, is_tone = seen[-1]
+        _, _, _, is_tone, change, num = seen[-1]
         is_speech = (change - 1) * num**0.5 > SPEECH_SIGMAS * _SPREAD and not is_tone
         if is_speech and num >= _LEAST_FRAMES:
             return _too_quiet(peak)
@@ -162,12 +162,19 @@ def _look(stretch: Wave, rate_hz: int) -> _Seen:
     is_loud = (power >= ROUNDING) & (power >= _LOUD * np.quantile(power, 0.95))
     complex_spectrum = np.fft.rfft(frames[is_loud] * _window(size), axis=1)
     spectrum = (complex_spectrum.real**2 + complex_spectrum.imag**2).astype(np.float32)
-    seen = float(np.square(stretch).mean()), len(spectrum), len(frames)
+    # Below 100 Hz lie rumble and what is left of the mean.
+    upper, rows = spectrum[:, 3:], np.arange(len(spectrum))
+    sums = np.cumsum(np.pad(upper, ((0, 0), (1, 0))), axis=1, dtype=np.float64)
+    top = upper.argmax(axis=1)
+    tone = sums[rows, np.minimum(top + 3, upper.shape[1])] - sums[rows, np.maximum(top - 2, 0)]
+    beside = 1 - tone / np.maximum(sums[:, -1], 1e-30)
+    is_tone = bool(len(rows) and np.median(beside) < LEAST_BESIDE_TONE)
+    seen = float(np.square(stretch).mean()), len(spectrum), len(frames), is_tone
     edges = _bands(size // 2, rate_hz)
     widths = np.diff(edges)
     num = len(spectrum) - _TOGETHER + 1
     if num < _LEAST_FRAMES:
-        return _Seen(*seen, 0.0, max(0, num), _is_tone(spectrum))
+        return _Seen(*seen, 0.0, max(0, num))
     powers = np.add.reduceat(spectrum[:, : edges[-1]], edges[:-1], axis=1, dtype=np.float64)
     # Rounding to 16 bits is everywhere; what is far below the rest is of the window's side lobes.
     powers += ROUNDING * 0.375 * (size // 2 * 2) * widths
@@ -178,19 +185,7 @@ def _look(stretch: Wave, rate_hz: int) -> _Seen:
     shape = (sums[_TOGETHER:] - sums[:-_TOGETHER]) / _TOGETHER
     change = np.square(shape - shape.mean(axis=0)) / _OF_NOISE[: len(widths)]
     per_frame = change.mean(axis=1) * (num / (num - _LOST))
-    return _Seen(*seen, float(np.minimum(per_frame, _MOST).mean()), num, _is_tone(spectrum))
-
-
-def _is_tone(spectrum: NDArray[np.float32]) -> bool:
-    """Whether half the frames or more hold nothing but one tone."""
-    spectrum = spectrum[:, 3:]  # below 100 Hz lie rumble and what is left of the mean
-    if not len(spectrum):
-        return False
-    sums = np.cumsum(np.pad(spectrum, ((0, 0), (1, 0))), axis=1, dtype=np.float64)
-    top, rows = spectrum.argmax(axis=1), np.arange(len(spectrum))
-    tone = sums[rows, np.minimum(top + 3, spectrum.shape[1])] - sums[rows, np.maximum(top - 2, 0)]
-    beside = 1 - tone / np.maximum(sums[:, -1], 1e-30)
-    return bool(np.median(beside) < LEAST_BESIDE_TONE)
+    return _Seen(*seen, float(np.minimum(per_frame, _MOST).mean()), num)
 
 
 def _harmonicity(wave: Wave, rate_hz: int) -> float:

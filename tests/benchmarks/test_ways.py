@@ -11,7 +11,7 @@ BOUNDS = {
     "a wav path of `verify`": ((20, 11), (16, 8)),
     "a trial list of `score`": ((23, 10), (16, 6)),
     "`--far` of `evaluate`": ((29, 11), (19, 7)),
-    "a batch to its loss": ((54, 21), (54, 21)),
+    "a batch to its loss": ((53, 21), (53, 21)),
     "an override of `train`": ((39, 22), (27, 15)),
 }
 
