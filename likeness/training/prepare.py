@@ -253,13 +253,7 @@ def _peak_memory() -> str:
 
 
 def next_commands(
-    items: Part,
-    modality: str,
-    data: Path,
-    out: Path,
-    *,
-    held_out: HeldOut | None,
-    trust: list[str],
+    items: Part, modality: str, data: Path, out: Path, held_out: HeldOut | None, trust: list[str]
 ) -> list[str]:
     """Say what may come next.
 

@@ -188,8 +188,7 @@ def run(
     say(f"{variant}: trained model in {model}")
     held_out = report_run(recipe, out, data, command=f"{command} --resume")
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
-    where = recipe.items, recipe.modality, Path(data), out
-    commands = next_commands(*where, held_out=held_out, trust=trust)
+    commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""
 
 
