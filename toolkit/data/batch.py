@@ -140,8 +140,8 @@ def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, li
     inputs, labels, places = zip(*good, strict=True)
     stacked, sizes = reading.pad(inputs)
     lengths = None if sizes is None else torch.from_numpy(sizes)
-    of_rows = torch.tensor(labels), lengths, torch.tensor(places)
-    return Batch(torch.from_numpy(stacked), *of_rows), bad
+    whole = torch.from_numpy(stacked)
+    return Batch(whole, torch.tensor(labels), lengths, torch.tensor(places)), bad
 
 
 def make_room_for_sockets() -> None:
@@ -152,6 +152,5 @@ def make_room_for_sockets() -> None:
     """
     # What multiprocessing.util.get_temp_dir looks for, and would fill with a folder of its own.
     settings = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    is_long = len(os.fsencode(tempfile.gettempdir())) > _MOST_FOR_SOCKETS
-    if os.name == "posix" and is_long:
+    if os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) > _MOST_FOR_SOCKETS:
         settings.setdefault("tempdir", _folder(dir="/tmp").name)

@@ -29,9 +29,7 @@ from likeness.eval.items.items import Item
 from likeness.toolkit.console import one_line, say
 
 Floats = NDArray[np.float32]
-Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
-
-Array = Floats | Levels
+Array = Floats | NDArray[np.uint8]  # the latter of images, levels (C, H, W) from 0 to 255
 Read = Callable[[Item], Array]
 _NUMBERS = "fiub"  # the kinds of numpy's types that are numbers: floats, integers and booleans
 DType = Literal["float32", "uint8"]  # of images, as they are read
