@@ -19,7 +19,7 @@ from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import ItemMeasure, Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.image import test_retrieval_sets, test_small_sets
 from tests.modalities.image.drawn import EDGE
@@ -116,7 +116,7 @@ def test_trains_and_is_measured(
     if len(settings_of(recipe.measure)) == 2 and recipe.schedule.watch:
         assert 0 <= lines[-1][recipe.schedule.watch] <= 1
         assert model.name == "best.safetensors"
-    if recipe.measures_items:
+    if isinstance(recipe.measure, ItemMeasure):
         measured = run_test(recipe, tmp_path / "run", where)
         values = metrics_of(recipe.metrics, measured)
         right = measured.columns.get("correct", np.array([0.0, 1.0]))

@@ -46,7 +46,6 @@ from likeness.recipe import Recipe
 from likeness.toolkit.data.batch import Batch, Draw, collate_views
 from likeness.toolkit.data.sampling import draws, fitted
 from likeness.toolkit.losses.common import checked
-from likeness.toolkit.training.loading import move_to_device
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.run import Run
 
@@ -133,7 +132,7 @@ def step(run: Run, batch: Batch, recipe: Recipe, *, planned: Plan) -> Tensor:
         loss.cluster.copy_(torch.from_numpy(new))
     learner = run.step % num
     batch = batch_of(planned, np.flatnonzero(loss.cluster.cpu().numpy() == learner), run.step)
-    batch = move_to_device(batch, run.device, recipe.compute)
+    batch = batch.to(run.device, recipe.compute.is_channels_last(run.device.type))
     z = run.embedder.encode(batch.inputs, batch.lengths)
     value = loss(z, batch.labels, learner=learner)
     return value
@@ -141,7 +140,7 @@ def step(run: Run, batch: Batch, recipe: Recipe, *, planned: Plan) -> Tensor:
 
 def batch_of(planned: Plan, members: NDArray[np.int64], step: int) -> Batch:
     """A batch of training views of some of the items, drawn as the recipe says."""
-    recipe, labels = planned.recipe, planned.labels[members]
+    recipe, labels = planned.recipe, planned.views.labels[members]
     sampling = fitted(labels, recipe.sampling)
     (rows,) = draws(labels, sampling, seed=recipe.seed, start=step, stop=step + 1)
     views = [planned.views[Draw(int(members[row.item]), step, row.position)] for row in rows]

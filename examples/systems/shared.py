@@ -59,7 +59,6 @@ from likeness.recipe import Recipe, fit, one_sentence
 from likeness.toolkit.data.batch import View, collate_views
 from likeness.toolkit.losses.mining import Triplets
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.loading import move_to_device
 from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.run import Run
@@ -160,7 +159,7 @@ def embedded(run: Run, items: Sequence[Item], recipe: Recipe) -> Tensor:
         views = [View(np.asarray(recipe.read(item)), -1, row) for row, item in enumerate(part)]
         batch, _ = collate_views(views)
         assert batch is not None
-        batch = move_to_device(batch, run.device, recipe.compute)
+        batch = batch.to(run.device, recipe.compute.is_channels_last(run.device.type))
         rows.append(run.embedder.encode(batch.inputs, batch.lengths).float())
     run.embedder.train()
     return torch.cat(rows)

@@ -32,7 +32,7 @@ from likeness.toolkit.console import say, shown
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.signals import held
-from likeness.toolkit.training.lock import writes_alone
+from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.recipe import Recipe, Verification
 from likeness.toolkit.training.train import fit
 
@@ -50,7 +50,6 @@ class Made(NamedTuple):
     media: Path
 
 
-@writes_alone
 @shown()
 def run(
     recipe: Recipe,
@@ -79,38 +78,40 @@ def run(
         The files for a report.
 
     """
-    data, model_folder = out / "data", out / "run"
-    say(f"1/4 {contents} into {data}")
-    write(data)
-    say("2/4 training")
-    model = load_model(fit(recipe, data=data, out=model_folder, resume=True))
-    say("3/4 embedding and scoring what was not trained on")
-    if trials is None:
-        assert isinstance(recipe.measure, Verification)
-        trials = recipe.measure.trials
-    items, pairs = trials(data)
-    write_items(out / "items.txt", items, data)
-    trial_lists.write_trials(out / "trials.txt", pairs)
-    (out / "scores").mkdir(exist_ok=True)
-    ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
-    about = {"similarity": "cosine", "modality": recipe.modality}
-    plain = Embeddings(tuple(item.id for item in items), baseline[1](items), about)
-    made = Made([], [], data)
-    for name, embedded in (
-        (f"{recipe.modality}-likeness", ours),
-        (f"{recipe.modality}-{baseline[0]}", plain),
-    ):
-        made.embeddings.append(out / f"{name}.npz")
-        made.scores.append(out / "scores" / f"{name}.txt")
-        embeddings.write_embeddings(made.embeddings[-1], embedded)
-        trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
-    say("4/4 evaluating")
-    measured = VerificationSettings(fars=_FARS, num_resamples=0)
-    evaluate(score(pairs, ours).of_list(contents), measured).save_thresholds(model_folder)
-    say(report(made, out))  # the last file: with it the demo is finished
-    example = _first_target(items, pairs)
-    say(_by_hand(made, model_folder, out, example, own_data=own_data))
-    return made
+    with only_writer(out):
+        data, model_folder = out / "data", out / "run"
+        say(f"1/4 {contents} into {data}")
+        write(data)
+        say("2/4 training")
+        model = load_model(fit(recipe, data=data, out=model_folder, resume=True))
+        say("3/4 embedding and scoring what was not trained on")
+        if trials is None:
+            assert isinstance(recipe.measure, Verification)
+            trials = recipe.measure.trials
+        items, pairs = trials(data)
+        write_items(out / "items.txt", items, data)
+        trial_lists.write_trials(out / "trials.txt", pairs)
+        (out / "scores").mkdir(exist_ok=True)
+        ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
+        about = {"similarity": "cosine", "modality": recipe.modality}
+        plain = Embeddings(tuple(item.id for item in items), baseline[1](items), about)
+        made = Made([], [], data)
+        for name, embedded in (
+            (f"{recipe.modality}-likeness", ours),
+            (f"{recipe.modality}-{baseline[0]}", plain),
+        ):
+            made.embeddings.append(out / f"{name}.npz")
+            made.scores.append(out / "scores" / f"{name}.txt")
+            embeddings.write_embeddings(made.embeddings[-1], embedded)
+            values = similarity.score_trials(pairs, embedded)
+            trial_lists.write_scores(made.scores[-1], pairs, values)
+        say("4/4 evaluating")
+        measured = VerificationSettings(fars=_FARS, num_resamples=0)
+        evaluate(score(pairs, ours).of_list(contents), measured).save_thresholds(model_folder)
+        say(report(made, out))  # the last file: with it the demo is finished
+        example = _first_target(items, pairs)
+        say(_by_hand(made, model_folder, out, example, own_data=own_data))
+        return made
 
 
 def _first_target(items: Sequence[Item], pairs: Trials) -> tuple[Path, Path]:

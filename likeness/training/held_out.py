@@ -24,12 +24,12 @@ from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.eval.scoring.score import Scored, score
-from likeness.eval.types import Trials, counted
+from likeness.eval.types import counted
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.measure import load_embedder, metrics_of, run_test
+from likeness.toolkit.training.measure import load_embedder, metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
@@ -74,10 +74,10 @@ def measure_held_out(
         items = Items.of(listed)
     elif isinstance(recipe.measure, Retrieval):
         items = Items.of(list_by(recipe.measure.items, data))
-        drawn = _draw(items)
-        if drawn is None:
+        num_labels = len(label_numbers(items)[0])
+        if num_labels < 2 or num_labels == len(items):  # there are no trials of one kind
             return None
-        trials = drawn
+        trials = draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
     else:
         return None
     chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
@@ -93,14 +93,6 @@ def measure_held_out(
     embeddings = Embeddings(tuple(items.ids), matrix, loaded.meta)
     scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
     return HeldOut(items, embeddings, scored)
-
-
-def _draw(items: Items) -> Trials | None:
-    """Trials among items, of both kinds; None where there are not both."""
-    num_labels = len(label_numbers(items)[0])
-    if num_labels < 2 or num_labels == len(items):
-        return None
-    return draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
 
 
 def write_held_out(run: Path, held_out: HeldOut) -> None:
@@ -142,7 +134,7 @@ def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOu
         What was held out; None where the recipe holds nothing out, or where it cannot be written.
     """
     measured = None
-    if recipe.measures_items:
+    if settings_of(recipe.measure):
         measured = run_test(recipe, out, data)
         metrics = metrics_of(recipe.metrics, measured)
         say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))

@@ -32,11 +32,10 @@ from likeness.eval.types import Trials, counted, name_first
 from likeness.modalities.face import validation
 from likeness.modalities.folders import list_all
 from likeness.modalities.speaker.bandwidth import is_narrow
-from likeness.models.trust import options_of
 from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.reading import Bad, name_of
-from likeness.toolkit.models.parts import Part, describe
+from likeness.toolkit.models.parts import Part
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
@@ -253,28 +252,31 @@ def _peak_memory() -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
-def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:
+def next_commands(
+    items: Part, modality: str, data: Path, out: Path, held_out: HeldOut | None, trust: list[str]
+) -> list[str]:
     """Say what may come next.
 
     Args:
-        recipe: The recipe that was trained.
-        data: Its data.
-        out: The folder of its run.
+        items: Lists the data of the recipe that was trained.
+        modality: Of the data.
+        data: The data.
+        out: The folder of the run.
         held_out: The trials of held-out items that the run has, if there are any.
+        trust: The options by which the model's parts are trusted.
 
     Returns:
         At most three commands, in this order.
     """
-    trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands, serving = [], []
     if held_out is not None:
         far = _far_of(held_out.scored.trials)
         rate = [] if far == "eer" else ["--far", far]
         commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
         serving = ["--far", far]
-    commands += _embed(recipe.items, data, out, trust)
+    commands += _embed(items, data, out, trust)
     commands.append(_line("serve", "--model", out, *serving, *trust))
-    if recipe.modality == "embedding":
+    if modality == "embedding":
         return commands[:1]  # a head is joined with its model before anything else is done
     commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
     return commands[:_COMMANDS]

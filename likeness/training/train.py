@@ -157,6 +157,8 @@ def run(
         Interrupted: After Ctrl-C, when the step is finished and saved.
     """
     from likeness.models.load import read_initial
+    from likeness.models.trust import options_of
+    from likeness.toolkit.models.parts import describe
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.listed import Listed
     from likeness.toolkit.training.run import holds_checkpoint
@@ -185,7 +187,8 @@ def run(
         return ""
     say(f"{variant}: trained model in {model}")
     held_out = report_run(recipe, out, data, command=f"{command} --resume")
-    commands = next_commands(recipe, Path(data), out, held_out)
+    trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
+    commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""
 
 

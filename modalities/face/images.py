@@ -46,7 +46,7 @@ def read(
 
     Raises:
         BadImage: The image cannot be decoded, or has another size and fit is "exact".
-        LikenessError: fit or dtype is another word, or the size is out of range.
+        LikenessError: fit is another word, or the size is out of range.
     """
     if fit not in get_args(Fit) or not 1 <= min(size) <= max(size) <= 4096:
         raise LikenessError(

@@ -65,11 +65,12 @@ def read(
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
         Empty: It certainly shows nothing. Where that may be, there is a warning.
-        LikenessError: `short_edge` and `size` are both set, or dtype is another word.
+        LikenessError: `short_edge` and `size` are both set.
     """
     if short_edge and size is not None:
         raise LikenessError(f"short_edge {short_edge} and size {size} cannot both be set")
-    pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
+    packed = _RAW.fullmatch(item.suffix) if item.span is not None else None
+    pixels = _unpack(item, packed) if packed else decode_bytes(file_bytes(item), item.name)
     refuse_empty(item.name, lack_of_subject(pixels))
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
@@ -98,11 +99,6 @@ def _resized(
             f"{MAX_PIXELS} pixels are allowed; change the size"
         )
     return size[0], size[1]
-
-
-def _is_packed(item: Item) -> bool:
-    """Return whether an item is packed pixels, and not an image file."""
-    return item.span is not None and _RAW.fullmatch(item.suffix) is not None
 
 
 def centre_crop(
@@ -155,10 +151,8 @@ def raw_ending(channels: int, height: int, width: int) -> str:
     return f".u8_{channels}x{height}x{width}"
 
 
-def _unpack(item: Item) -> Pixels:
-    """Return the pixels (H, W) or (H, W, 3) of packed pixels."""
-    stated = _RAW.fullmatch(item.suffix)
-    assert stated is not None
+def _unpack(item: Item, stated: re.Match[str]) -> Pixels:
+    """Return the pixels (H, W) or (H, W, 3) of packed pixels, whose shape the ending states."""
     channels, height, width = (int(number) for number in stated.groups())
     try:
         content = _packed.stretch(item)

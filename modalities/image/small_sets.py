@@ -40,18 +40,8 @@ _MNIST_FOLDERS = {
     "mnist": ("mnist", "MNIST/raw", ""),
     "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw", "fashion-mnist", ""),
 }
-_CLOTHES = [
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-]
-MNIST_CLASSES = {"mnist": tuple("0123456789"), "fashion_mnist": (*_CLOTHES, "Ankle boot")}
+_CLOTHES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"
+MNIST_CLASSES = {"mnist": tuple("0123456789"), "fashion_mnist": tuple(_CLOTHES.split(", "))}
 _FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
 OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
 _NUM_TRAIN_ALPHABETS = 20

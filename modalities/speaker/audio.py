@@ -11,10 +11,12 @@ import soxr
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import decoding
-from likeness.modalities.speaker._level import levelled
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 from likeness.modalities.speaker.content import lack_of_voice
 from likeness.toolkit.data.reading import refuse_empty
+
+_FRAME = 400  # samples whose power is taken together: 25 ms at 16 kHz
+_ACTIVE = 0.01  # frames within 20 dB of the loud ones count
 
 
 def read(
@@ -46,7 +48,7 @@ def read(
         needs_hz: A recording that has nothing above this frequency is refused, such as one of a
             telephone (bandwidth.py); 0 refuses none.
         level_dbfs: The level of speech that every recording is brought to, after digital silence
-            was cut out (_level.py); None leaves both as they are.
+            was cut out; None leaves both as they are.
 
     Returns:
         The wave, (samples,) float32.
@@ -68,11 +70,12 @@ def read(
         max_seconds=max_seconds,
         max_values=max_values,
     )
-    refuse_empty(item.name, lack_of_voice(wave, rate_hz))
+    if lack := lack_of_voice(wave, rate_hz):
+        refuse_empty(item.name, lack)
     if needs_hz and is_narrow(wave, rate_hz, needs_hz):
         raise narrow_audio(item, needs_hz)
     if level_dbfs is not None:
-        wave = levelled(wave, level_dbfs)
+        wave = at_level(cut_digital_silence(wave), level_dbfs)
         if len(wave) / rate_hz < least:
             raise _too_short(item, len(wave) / rate_hz, min_seconds)
     return wave
@@ -176,6 +179,60 @@ def resample(wave: decoding.Wave, from_hz: float, to_hz: float) -> decoding.Wave
         return wave
     resampled: decoding.Wave = soxr.resample(wave, from_hz, to_hz, quality="HQ")
     return resampled
+
+
+def cut_digital_silence(wave: decoding.Wave) -> decoding.Wave:
+    """Cut the frames out that hold less than the rounding to 16 bits, as editors put them in.
+
+    Args:
+        wave: (samples,), where full scale is 1.
+
+    Returns:
+        What is left, perhaps nothing. The last samples, which fill no frame, stay.
+
+    Example:
+        >>> noise = np.random.default_rng(0).normal(0, 0.1, size=12_000).astype(np.float32)
+        >>> len(cut_digital_silence(np.concatenate([noise, np.zeros(4_000, np.float32)])))
+        12000
+    """
+    whole = len(wave) // _FRAME * _FRAME
+    frames = wave[:whole].reshape(-1, _FRAME)
+    kept = frames.var(axis=1) >= decoding.ROUNDING
+    if kept.all():
+        return wave
+    return np.concatenate([frames[kept].reshape(-1), wave[whole:]])
+
+
+def at_level(wave: decoding.Wave, dbfs: float) -> decoding.Wave:
+    """Scale a wave so that its speech has a level.
+
+    A twentieth of the frames is louder than the 95 % quantile of their powers. The level is the
+    median power of the frames that are at most 20 dB below this quantile, or above it. So neither
+    pauses nor a click change it.
+
+    Args:
+        wave: (samples,), where full scale is 1.
+        dbfs: The level of the result, in dB of full scale.
+
+    Returns:
+        (samples,), which may exceed full scale. A wave without any power stays as it is.
+
+    Example:
+        >>> quiet = 0.001 * np.random.default_rng(0).normal(size=16_000).astype(np.float32)
+        >>> round(20 * np.log10(np.std(at_level(quiet, -26.0))))
+        -26
+    """
+    if not len(wave):
+        return wave
+    size = min(_FRAME, len(wave))
+    frames = wave[: len(wave) // size * size].reshape(-1, size).astype(np.float64)
+    power = np.square(frames).mean(axis=1)
+    active = power[power >= _ACTIVE * np.quantile(power, 0.95)]
+    level = float(np.median(active))
+    if not level > 0:
+        return wave
+    scaled: decoding.Wave = (wave * np.float32(10 ** (dbfs / 20) / level**0.5)).astype(np.float32)
+    return scaled
 
 
 def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> Items:

@@ -18,8 +18,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker import noise
-from likeness.modalities.speaker._level import at_level
-from likeness.modalities.speaker.audio import crop
+from likeness.modalities.speaker.audio import at_level, crop
 from likeness.modalities.speaker.codec import Codec, transmit
 from likeness.modalities.speaker.decoding import Wave
 
@@ -158,7 +157,7 @@ def train_view(
         clip_level: The range of the share of the peak.
         codec_prob: The probability of codec.transmit(), which takes codecs.
         codecs: The codecs to draw from.
-        level_dbfs: The level of speech that the view is brought to (_level.py), as audio.read()
+        level_dbfs: The level of speech that the view is brought to, as audio.read()
             brings whole recordings to it; None leaves it as it is.
 
     Returns:

@@ -16,21 +16,20 @@ CPU_GROUP = 2  # utterances that are computed at a time on a CPU
 _VARIANCE_FLOOR = 1e-8
 
 
-def check_wave(wave: Tensor, owner: str, bank: Tensor | None = None) -> None:
+def check_wave(shape: torch.Size, owner: str, dtype: torch.dtype = torch.float32) -> None:
     """Refuse a batch that a front-end cannot take.
 
     Args:
-        wave: The batch, which has to be (B, S).
+        shape: Of the batch, which has to be (B, S).
         owner: The name of the front-end, for the message.
-        bank: Its mel bank, which has to be float32 or float64.
+        dtype: Of its mel bank, which has to be float32 or float64.
 
     Raises:
         LikenessError: The wave has another shape or no samples, or the bank another type.
     """
-    dtype = torch.float32 if bank is None else bank.dtype
-    if wave.ndim != 2 or wave.shape[1] < 1 or dtype not in (torch.float32, torch.float64):
+    if len(shape) != 2 or shape[1] < 1 or dtype not in (torch.float32, torch.float64):
         raise LikenessError(
-            f"{owner}: wave has shape {tuple(wave.shape)} and the front-end {dtype}; (batch, "
+            f"{owner}: wave has shape {tuple(shape)} and the front-end {dtype}; (batch, "
             "samples), mono and not empty, and float32 or float64 are needed: keep the mel bank in "
             "float32"
         )

@@ -14,8 +14,9 @@ What is steady may still be a vowel that somebody holds, or speech in noise. Its
 docs/how-to/check_data.md has the margins, of speech that is whispered, noisy and short too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,26 @@ _PERIODS_HZ, _HUM_HZ = (500.0, 75.0), 40.0  # voices; the hum of mains has 50 or
 _LEAST_FRAMES = 5  # smoothed ones that can be judged
 
 
+class _Seen(NamedTuple):
+    """What a stretch of about a second shows.
+
+    Attributes:
+        power: Its mean power.
+        sounding: How many of its frames hold sound.
+        frames: How many there are.
+        is_tone: Whether half the sounding frames or more hold nothing but one tone.
+        change: How much the shape of the spectrum changes, where noise has 1.
+        num_judged: The number of smoothed frames that the change is of.
+    """
+
+    power: float
+    sounding: int
+    frames: int
+    is_tone: bool
+    change: float
+    num_judged: int
+
+
 def lack_of_voice(wave: Wave, rate_hz: int) -> Lack | None:
     """Say what a recording lacks to hold a voice.
 
@@ -72,21 +93,22 @@ def lack_of_voice(wave: Wave, rate_hz: int) -> Lack | None:
         )
     if rate_hz < 2 * _EDGES_HZ[3]:
         return None  # too few bands to tell
-    changes, frames = [], []
-    sounding = sounds = 0
-    for stretch in _stretches(wave, rate_hz):
-        spectrum, is_loud = _spectra(stretch, rate_hz)
-        sounding, sounds = sounding + int(is_loud.sum()), sounds + len(is_loud)
-        change, num = _change(spectrum[is_loud], rate_hz)
-        if num < _LEAST_FRAMES:
-            continue
-        if (change - 1) * num**0.5 > SPEECH_SIGMAS * _SPREAD and not _is_tone(spectrum[is_loud]):
+    edges = np.linspace(0, len(wave), max(1, round(len(wave) / rate_hz)) + 1).astype(np.int64)
+    stretches, seen = np.split(wave, edges[1:-1]), list[_Seen]()
+    for stretch in stretches:
+        seen.append(_look(stretch, rate_hz))
+        _, _, _, is_tone, change, num = seen[-1]
+        is_speech = (change - 1) * num**0.5 > SPEECH_SIGMAS * _SPREAD and not is_tone
+        if is_speech and num >= _LEAST_FRAMES:
             return _too_quiet(peak)
-        changes.append(change)
-        frames.append(num)
-    if sounding * _HOP_SECONDS < LEAST_SECONDS - _FRAME_SECONDS and sounding < sounds:
+    powers, sounding, sounds, *_ = zip(*seen, strict=True)
+    least = LEAST_SECONDS - _FRAME_SECONDS
+    if sum(sounding) * _HOP_SECONDS < least and sum(sounding) < sum(sounds):
         return Lack(f"it holds less than {LEAST_SECONDS} s of sound, and silence around it")
-    return _steady(wave, rate_hz, np.array(changes), np.array(frames)) or _too_quiet(peak)
+    loudest = int(np.argmax(powers))
+    if seen[loudest].is_tone:
+        return Lack("it holds a single tone and no voice")
+    return _steady(stretches[loudest], rate_hz, seen) or _too_quiet(peak)
 
 
 def _too_quiet(peak: float) -> Lack | None:
@@ -96,38 +118,26 @@ def _too_quiet(peak: float) -> Lack | None:
     return Lack(f"the audio is nearly silent, its peak is {peak:.1f} dBFS", is_sure=False)
 
 
-def _steady(
-    wave: Wave, rate_hz: int, changes: NDArray[np.float64], frames: NDArray[np.int64]
-) -> Lack | None:
+def _steady(loudest: Wave, rate_hz: int, seen: Sequence[_Seen]) -> Lack | None:
     """What a recording lacks no second of which changes as speech does."""
-    loudest = max(_stretches(wave, rate_hz), key=lambda each: float(np.square(each).mean()))
-    spectrum, is_loud = _spectra(loudest, rate_hz)
-    if _is_tone(spectrum[is_loud]):
-        return Lack("it holds a single tone and no voice")
-    if not len(changes):
+    judged = [each for each in seen if each.num_judged >= _LEAST_FRAMES]
+    if not judged:
         return Lack("it is too short to tell whether it holds a voice", is_sure=False)
-    change, num = float(np.average(changes, weights=frames)), int(frames.sum())
-    most = max(CODED_NOISE if len(frames) > 1 else 1.0, 1 + NOISE_SIGMAS * _SPREAD / num**0.5)
-    if change > most:
+    frames = [each.num_judged for each in judged]
+    change = float(np.average([each.change for each in judged], weights=frames))
+    limit = CODED_NOISE if len(judged) > 1 else 1.0
+    if change > max(limit, 1 + NOISE_SIGMAS * _SPREAD / sum(frames) ** 0.5):
         return Lack("it hardly changes, and may hold noise and no voice", is_sure=False)
     if _harmonicity(loudest, rate_hz) > LEAST_HARMONICITY:
         return Lack("it holds one steady sound, perhaps a vowel or a hum", is_sure=False)
     return Lack("it holds a steady noise and no voice")
 
 
-def _stretches(wave: Wave, rate_hz: int) -> Iterator[Wave]:
-    """Stretches of about a second, from the beginning to the end."""
-    num = max(1, round(len(wave) / rate_hz))
-    edges = np.linspace(0, len(wave), num + 1).astype(np.int64)
-    for start, end in pairwise(edges):
-        yield wave[start:end]
-
-
-def _frames(wave: Wave, size: int, hop: int) -> Wave:
-    """Frames (T, size) without their means; a wave that is shorter is filled up with zeros."""
+def _frames(wave: Wave, size: int) -> Wave:
+    """Frames (T, size) without their means that overlap by half, of a wave filled up with zeros."""
     if len(wave) < size:
         wave = np.pad(wave, (0, size - len(wave)))
-    frames = np.lib.stride_tricks.sliding_window_view(wave, size)[::hop]
+    frames = np.lib.stride_tricks.sliding_window_view(wave, size)[:: size // 2]
     return np.asarray(frames - frames.mean(axis=1, keepdims=True), np.float32)
 
 
@@ -135,34 +145,39 @@ def _window(size: int) -> Wave:
     return np.hanning(size + 1)[:-1].astype(np.float32)
 
 
-def _spectra(wave: Wave, rate_hz: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """The powers (T, frequencies) of frames of 32 ms every 16 ms, and which frames hold sound."""
-    size = round(_FRAME_SECONDS * rate_hz)
-    frames = _frames(wave, size, size // 2)
-    power = np.square(frames).mean(axis=1)
-    is_loud = (power >= ROUNDING) & (power >= _LOUD * np.quantile(power, 0.95))
-    spectrum = np.fft.rfft(frames * _window(size), axis=1)
-    return (spectrum.real**2 + spectrum.imag**2).astype(np.float32), is_loud
+def _bands(last: int, rate_hz: float) -> NDArray[np.int64]:
+    """The first frequency of each band of a spectrum up to half the rate, and that after it.
 
-
-def _bands(spectrum: NDArray[np.float32], rate_hz: float) -> NDArray[np.int64]:
-    """The first frequency of each band of a spectrum up to half the rate, and that after it."""
-    last = spectrum.shape[1] - 1
+    last: the number of the frequency that is half the rate.
+    """
     edges = [round(2 * last * edge / rate_hz) for edge in _EDGES_HZ if edge <= rate_hz / 2]
     return np.array(edges)
 
 
-def _change(spectrum: NDArray[np.float32], rate_hz: int) -> tuple[float, int]:
-    """How much the shape of a spectrum changes, where noise has 1; and the number of frames."""
-    edges = _bands(spectrum, rate_hz)
+def _look(stretch: Wave, rate_hz: int) -> _Seen:
+    """Look at the frames of 32 ms of a stretch, one every 16 ms."""
+    size = round(_FRAME_SECONDS * rate_hz)
+    frames = _frames(stretch, size)
+    power = np.square(frames).mean(axis=1)
+    is_loud = (power >= ROUNDING) & (power >= _LOUD * np.quantile(power, 0.95))
+    complex_spectrum = np.fft.rfft(frames[is_loud] * _window(size), axis=1)
+    spectrum = (complex_spectrum.real**2 + complex_spectrum.imag**2).astype(np.float32)
+    # Below 100 Hz lie rumble and what is left of the mean.
+    upper, rows = spectrum[:, 3:], np.arange(len(spectrum))
+    sums = np.cumsum(np.pad(upper, ((0, 0), (1, 0))), axis=1, dtype=np.float64)
+    top = upper.argmax(axis=1)
+    tone = sums[rows, np.minimum(top + 3, upper.shape[1])] - sums[rows, np.maximum(top - 2, 0)]
+    beside = 1 - tone / np.maximum(sums[:, -1], 1e-30)
+    is_tone = bool(len(rows) and np.median(beside) < LEAST_BESIDE_TONE)
+    seen = float(np.square(stretch).mean()), len(spectrum), len(frames), is_tone
+    edges = _bands(size // 2, rate_hz)
     widths = np.diff(edges)
     num = len(spectrum) - _TOGETHER + 1
     if num < _LEAST_FRAMES:
-        return 0.0, max(0, num)
+        return _Seen(*seen, 0.0, max(0, num))
     powers = np.add.reduceat(spectrum[:, : edges[-1]], edges[:-1], axis=1, dtype=np.float64)
     # Rounding to 16 bits is everywhere; what is far below the rest is of the window's side lobes.
-    size = 2 * (spectrum.shape[1] - 1)
-    powers += ROUNDING * 0.375 * size * widths
+    powers += ROUNDING * 0.375 * (size // 2 * 2) * widths
     powers += _FLOOR * powers.sum(axis=1, keepdims=True) * (widths / widths.sum())
     shape = np.log(powers)
     shape -= shape.mean(axis=1, keepdims=True)
@@ -170,19 +185,7 @@ def _change(spectrum: NDArray[np.float32], rate_hz: int) -> tuple[float, int]:
     shape = (sums[_TOGETHER:] - sums[:-_TOGETHER]) / _TOGETHER
     change = np.square(shape - shape.mean(axis=0)) / _OF_NOISE[: len(widths)]
     per_frame = change.mean(axis=1) * (num / (num - _LOST))
-    return float(np.minimum(per_frame, _MOST).mean()), num
-
-
-def _is_tone(spectrum: NDArray[np.float32]) -> bool:
-    """Whether half the frames or more hold nothing but one tone."""
-    spectrum = spectrum[:, 3:]  # below 100 Hz lie rumble and what is left of the mean
-    if not len(spectrum):
-        return False
-    sums = np.cumsum(np.pad(spectrum, ((0, 0), (1, 0))), axis=1, dtype=np.float64)
-    top, rows = spectrum.argmax(axis=1), np.arange(len(spectrum))
-    tone = sums[rows, np.minimum(top + 3, spectrum.shape[1])] - sums[rows, np.maximum(top - 2, 0)]
-    beside = 1 - tone / np.maximum(sums[:, -1], 1e-30)
-    return bool(np.median(beside) < LEAST_BESIDE_TONE)
+    return _Seen(*seen, float(np.minimum(per_frame, _MOST).mean()), num)
 
 
 def _harmonicity(wave: Wave, rate_hz: int) -> float:
@@ -191,11 +194,11 @@ def _harmonicity(wave: Wave, rate_hz: int) -> float:
     Each band is divided by its power first, so that the colour of a noise makes no period.
     """
     size = round(2 * _FRAME_SECONDS * rate_hz)
-    frames, window = _frames(wave, size, size // 2), _window(size)
+    frames, window = _frames(wave, size), _window(size)
     power = np.square(frames).mean(axis=1)
     frames = frames[power >= 0.1 * np.quantile(power, 0.95)] * window
     spectrum = np.square(np.abs(np.fft.rfft(frames, 2 * size, axis=1)))
-    flat, edges = np.zeros_like(spectrum), _bands(spectrum, rate_hz)[:7]
+    flat, edges = np.zeros_like(spectrum), _bands(size, rate_hz)[:7]
     for low, high in pairwise(edges):
         band = spectrum[:, low:high]
         flat[:, low:high] = band / np.maximum(band.mean(axis=1, keepdims=True), 1e-30)

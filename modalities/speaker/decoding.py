@@ -20,14 +20,7 @@ from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
-from likeness.modalities.speaker._extent import (
-    FORMATS,
-    WHOLE,
-    frames_of_header,
-    is_joined,
-    replace_zero_size,
-    states_length,
-)
+from likeness.modalities.speaker import _extent
 from likeness.toolkit.data.reading import Unreadable
 
 Wave = NDArray[np.float32]
@@ -168,10 +161,10 @@ def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
                 source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue())
             )
             file = opened.enter_context(soundfile.SoundFile(source))
-            if file.format not in FORMATS:
+            if file.format not in _extent.FORMATS:
                 raise BadAudio(f"its format is {file.format}; convert it to .wav or .flac")
             if file.format in ("WAV", "WAVEX") and not file.frames:
-                if content := replace_zero_size(bare):
+                if content := _extent.replace_zero_size(bare):
                     file = opened.enter_context(soundfile.SoundFile(_Bytes(content)))
             else:
                 _check_extent(file, bare)
@@ -197,13 +190,13 @@ def _check_extent(file: soundfile.SoundFile, bare: BinaryIO) -> None:
             "its header does not state its length, as when it was written to a pipe; write it "
             "again to a file"
         )
-    in_header = frames_of_header(file, bare)
+    in_header = _extent.frames_of_header(file, bare)
     check_whole(frames, in_header, file.samplerate)
     if frames > in_header:
         raise BadAudio(
             f"it has {frames} samples, but its header states {in_header}; write it again"
         )
-    if is_joined(file.format, bare):
+    if _extent.is_joined(file.format, bare):
         raise BadAudio(
             "it has several streams, as of files joined end to end, of which one would be read; "
             "write them as one, as ffmpeg does"
@@ -240,11 +233,8 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         is_mp3 = file.format == "MP3"
         if is_mp3 and begin:
             check_header(rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
-            yield (
-                file.read(begin + frames, dtype="float32", always_2d=True)[begin:],
-                rate_hz,
-                frames,
-            )
+            whole: Wave = file.read(begin + frames, dtype="float32", always_2d=True)
+            yield whole[begin:], rate_hz, frames
             return
         if begin:
             file.seek(begin)
@@ -255,7 +245,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
             raw: Wave = file.read(min(block, frames - samples), dtype="float32", always_2d=True)
             if not len(raw):  # the file ends before the length that its header states
                 with item.open() as bare:
-                    if not is_mp3 or states_length(bare):
+                    if not is_mp3 or _extent.states_length(bare):
                         check_whole(samples, frames, rate_hz)
                 break
             samples += len(raw)
@@ -401,7 +391,7 @@ def check_whole(samples: int, frames: int, rate_hz: int) -> None:
     Raises:
         CutShort: The file is cut short.
     """
-    if samples < WHOLE * frames:
+    if samples < _extent.WHOLE * frames:
         raise CutShort(
             f"the file is cut short, {samples / rate_hz:.1f} s of the {frames / rate_hz:.1f} s "
             "that its header states; fetch it again"

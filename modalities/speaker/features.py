@@ -35,14 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.modalities.speaker.cmn import (
-    check_wave,
-    finish,
-    in_groups,
-    normalise,
-    past_the_end,
-    valid_samples,
-)
+from likeness.modalities.speaker import cmn
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Window = Literal["hamming", "povey", "hanning"]
@@ -210,7 +203,7 @@ class KaldiFbank(nn.Module):
             LikenessError: The wave has another shape, a length lies outside (0, 1], or an utterance
                 is shorter than one frame.
         """
-        check_wave(wave, "KaldiFbank", self.mel)
+        cmn.check_wave(wave.shape, "KaldiFbank", self.mel.dtype)
         samples = wave.shape[1]
         total = self.num_frames(samples)
         if total < 1:
@@ -223,12 +216,12 @@ class KaldiFbank(nn.Module):
             if not self.snip_edges:
                 wave = self._mirrored(wave, lengths, total)
             frames = None if lengths is None else self._valid_frames(lengths, samples)
-            feats = in_groups(self._log_mel, wave)
-            return finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
+            feats = cmn.in_groups(self._log_mel, wave)
+            return cmn.finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
 
     def _valid_frames(self, lengths: Tensor, samples: int) -> Tensor:
         """Count the whole frames (B,) of each utterance; refuse utterances without one."""
-        num_samples = valid_samples(lengths, samples, "KaldiFbank")
+        num_samples = cmn.valid_samples(lengths, samples, "KaldiFbank")
         hop = self.hop_samples
         frames = 1 + (num_samples - self.frame_samples).div(hop, rounding_mode="floor")
         if not self.snip_edges:
@@ -250,7 +243,7 @@ class KaldiFbank(nn.Module):
         place = place.to(wave.device).expand(batch, -1)
         end = torch.full((batch, 1), samples, device=wave.device)
         if lengths is not None:
-            end = valid_samples(lengths, samples, "KaldiFbank").long()[:, None]
+            end = cmn.valid_samples(lengths, samples, "KaldiFbank").long()[:, None]
         place = torch.where(place < 0, -1 - place, place)
         place = torch.where(place < end, place, 2 * end - 1 - place)
         # What lies beyond the mirror is in no valid frame.
@@ -340,7 +333,7 @@ class MFCC(nn.Module):
                 frames = None
                 if lengths is not None:
                     frames = (relative.double() * feats.shape[1]).round().long()
-                feats = normalise(feats, frames, variance=self.cmn_variance)
+                feats = cmn.normalise(feats, frames, variance=self.cmn_variance)
         return feats, relative
 
 
@@ -382,13 +375,13 @@ class UnitWave(nn.Module):
         Raises:
             LikenessError: The wave has another shape, or a length lies outside (0, 1].
         """
-        check_wave(wave, "UnitWave")
+        cmn.check_wave(wave.shape, "UnitWave")
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave if wave.dtype == torch.float64 else wave.float()
             counts = torch.full((wave.shape[0],), wave.shape[1], device=wave.device)
             if lengths is not None:
-                counts = valid_samples(lengths, wave.shape[1], "UnitWave")
-            padding = past_the_end(counts, wave.shape[1])
+                counts = cmn.valid_samples(lengths, wave.shape[1], "UnitWave")
+            padding = cmn.past_the_end(counts, wave.shape[1])
             wave = wave.masked_fill(padding, 0.0)
             if self.normalise:
                 num = counts.to(wave.dtype).unsqueeze(1)

@@ -183,7 +183,7 @@ class WhisperMel(nn.Module):
             LikenessError: The wave has another shape or no samples, or a length lies outside (0,
                 1].
         """
-        check_wave(wave, "WhisperMel")
+        check_wave(wave.shape, "WhisperMel")
         if torch.compiler.is_exporting():
             raise LikenessError(
                 "WhisperMel: the number of windows of 30 s depends on the length of a recording, "

@@ -15,7 +15,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
-from likeness.modalities.speaker._level import levelled
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 from likeness.modalities.speaker.content import lack_of_voice
 from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
@@ -113,7 +112,7 @@ def read(
         if needs_hz and is_narrow(part, rate_hz, needs_hz):
             raise narrow_audio(item, needs_hz)
         if level_dbfs is not None:
-            part = levelled(part, level_dbfs)
+            part = audio.at_level(audio.cut_digital_silence(part), level_dbfs)
         if only_speech:
             part = cut_pauses(part, rate_hz)
         # A shorter part is what a resampler's rounding left at the end, or the little speech that

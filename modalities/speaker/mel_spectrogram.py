@@ -143,7 +143,7 @@ class MelSpectrogram(nn.Module):
             LikenessError: The wave has another shape, a length lies outside (0, 1], or an utterance
                 is no longer than half a frame, which cannot be reflected.
         """
-        check_wave(wave, "MelSpectrogram", self.mel)
+        check_wave(wave.shape, "MelSpectrogram", self.mel.dtype)
         samples, beyond = wave.shape[1], self.beyond
         shortest = beyond + 1 if self.framing == "centred" else self.fft_size - 2 * beyond
         ends = torch.full((wave.shape[0],), samples, device=wave.device)

@@ -21,16 +21,15 @@ import soundfile
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import SOUNDS
+from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import resample
-from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave, open_audio
+from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
 
 _SNR_DB = {"noise": (0.0, 15.0), "music": (5.0, 15.0), "speech": (10.0, 30.0)}
 # How many unusable files may be drawn in a row. With half of the files unusable that happens once
 # in 1e15 draws.
 _TRIES = 50
 _RIR_SECONDS = 10.0  # longer impulse responses are cut, because nothing audible is left by then
-_RATES_HZ = (1_000, 192_000)
-_MAX_CHANNELS = 64  # bounds the memory, together with the two above, whatever a header says
 
 
 @lru_cache(maxsize=32)
@@ -252,14 +251,10 @@ def _usable(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
-    """Open a file whose header is neither absurd nor silent about its length."""
-    with open_audio(Item(str(path), path, None)) as file:
-        if not (
-            _RATES_HZ[0] <= file.samplerate <= _RATES_HZ[1]
-            and 1 <= file.frames < 2**62
-            and file.channels <= _MAX_CHANNELS
-        ):
-            raise OSError(f"its header states {file}")
+    """Open a file whose header is not absurd."""
+    with decoding.open_audio(Item(str(path), path)) as file:
+        sizes = file.samplerate, file.channels, file.frames
+        decoding.check_header(*sizes, max_seconds=86_400.0, max_values=decoding.MAX_VALUES)
         yield file
 
 

@@ -15,13 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import refuse_broken
-from likeness.modalities.speaker.cmn import (
-    check_wave,
-    finish,
-    in_groups,
-    past_the_end,
-    valid_samples,
-)
+from likeness.modalities.speaker import cmn
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 _LOWEST_POWER = 1e-10  # SpeechBrain's amin
@@ -144,18 +138,18 @@ class SpeechBrainFbank(nn.Module):
             LikenessError: The wave has another shape or no samples, or a length lies outside (0,
                 1].
         """
-        check_wave(wave, "SpeechBrainFbank", self.mel)
+        cmn.check_wave(wave.shape, "SpeechBrainFbank", self.mel.dtype)
         samples = wave.shape[1]
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave.to(self.mel.dtype)
             frames = None
             if lengths is not None:
-                num_samples = valid_samples(lengths, samples, "SpeechBrainFbank")
+                num_samples = cmn.valid_samples(lengths, samples, "SpeechBrainFbank")
                 # The zeros are what a wave of that length would be padded with.
-                wave = wave.masked_fill(past_the_end(num_samples, samples), 0.0)
+                wave = wave.masked_fill(cmn.past_the_end(num_samples, samples), 0.0)
                 frames = 1 + num_samples.div(self.hop_samples, rounding_mode="floor")
-            feats = in_groups(self._decibels, wave)
-            return finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
+            feats = cmn.in_groups(self._decibels, wave)
+            return cmn.finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
 
     def _decibels(self, wave: Tensor) -> Tensor:
         """Compute decibels above the floor without normalisation: (b, S) -> (b, T, F).

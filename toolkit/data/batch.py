@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from likeness.eval.errors import is_tensor
 from likeness.eval.items.items import Item
 from likeness.toolkit.data import reading
 
@@ -39,6 +38,19 @@ class Batch(NamedTuple):
     labels: Tensor
     lengths: Tensor | None
     places: Tensor | None = None
+
+    def to(self, device: torch.device, channels_last: bool) -> "Batch":
+        """The batch on a device, where the levels of images become float32."""
+        inputs, labels, lengths, places = (
+            None if part is None else torch.as_tensor(part).to(device, non_blocking=True)
+            for part in self
+        )
+        assert inputs is not None
+        assert labels is not None
+        inputs = inputs.float()
+        if channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return Batch(inputs, labels, lengths, places)
 
 
 class Draw(NamedTuple):
@@ -96,14 +108,15 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
         item = self.items[draw.item]
         try:
             value = self._values[draw.item] if draw.item in self._values else self.read(item)
+            if self.cache:
+                self._values[draw.item] = value
+            # A reading may give an opened file to the augmentation, which is no value of Python's
+            # own.
+            plain = isinstance(value, Tensor) or type(value).__module__ == "builtins"
+            if plain or self.augment is None:
+                value = reading.as_input(value, self.read, item.id)
         except (ValueError, OSError) as error:
             return reading.Bad(item.id, str(error))
-        if self.cache:
-            self._values[draw.item] = value
-        # A reading may give an opened file to the augmentation, which is no value of Python's own.
-        plain = is_tensor(value) or type(value).__module__ == "builtins"
-        if plain or self.augment is None:
-            value = reading.as_input(value, self.read, item.id)
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
@@ -111,8 +124,6 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
                 value = reading.as_input(self.augment(value, rng, batch_rng), self.augment, item.id)
             except reading.Unreadable as error:
                 return reading.Bad(item.id, str(error))
-        if not reading.is_finite(value):
-            return reading.Bad(item.id, reading.NOT_FINITE)
         return View(value, self.labels.item(draw.item), draw.item)
 
 
@@ -129,8 +140,8 @@ def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, li
     inputs, labels, places = zip(*good, strict=True)
     stacked, sizes = reading.pad(inputs)
     lengths = None if sizes is None else torch.from_numpy(sizes)
-    of_rows = torch.tensor(labels), lengths, torch.tensor(places)
-    return Batch(torch.from_numpy(stacked), *of_rows), bad
+    whole = torch.from_numpy(stacked)
+    return Batch(whole, torch.tensor(labels), lengths, torch.tensor(places)), bad
 
 
 def make_room_for_sockets() -> None:
@@ -141,6 +152,5 @@ def make_room_for_sockets() -> None:
     """
     # What multiprocessing.util.get_temp_dir looks for, and would fill with a folder of its own.
     settings = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    is_long = len(os.fsencode(tempfile.gettempdir())) > _MOST_FOR_SOCKETS
-    if os.name == "posix" and is_long:
+    if os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) > _MOST_FOR_SOCKETS:
         settings.setdefault("tempdir", _folder(dir="/tmp").name)

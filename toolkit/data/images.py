@@ -161,14 +161,13 @@ def open_image(file: BinaryIO, name: str) -> Iterator[Image.Image]:
         ) from error
 
 
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation of an image, 1 to 8; 1 where the EXIF block is missing or damaged."""
-    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
-        return 1  # the usual case, without a search
+def _is_turned(jpeg: Image.Image) -> bool:
+    """Whether EXIF turns or mirrors a JPEG; a damaged block does not."""
+    if not {"exif", "xmp"} & jpeg.info.keys():
+        return False  # the usual case, without a search
     with contextlib.suppress(Exception):
-        value = image.getexif().get(ORIENTATION, 1)
-        return int(value) if value in _TURNS else 1
-    return 1
+        return jpeg.getexif().get(ORIENTATION, 1) in _TURNS
+    return False
 
 
 def _plain_jpeg(image: Image.Image, content: bytes) -> Pixels | None:
@@ -181,7 +180,7 @@ def _plain_jpeg(image: Image.Image, content: bytes) -> Pixels | None:
         image.format != "JPEG"
         or image.mode not in ("RGB", "L")
         or not content.endswith(_END_OF_JPEG)
-        or _orientation(image) != 1
+        or _is_turned(image)
         or not is_srgb(image)
     ):
         return None
@@ -230,9 +229,6 @@ def as_channels(pixels: Pixels, dtype: reading.DType = "float32") -> NDArray[Any
         pixels: The levels.
         dtype: "float32"; or "uint8", which shows the same memory where that may be written to.
 
-    Raises:
-        LikenessError: The type is another one.
-
     Example:
         >>> as_channels(np.zeros((4, 5, 3), np.uint8)).shape
         (3, 4, 5)
@@ -242,8 +238,6 @@ def as_channels(pixels: Pixels, dtype: reading.DType = "float32") -> NDArray[Any
     channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if dtype == "float32":
         return np.ascontiguousarray(channels, dtype=np.float32)
-    if dtype != "uint8":
-        raise LikenessError(f"read: dtype is {dtype!r}; choose float32 or uint8")
     return channels if channels.flags.writeable else channels.copy("K")
 
 

@@ -29,11 +29,7 @@ from likeness.eval.items.items import Item
 from likeness.toolkit.console import one_line, say
 
 Floats = NDArray[np.float32]
-Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
-
-NOT_FINITE = "NaN or infinity among its numbers"
-
-Array = Floats | Levels
+Array = Floats | NDArray[np.uint8]  # the latter of images, levels (C, H, W) from 0 to 255
 Read = Callable[[Item], Array]
 _NUMBERS = "fiub"  # the kinds of numpy's types that are numbers: floats, integers and booleans
 DType = Literal["float32", "uint8"]  # of images, as they are read
@@ -123,26 +119,24 @@ def as_input(value: Any, part: Any, item: str) -> NDArray[Any]:
 
     Raises:
         TypeError: It is no array of numbers. This is a mistake in the part, and not in the item.
+        Unreadable: There is NaN or infinity among the numbers.
+
+    Example:
+        >>> as_input(np.array([1.0, np.nan], np.float32), read_with, "a")
+        Traceback (most recent call last):
+        likeness.toolkit.data.reading.Unreadable: NaN or infinity among its numbers
     """
-    array = value.numpy(force=True) if is_tensor(value) else value
+    is_array = isinstance(value, np.ndarray)
+    array = value.numpy(force=True) if not is_array and is_tensor(value) else value
     if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in _NUMBERS:
-        is_array = isinstance(array, np.ndarray)
         what = f"an array {array.shape} of {array.dtype}" if is_array else described(value)
         raise TypeError(
             f"{name_of(part)} gives {what} for item {item}; it must return an array of numbers: "
             "waves (samples,), or images (channels, height, width)"
         )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Unreadable("NaN or infinity among its numbers")
     return array
-
-
-def is_finite(value: Array) -> bool:
-    """Returns whether an input contains neither NaN nor infinity.
-
-    Example:
-        >>> is_finite(np.array([1.0, 2.0], np.float32)), is_finite(np.array([np.nan], np.float32))
-        (True, False)
-    """
-    return value.dtype == np.uint8 or bool(np.isfinite(value).all())
 
 
 def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:

@@ -160,9 +160,7 @@ def fitted(labels: Index, sampling: Sampling) -> Sampling:
     """
     each = sampling.items_per_class
     most = each * int(np.unique(labels).size) if each else int(labels.size)
-    if not 0 < most < sampling.batch_size:
-        return sampling
-    return replace(sampling, batch_size=most)
+    return replace(sampling, batch_size=most) if 0 < most < sampling.batch_size else sampling
 
 
 def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator) -> Index:

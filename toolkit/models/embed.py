@@ -21,13 +21,11 @@ from likeness.eval.progress import report
 from likeness.eval.types import name_first
 from likeness.toolkit.data.readers import read_beside
 from likeness.toolkit.data.reading import (
-    NOT_FINITE,
     Array,
     Bad,
     Floats,
     Read,
     as_input,
-    is_finite,
     name_of,
     pad,
     with_settings_of,
@@ -293,8 +291,6 @@ def inputs_of(
             value = read(item)
             for part_read in value if _is_in_parts(value) else [value]:
                 part = as_input(part_read, read, item.id)
-                if not is_finite(part):
-                    raise LikenessError(NOT_FINITE)
                 yield position, part
             yield position, None
         except (ValueError, OSError) as error:

@@ -157,29 +157,29 @@ def loss_of(
         step: The number of the training step.
     """
     assert rate == 1 or (layout is not None and 0 < rate < 1)
-    lengths = lengths_of(len(y), y.device)
-    z, y = gather(full(z), lengths), gather(y, lengths)
-    z_key = None if z_key is None else gather(z_key.detach(), lengths)
+    z = full(z)
+    if world() > 1:
+        lengths = lengths_of(len(y), y.device)
+        z, y = gather(z, lengths), gather(y, lengths)
+        z_key = None if z_key is None else gather(z_key.detach(), lengths)
     if layout is None or (world() == 1 and rate == 1):
         made: Tensor = loss(z, y, z_key)
         return made
-    own = torch.arange(layout.start, layout.stop, device=y.device)
-    if rate == 1:
-        with spread_classes(OwnClasses(own, total, largest, gather)):
-            whole: Tensor = loss(z, y, z_key)
-            return whole
-    # Some parts of a loss read rows of other classes than those of y.
-    more = (part.reads(y) for part in loss.modules() if isinstance(part, Remembering))
-    read = torch.cat([y, *more])
-    drawn = draw(read - layout.start, len(own), rate, seed=(seed, step, rank()))
-    rows = {
-        name: tensor.index_select(layout.axes[name], drawn)
-        for name, tensor in (*loss.named_parameters(), *loss.named_buffers())
-        if name in layout.axes
-    }
-    with spread_classes(OwnClasses(own[drawn], total, largest, gather)):
-        drawn_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
-        return drawn_loss
+    own, rows = torch.arange(layout.start, layout.stop, device=y.device), dict[str, Tensor]()
+    if rate < 1:
+        # Some parts of a loss read rows of other classes than those of y.
+        more = (part.reads(y) for part in loss.modules() if isinstance(part, Remembering))
+        read = torch.cat([y, *more])
+        drawn = draw(read - layout.start, len(own), rate, seed=(seed, step, rank()))
+        rows = {
+            name: tensor.index_select(layout.axes[name], drawn)
+            for name, tensor in (*loss.named_parameters(), *loss.named_buffers())
+            if name in layout.axes
+        }
+        own = own[drawn]
+    with spread_classes(OwnClasses(own, total, largest, gather)):
+        spread_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
+        return spread_loss
 
 
 @torch.no_grad()

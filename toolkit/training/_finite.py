@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from likeness.eval.items.items import Items
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.log import LOG, Log
-from likeness.toolkit.training.plan import Plan
+from likeness.toolkit.training.plan import Draws
 from likeness.toolkit.training.run import Run
 
 # of float16's gradients: from 2^16 on, each step that is left out halves it
@@ -35,14 +36,13 @@ class TerminateOnNaN:
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
 
-    def __init__(self, run: Run, planned: Plan, log: Log):
-        self.run, self.plan, self.log = run, planned, log
+    def __init__(self, run: Run, draws: Draws, items: Items, log: Log):
+        self.run, self.draws, self.items, self.log = run, draws, items, log
         self.every = 1 if run.device.type == "cpu" else 16
         self.value = math.nan  # the latest loss that was read
         # step, rate, (4,): loss, and whether embeddings, loss and gradients are finite
         self.pending: list[tuple[int, float, Tensor]] = []
         self.embeddings: Tensor | None = None
-        self.rate = 0.0
         self._hook = run.loss.register_forward_pre_hook(self._record_inputs)
 
     def __enter__(self) -> TerminateOnNaN:
@@ -58,8 +58,8 @@ class TerminateOnNaN:
         before = self.embeddings
         self.embeddings = all_finite(tensors) if before is None else before & all_finite(tensors)
 
-    def add_step(self, step: int, rate: float, loss: Tensor) -> None:
-        """Take a step, after its gradients are there and before the weights change."""
+    def add_step(self, loss: Tensor) -> None:
+        """Take the run's step, after its gradients are there and before the weights change."""
         gradients = [value.grad for value in self.run.trained if value.grad is not None]
         true = torch.ones((), dtype=torch.bool, device=loss.device)
         finite = (
@@ -68,8 +68,8 @@ class TerminateOnNaN:
             true if self.run.scaler.is_enabled() else all_finite(gradients),
         )
         numbers = [loss.detach().float(), *(flag.to(loss.device).float() for flag in finite)]
-        self.pending.append((step, rate, torch.stack(numbers)))
-        self.embeddings, self.rate = None, rate
+        self.pending.append((self.run.step, self.run.rate, torch.stack(numbers)))
+        self.embeddings = None
         if len(self.pending) >= self.every:
             self.latest_loss()
 
@@ -109,7 +109,7 @@ class TerminateOnNaN:
         )
         if distributed.any_rank(bool(wrong)):
             named = wrong[0] if wrong else "a tensor of another process"
-            self.stop(max(0, self.run.step - 1), self.rate, f"{named} holds NaN or infinity")
+            self.stop(max(0, self.run.step - 1), self.run.rate, f"{named} holds NaN or infinity")
 
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
         """Log the items of a step's batch, and raise Diverged.
@@ -119,8 +119,8 @@ class TerminateOnNaN:
             rate: Its learning rate.
             what: What is not finite.
         """
-        (batch,) = self.plan.draws(step, step + 1)
-        ids = [self.plan.items[draw.item].id for draw in batch]
+        (batch,) = self.draws(start=step, stop=step + 1)
+        ids = [self.items[draw.item].id for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(
             f"step {step}: {what} at lr {rate:.3g}, for the items in {LOG}, such as {ids[0]!r}; "

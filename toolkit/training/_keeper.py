@@ -26,7 +26,7 @@ from likeness.toolkit.training import measure
 from likeness.toolkit.training._finite import TerminateOnNaN
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
-from likeness.toolkit.training.recipe import Parallel, Verification
+from likeness.toolkit.training.recipe import ItemMeasure, Parallel, Verification
 from likeness.toolkit.training.run import Run, mark_evaluated, save_run
 
 
@@ -55,7 +55,9 @@ class Keeper:
             try:
                 with (
                     Log(out, run.step, self.loggers, self.plan.description) as self.log,
-                    TerminateOnNaN(run, self.plan, self.log) as self.nan_check,
+                    TerminateOnNaN(
+                        run, self.plan.draws, self.plan.items, self.log
+                    ) as self.nan_check,
                 ):
                     if run.init and not run.step:
                         self.log.write(0, init=run.init)
@@ -92,8 +94,8 @@ class Keeper:
             mark_evaluated(self.out, self.run)
         return self.ended
 
-    def log_evaluate_save(self, rate: float) -> bool:
-        """Log, evaluate and save what is due after a step; `rate` is the step's learning rate.
+    def log_evaluate_save(self) -> bool:
+        """Log, evaluate and save what is due after a step.
 
         Returns:
             Whether that step was the last.
@@ -113,8 +115,8 @@ class Keeper:
         # The losses of a GPU are read every so many steps; the log asks no more often.
         if last or run.step % max(self.nan_check.every, schedule.steps // 200) == 0:
             spent = self.clock.read(self.recipe.sampling.batch_size)
-            self.log.write(run.step, loss=self.nan_check.latest_loss(), lr=rate, **spent)
-        loss = self.nan_check.value
+            self.log.write(run.step, loss=self.nan_check.latest_loss(), lr=run.rate, **spent)
+        loss, rate = self.nan_check.value, run.rate
         if last:  # has a line in any case
             _note(f"step {run.step}/{run.step}  loss {loss:.4f}  lr {rate:.2e}")
         known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
@@ -143,11 +145,8 @@ class Keeper:
             Interrupted: Ctrl-C came while the last step ended.
         """
         self.bad.report()
-        if self.left_out and distributed.is_main():
-            say(
-                f"{self.left_out} steps were left out, as too few of their items could be read",
-                error=True,
-            )
+        if self.left_out:
+            _note(f"{self.left_out} steps were left out, as too few of their items could be read")
         if distributed.any_rank(self.interrupted()):
             raise Interrupted(f"stopped after the last step; {self.out} is whole")
 
@@ -210,7 +209,7 @@ class Keeper:
                 similarity=similarity_of(self.recipe.similarity, loss),
                 step=self.run.step,
                 metrics=metrics,
-                loss=loss if self.recipe.measures_items else None,
+                loss=loss if isinstance(self.recipe.measure, ItemMeasure) else None,
                 classes=self.plan.classes,
                 init=self.run.init,
             )

@@ -4,7 +4,7 @@ DDP and torch.compile see it.
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -18,7 +18,7 @@ from likeness.toolkit.parallel import batch_norm, distributed, spread
 from likeness.toolkit.training._average import Average
 from likeness.toolkit.training.fine_tuning import prepare, rate_multiples, recompute_for_gradient
 from likeness.toolkit.training.memory import Bank, Memory, momentum_encoder
-from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
+from likeness.toolkit.training.recipe import Compute, ItemMeasure, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
 
 # Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed
@@ -30,8 +30,7 @@ _OWN_BUFFERS: dict[str, Any] = {_NEW_NAME if _NEW_NAME in _KNOWN else "broadcast
 
 
 class Network(nn.Module):
-    """The trained part as one call, (features, frames) -> (B, D): the batch in `pieces`, whose
-    activations are computed again for the gradient.
+    """The trained part as one call, (features, frames) -> (B, D).
 
     frontend: given if it has parameters to train; else the loop computes the features, once for
     this network and the momentum encoder.
@@ -39,30 +38,31 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self,
-        frontend: nn.Module | None,
-        backbone: nn.Module,
-        *,
-        mask: Part | None = None,
-        pieces: int = 1,
-        compiled: bool = False,
+        self, frontend: nn.Module | None, backbone: nn.Module, *, mask: Part | None = None
     ):
         super().__init__()
-        self.frontend, self.backbone, self.mask, self.pieces = frontend, backbone, mask, pieces
-        self.call: Callable[[Tensor, Tensor | None], Tensor] = (
-            torch.compile(self.whole, dynamic=False) if compiled else self.whole
-        )
+        self.frontend, self.backbone, self.mask = frontend, backbone, mask
 
-    def whole(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+    def forward(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.frontend is not None:
             inputs, frames = self.frontend(inputs, lengths)
             inputs = inputs if self.mask is None else self.mask(inputs, frames)
             lengths = None if lengths is None else frames
         return cast(Tensor, self.backbone(inputs, lengths))
 
+
+class InPieces(nn.Module):
+    """A network that gets the batch in pieces, whose activations are computed again for the
+    gradient.
+    """
+
+    def __init__(self, network: nn.Module, pieces: int):
+        super().__init__()
+        self.network, self.pieces = network, pieces
+
     def forward(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-        if self.pieces == 1 or not torch.is_grad_enabled():
-            return self.call(inputs, lengths)
+        if not torch.is_grad_enabled():
+            return cast(Tensor, self.network(inputs, lengths))
         # always so many, since synced batch norm counts calls
         rows = torch.tensor_split(inputs, self.pieces)
         parts = (
@@ -70,7 +70,7 @@ class Network(nn.Module):
         )
         return torch.cat(
             [
-                recompute_for_gradient(self.backbone, self.call, piece, part)
+                recompute_for_gradient(self.network, piece, part)
                 for piece, part in zip(rows, parts, strict=True)
             ]
         )
@@ -114,7 +114,8 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     _check_trains(embedder, loss, frozen)
     average = None
     if tuning.average_last:
-        kept = loss if recipe.measures_items else None  # a model that classifies has class vectors
+        # a model that classifies has class vectors
+        kept = loss if isinstance(recipe.measure, ItemMeasure) else None
         average = Average(embedder, kept, last=tuning.average_last)
     steps = optimizer(recipe.optim, embedder, loss, device, rate_multiples(embedder, tuning))
     for parameter in later:
@@ -186,9 +187,11 @@ def _network(
         embedder.frontend if embedder.trains_frontend else None,
         embedder.backbone,
         mask=mask,
-        pieces=compute.accumulate,
-        compiled=compute.compile,
     )
+    if compute.compile:
+        network.compile(dynamic=False)
+    if compute.accumulate > 1:
+        network = InPieces(network, compute.accumulate)
     if distributed.world() > 1 and any(value.requires_grad for value in network.parameters()):
         network = nn.parallel.DistributedDataParallel(
             network,

@@ -10,6 +10,7 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
     the result, worked out anew from the score files each time
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,11 +46,11 @@ from likeness.toolkit.models.parts import describe
 from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.listed import trials_by
-from likeness.toolkit.training.lock import writes_alone
+from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from likeness.toolkit.training.plan import CheckHeldOut, plan
-from likeness.toolkit.training.recipe import Recipe, Verification, fit_to_data
+from likeness.toolkit.training.recipe import ItemMeasure, Recipe, Verification, fit_to_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.search import Ranges, check_ranges, divide_for_validation, tune
 from likeness.toolkit.training.start import ReadInitial, read_initial
@@ -126,7 +127,7 @@ class Listed(NamedTuple):
 def listed(recipe: Recipe, data: Path, check_held_out: CheckHeldOut | None = None) -> Listed:
     """Check a variant, and list what it is trained and tested on."""
     planned = plan(recipe, data, check_held_out=check_held_out)
-    made = planned.recipe, planned.description
+    made = planned.recipe, json.loads(planned.description)
     paths = dict.fromkeys(item.path for item in chain(planned.items, planned.held_out))
     trained_on = [planned.fingerprint, *map(_size, paths)]
     if planned.trials is None:
@@ -144,7 +145,6 @@ def _size(path: Path) -> str:
         return ""
 
 
-@writes_alone
 def compare(
     variants: Mapping[str, Recipe],
     *,
@@ -178,40 +178,41 @@ def compare(
         LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
-    check_variants(variants, terms)
-    searched = _searched(variants, terms, data) if terms.num_trials else {}
-    chosen = dict[str, Listed]()
-    for name, recipe in variants.items():  # which are all measured on the same files
-        chosen[name] = listed(recipe, data, None if chosen else check_held_out)
-    tuned, runs = dict[str, Tuned](), list[Run]()
-    train = partial(fit, data=data, resume=True, read_initial=read_initial)
+    with only_writer(out):
+        check_variants(variants, terms)
+        searched = _searched(variants, terms, data) if terms.num_trials else {}
+        chosen = dict[str, Listed]()
+        for name, recipe in variants.items():  # which are all measured on the same files
+            chosen[name] = listed(recipe, data, None if chosen else check_held_out)
+        tuned, runs = dict[str, Tuned](), list[Run]()
+        train = partial(fit, data=data, resume=True, read_initial=read_initial)
 
-    def score(recipe: Recipe, folder: Path) -> float:
-        first = next(iter(recipe.metrics))
-        recipe = replace(recipe, frontend=fit_to_data(recipe.frontend, data))
-        return _train_and_measure(recipe, data, folder, train, only=first)[first]
+        def score(recipe: Recipe, folder: Path) -> float:
+            first = next(iter(recipe.metrics))
+            recipe = replace(recipe, frontend=fit_to_data(recipe.frontend, data))
+            return _train_and_measure(recipe, data, folder, train, only=first)[first]
 
-    search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)
-    try:
-        for name, ranges in searched.items():
-            listing = chosen[name].digest
-            recipe, tuned[name] = search(variants[name], ranges, variant=name, data=listing)
-            chosen[name] = listed(recipe, data)
-        # seed by seed, so that a stopped comparison has some runs of all variants
-        order = [(name, seed) for seed in range(num_seeds) for name in chosen]
-        for name, seed in order:
-            _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
-        for number, (name, seed) in enumerate(track(order, "comparing", unit="runs"), 1):
-            run = Run(name, seed, f"{name}/seed-{seed}")
-            doing = f"run {number} of {len(order)}: {name} seed {seed}"
-            runs.append(_done(run, chosen[name], data, out / run.folder, doing, train))
-    except (Interrupted, KeyboardInterrupt):
-        raise Interrupted(f"stopped; {out} is whole, and the same command goes on") from None
-    runs.sort(key=lambda run: list(chosen).index(run.variant))
-    result = _summary(chosen, runs, out, terms.reference, tuned)
-    logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
-    comparison.write(out, result, logs, command=terms.command)
-    return result
+        search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)
+        try:
+            for name, ranges in searched.items():
+                listing = chosen[name].digest
+                recipe, tuned[name] = search(variants[name], ranges, variant=name, data=listing)
+                chosen[name] = listed(recipe, data)
+            # seed by seed, so that a stopped comparison has some runs of all variants
+            order = [(name, seed) for seed in range(num_seeds) for name in chosen]
+            for name, seed in order:
+                _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
+            for number, (name, seed) in enumerate(track(order, "comparing", unit="runs"), 1):
+                run = Run(name, seed, f"{name}/seed-{seed}")
+                doing = f"run {number} of {len(order)}: {name} seed {seed}"
+                runs.append(_done(run, chosen[name], data, out / run.folder, doing, train))
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"stopped; {out} is whole, and the same command goes on") from None
+        runs.sort(key=lambda run: list(chosen).index(run.variant))
+        result = _summary(chosen, runs, out, terms.reference, tuned)
+        logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
+        comparison.write(out, result, logs, command=terms.command)
+        return result
 
 
 def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[str, Ranges]:
@@ -246,7 +247,7 @@ def _done(
     run: Run, variant: Listed, data: Path, folder: Path, doing: str, train: Callable[..., Path]
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
-    measured = folder / (TEST if variant.recipe.measures_items else SCORES)
+    measured = folder / (TEST if isinstance(variant.recipe.measure, ItemMeasure) else SCORES)
     before = json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
     if before and measured.is_file() and sha256(measured) == before["scores"]:
         say(f"{doing}: finished before")

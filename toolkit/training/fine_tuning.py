@@ -4,7 +4,7 @@ Parts are frozen or get rates by name, and adapters are added.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,15 +184,13 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
     return multiples
 
 
-def recompute_for_gradient(
-    network: nn.Module, function: Callable[..., Any], *inputs: Any, **named: Any
-) -> Any:
-    """Call a function that applies a network, and call it again for the gradient."""
+def recompute_for_gradient(network: nn.Module, *inputs: Any) -> Any:
+    """Call a network, and call it again for the gradient."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _still(network)
 
-    return checkpoint(function, *inputs, use_reentrant=False, context_fn=contexts, **named)
+    return checkpoint(network, *inputs, use_reentrant=False, context_fn=contexts)
 
 
 @contextmanager

@@ -65,8 +65,7 @@ def loader_of(
 
 
 def _collate_to_send(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
-    """Collate views in a reading process, with arrays for all but the inputs until
-    `move_to_device`.
+    """Collate views in a reading process, with arrays for all but the inputs until `Batch.to`.
 
     Arrays travel within a message of a reading process. Each tensor takes a connection of its own,
     and the training process a third of a millisecond.
@@ -109,20 +108,6 @@ def killed_workers_named() -> Iterator[None]:
         if not re.match(r"DataLoader worker \(pid", str(error)):
             raise
         raise LikenessError(KILLED.format("compute.workers")) from error
-
-
-def move_to_device(batch: Batch, device: torch.device, compute: Compute) -> Batch:
-    """A batch on the device, where the levels of images become float32."""
-    inputs, labels, lengths, places = (
-        None if part is None else torch.as_tensor(part).to(device, non_blocking=True)
-        for part in batch
-    )
-    assert inputs is not None
-    assert labels is not None
-    inputs = inputs.float()
-    if compute.is_channels_last(device.type) and inputs.ndim == 4:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-    return Batch(inputs, labels, lengths, places)
 
 
 _ESTIMATE_BATCH, _ESTIMATE_VIEWS, _EACH_CLASS = 64, 4_096, 4
@@ -177,7 +162,7 @@ def estimate(
         what = "learning constants of the data"
         for batch, _ in track(loader, what, total=num_batches):
             if batch is not None:
-                batch = move_to_device(batch, run.device, compute)
+                batch = batch.to(run.device, compute.is_channels_last(run.device.type))
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 

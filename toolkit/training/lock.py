@@ -5,19 +5,15 @@ however it ends.
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.toolkit.console import say
-
-Writer = TypeVar("Writer", bound=Callable[..., Any])
 
 NAME = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -72,19 +68,6 @@ def only_writer(folder: Path) -> Iterator[None]:
         if made:  # and nothing was written into it
             with suppress(OSError):
                 folder.rmdir()
-
-
-def writes_alone(function: Writer) -> Writer:
-    """Run a function that writes into a folder, its keyword argument `out`, as the only writer
-    there.
-    """
-
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with only_writer(kwargs["out"]):
-            return function(*args, **kwargs)
-
-    return cast(Writer, run)
 
 
 def empty(folder: Path) -> None:

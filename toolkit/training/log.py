@@ -40,7 +40,7 @@ class Log:
         out: Path | None,
         step: int = 0,
         loggers: Sequence[str] = (),
-        description: dict[str, Any] | None = None,
+        description: str = "{}",
     ):
         self.file = self.board = self.wandb = None
         if out is None:
@@ -61,7 +61,7 @@ class Log:
                 name=out.name,
                 id=run_id(out),
                 resume="allow",
-                config=description,
+                config=json.loads(description),
             )
 
     def __enter__(self) -> Log:

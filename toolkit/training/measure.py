@@ -36,12 +36,18 @@ from likeness.toolkit.models.loaded import Flip, Loaded, ReadParts, flipped
 from likeness.toolkit.models.parts import Part, drop_weights
 from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by
-from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, fit_to_data
+from likeness.toolkit.training.recipe import (
+    Classification,
+    ItemMeasure,
+    Measure,
+    Recipe,
+    Retrieval,
+    fit_to_data,
+)
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
 TEST = "test.npz"  # what a run's test measured, in its folder
-Settings = Classification | Retrieval
 _SEED = 0  # of what a test draws: equal for every model
 
 
@@ -96,7 +102,7 @@ def load_model(path: Path, recipe: Recipe) -> Model:
     embedder = in_torch(loaded).to(pick_device())
     loss: nn.Module | None = None
     classes: list[str] = []
-    if recipe.measures_items:
+    if isinstance(recipe.measure, ItemMeasure):
         loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
         loss.to(pick_device())
     workers = recipe.compute.workers
@@ -162,17 +168,17 @@ def metrics_of(
         ) from None
 
 
-def settings_of(measure: Measure | None) -> list[Settings]:
+def settings_of(measure: Measure | None) -> list[ItemMeasure]:
     """The classifications or retrievals of a recipe's measure: its validation, where it has one,
     and itself; none for trials.
     """
-    if not isinstance(measure, (Classification, Retrieval)):
+    if not isinstance(measure, ItemMeasure):
         return []
-    validation: Settings | None = measure.validation
+    validation: ItemMeasure | None = measure.validation
     return [measure] if validation is None else [validation, measure]
 
 
-def items_of(settings: Settings, data: Data, classes: Sequence[str]) -> list[Items]:
+def items_of(settings: ItemMeasure, data: Data, classes: Sequence[str]) -> list[Items]:
     """The items that a classification or retrieval takes, those to calibrate on included.
 
     Before training on `classes` it refuses what would be refused after hours of it: missing or
@@ -202,7 +208,7 @@ def refuse_trained(labels: Iterable[str], classes: Iterable[str]) -> None:
         )
 
 
-def measure_items(model: Model, data: Data, settings: Settings) -> PerItem:
+def measure_items(model: Model, data: Data, settings: ItemMeasure) -> PerItem:
     """Measure a model by classification or retrieval, whichever the settings are of."""
     if isinstance(settings, Classification):
         return classification(model, data, settings)
@@ -321,7 +327,7 @@ def run_test(recipe: Recipe, out: Path, data: Data) -> PerItem:
     """Apply the recipe's measure, a classification or retrieval, to the model in `out`, a finished
     run, and keep what it measured as out/test.npz.
     """
-    assert isinstance(recipe.measure, (Classification, Retrieval))
+    assert isinstance(recipe.measure, ItemMeasure)
     chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
     measured = measure_items(load_model(out, chosen), data, recipe.measure)
     per_item.write(out / TEST, measured)

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,9 +24,9 @@ from likeness.eval.progress import step
 from likeness.eval.types import Trials
 from likeness.toolkit.data.batch import Draw, Views
 from likeness.toolkit.data.reading import with_settings_of
-from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
+from likeness.toolkit.data.sampling import fitted
 from likeness.toolkit.data.shards import shard_numbers
 from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.parallel import distributed
@@ -37,6 +36,7 @@ from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.recipe import (
     Compute,
+    ItemMeasure,
     Parallel,
     Recipe,
     Verification,
@@ -44,6 +44,7 @@ from likeness.toolkit.training.recipe import (
     fit_to_data,
 )
 
+Draws = Callable[..., Iterator[list[Draw]]]
 CheckHeldOut = Callable[[Part, str, Items], object]  # by what reads them, and their modality
 
 # All numbers of a recipe are at least 0, and these at least 1.
@@ -59,14 +60,13 @@ class Plan:
         data: The data set.
         items: The N items that are trained on.
         classes: Their labels, sorted.
-        labels: (N,), the place of each item's label among the classes.
-        shards: (N,), the tar shard of each item; None unless sampling.open_shards needs it.
+        draws: draws(start=, stop=) yields the batches of the steps start to stop - 1.
         views: The training views of the items.
         trials: The trials that the model is measured on; None for a recipe that measures items, or
             nothing.
         held_out: The items that the model is measured on: those of its trials, or of its measure
             and validation.
-        description: The recipe as JSON values.
+        description: The recipe as JSON, as recipe.json has it.
         fingerprint: A digest of the items' ids and labels; a run only goes on with the same ones.
     """
 
@@ -74,20 +74,12 @@ class Plan:
     data: Data
     items: Items
     classes: tuple[str, ...]
-    labels: Index
-    shards: Index | None
+    draws: Draws
     views: Views
     trials: tuple[Sequence[Item], Trials] | None
     held_out: Items
-    description: dict[str, Any]
+    description: str
     fingerprint: str
-
-    def draws(self, start: int, stop: int) -> Iterator[list[Draw]]:
-        """The batches of the steps start to stop - 1."""
-        sampling, seed = self.recipe.sampling, self.recipe.seed
-        return draws_of(
-            self.labels, sampling, seed=seed, start=start, stop=stop, shards=self.shards
-        )
 
 
 def plan(
@@ -121,7 +113,7 @@ def plan(
         classes, labels = label_numbers(items)
     recipe = replace(recipe, sampling=fitted(labels, recipe.sampling))
     _check_rows(recipe.sampling.batch_size, recipe.compute, recipe.parallel)
-    description = describe(recipe)
+    description = json.dumps(describe(recipe), indent=2, ensure_ascii=False)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
@@ -134,6 +126,7 @@ def plan(
     measured = Items.of(chain.from_iterable(held_out))
     if check_held_out is not None:
         distributed.run_on_main(partial(check_held_out, recipe.read, recipe.modality, measured))
+    draws = partial(draws_of, labels, recipe.sampling, seed=recipe.seed, shards=shards)
     views = Views(
         items,
         labels,
@@ -146,13 +139,8 @@ def plan(
     if recipe.mask is not None:  # and so may a mask
         recipe.mask(torch.zeros(1, 1, 1), torch.ones(1))
     summed = fingerprint(items)
-    distributed.agree(
-        seed=recipe.seed,
-        classes=len(classes),
-        items=summed,
-        recipe=json.dumps(description, sort_keys=True),
-    )
-    sets = items, classes, labels, shards, views, trials, measured
+    distributed.agree(seed=recipe.seed, classes=len(classes), items=summed, recipe=description)
+    sets = items, classes, draws, views, trials, measured
     return Plan(recipe, data, *sets, description, summed)
 
 
@@ -198,7 +186,7 @@ def check_settings(recipe: Recipe) -> None:
         ),
         "classification and retrieval measure with all class vectors: "
         "parallel.spread_classes is false and parallel.class_rate 1": (
-            not (recipe.measures_items and spreads)
+            not (isinstance(recipe.measure, ItemMeasure) and spreads)
         ),
         "tuning.freeze_until is 0, or a step of the run until which tuning.freeze names parts": (
             tuning.freeze_until == 0

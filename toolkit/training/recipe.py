@@ -206,7 +206,8 @@ class Retrieval:
     validation: Retrieval | None = None
 
 
-Measure = Verification | Classification | Retrieval
+ItemMeasure = Classification | Retrieval  # whose metrics are of items, and not of trials
+Measure = Verification | ItemMeasure
 
 
 @dataclass(frozen=True)
@@ -282,11 +283,6 @@ class Recipe:
             usual = (f"recall@{self.measure.ks[0]}", "r_precision", "map@r")
             return {name: partial(per_item.mean, column=name) for name in usual}
         return {} if self.measure is None else self.measure.metrics
-
-    @property
-    def measures_items(self) -> bool:
-        """Whether its metrics are of items, by classification or retrieval, not of trials."""
-        return isinstance(self.measure, (Classification, Retrieval))
 
 
 def load(spec: str) -> tuple[Recipe, str]:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.files import json_object, write_json, write_text
 from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.runs import BEST, LAST
 from likeness.eval.formats.writing import sync, sync_names
@@ -90,6 +90,7 @@ class Run:
     layout: spread.Layout | None = None  # the classes that this process holds, if they are spread
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
+    factor: float = 1.0  # of the rates of all parameters, in this step
     owes_evaluation: bool = False  # that after `step` failed, and is made when the run goes on
     # parameters that stand still until a step and are trained from then on (build.thaw)
     frozen: list[nn.Parameter] = field(default_factory=list)
@@ -102,6 +103,11 @@ class Run:
         """Where the network and the loss are."""
         # A network in closed form has buffers only.
         return next(chain(self.embedder.parameters(), self.embedder.buffers())).device
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of this step."""
+        return float(self.optimizer.defaults["lr"]) * self.factor
 
     @property
     def model(self) -> tuple[TorchEmbedder, nn.Module]:
@@ -152,14 +158,14 @@ class Run:
         return spread.as_dtensor(value, self.layout.axes[key], self.layout.num_classes)
 
 
-def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+def check_folder(out: Path, description: str, resume: bool) -> None:
     """Refuse to mix two runs in one folder; nothing is written.
 
     A run that ended before its first checkpoint is in nobody's way: a new run takes its place.
 
     Args:
         out: The run's folder.
-        description: The recipe as JSON values.
+        description: The recipe as JSON.
         resume: Whether to go on with the run that is there.
 
     Raises:
@@ -179,10 +185,10 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
         raise LikenessError(
             f"{out} already holds a run; add --resume to go on with it, or choose another --out"
         )
-    check_same(out, description)
+    check_same(out, json.loads(description))
 
 
-def is_unfinished(out: Path, description: dict[str, Any], steps: int, stop_after: int) -> bool:
+def is_unfinished(out: Path, description: str, steps: int, stop_after: int) -> bool:
     """Whether a folder holds a training of this very recipe that ended before its last step."""
     try:
         newest = latest(out)
@@ -190,7 +196,7 @@ def is_unfinished(out: Path, description: dict[str, Any], steps: int, stop_after
             return False
         state = newest[1]
         stopped = stop_after and state["plateau"]["since_best"] >= stop_after
-        check_same(out, description)
+        check_same(out, json.loads(description))
     except (LikenessError, OSError):
         return False
     return bool(state["owes_evaluation"] or (state["step"] < steps and not stopped))
@@ -199,7 +205,7 @@ def is_unfinished(out: Path, description: dict[str, Any], steps: int, stop_after
 def check_same(out: Path, description: dict[str, Any]) -> None:
     """Refuse to go on with the run in a folder by another recipe."""
     before = flat(json_object(out / RECIPE))
-    now = flat(json.loads(json.dumps(description)))
+    now = flat(description)
     changed = sorted(key for key in now.keys() | before.keys() if before.get(key) != now.get(key))
     if changed:
         raise LikenessError(
@@ -227,7 +233,7 @@ def holds_checkpoint(out: Path) -> bool:
     return any(True for pattern in patterns for _ in out.glob(pattern))
 
 
-def prepare_folder(out: Path, description: dict[str, Any]) -> None:
+def prepare_folder(out: Path, description: str) -> None:
     """Make the run's folder, after `check_folder`.
 
     What a killed run left half-written is removed, and so is the log of a run that ended before its
@@ -248,7 +254,7 @@ def prepare_folder(out: Path, description: dict[str, Any]) -> None:
     for folder in (out / RESUME).glob("*"):
         if folder not in whole[-1:]:
             shutil.rmtree(folder, ignore_errors=True)
-    write_json(out / RECIPE, description)
+    write_text(out / RECIPE, f"{description}\n")
 
 
 def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:

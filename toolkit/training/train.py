@@ -19,12 +19,7 @@ from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
-from likeness.toolkit.training.loading import (
-    killed_workers_named,
-    loader_of,
-    move_to_device,
-    part_of,
-)
+from likeness.toolkit.training.loading import killed_workers_named, loader_of, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.memory import update_encoder
@@ -164,9 +159,10 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         step: What makes the loss of a batch.
     """
     recipe, device = planned.recipe, run.device
-    order = planned.draws(run.step, recipe.schedule.steps)
+    order = planned.draws(start=run.step, stop=recipe.schedule.steps)
     loader = loader_of(planned.views, part_of(order), recipe.compute, device, seed=recipe.seed)
     least = least_rows(recipe.compute, recipe.parallel)
+    channels_last = recipe.compute.is_channels_last(device.type)
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
     with keeper.running():
@@ -175,7 +171,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         run.embedder.train()
         for batch in keeper.batches(loader):
             thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
-            rate = recipe.optim.lr * _set_rates(run, recipe.schedule)
+            _set_rates(run, recipe.schedule)
             # margins and annealings that move
             if isinstance(run.loss, Scheduled):
                 run.loss.at_step(run.step)
@@ -184,7 +180,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 keeper.left_out += 1
             else:
                 assert batch is not None
-                batch = move_to_device(batch, device, recipe.compute)
+                batch = batch.to(device, channels_last)
                 run.optimizer.zero_grad(set_to_none=True)
                 with autocast:
                     loss = step(run, batch, recipe)
@@ -195,22 +191,21 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 if grad_clip := recipe.optim.grad_clip:
                     run.scaler.unscale_(run.optimizer)
                     spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
-                keeper.nan_check.add_step(run.step, rate, loss)  # and gradients: all are finite
+                keeper.nan_check.add_step(loss)  # and gradients: all are finite
                 run.scaler.step(run.optimizer)
                 run.scaler.update()
             run.step += 1
-            if keeper.log_evaluate_save(rate):
+            if keeper.log_evaluate_save():
                 break
     keeper.report()
 
 
-def _set_rates(run: Run, schedule: Schedule) -> float:
-    """Set every group's rate for this step; returns the share of its base rate that it is."""
+def _set_rates(run: Run, schedule: Schedule) -> None:
+    """Set every group's rate for this step."""
     warmup = min(1.0, (run.step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
-    factor = warmup * schedule.decay(run.step / schedule.steps) * 0.5**run.plateau.halvings
+    run.factor = warmup * schedule.decay(run.step / schedule.steps) * 0.5**run.plateau.halvings
     for group in run.optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor
-    return factor
+        group["lr"] = group["base_lr"] * run.factor
 
 
 def _size(run: Run) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.signal import fftconvolve
 
 from likeness.modalities.speaker import noise
-from likeness.modalities.speaker._level import at_level
+from likeness.modalities.speaker.audio import at_level
 from likeness.modalities.speaker.augment import add_noise, train_view
 from likeness.modalities.speaker.decoding import BadAudio, Wave
 from likeness.modalities.speaker.noise import (

@@ -10,7 +10,7 @@ import soundfile
 
 from likeness.eval.items.items import Item
 from likeness.modalities.speaker import audio, long
-from likeness.modalities.speaker._level import at_level, cut_digital_silence
+from likeness.modalities.speaker.audio import at_level, cut_digital_silence
 from likeness.modalities.speaker.bandwidth import is_narrow, powers
 from likeness.modalities.speaker.decoding import BadAudio
 from tests.sounds import chatter

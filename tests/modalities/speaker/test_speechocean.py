@@ -86,14 +86,3 @@ def test_damaged_tables_and_other_folds_are_refused(data: Path) -> None:
         table.write_text("speaker\tsex\tage\n0001\tx\t6\n")
     with pytest.raises(ValueError, match="no sex f or m and no age"):
         speechocean.items(data)
-
-
-def test_the_real_speakers_are_149(shared: Path) -> None:
-    data_root = shared / "data"
-    known = speechocean.speakers(data_root)
-    assert len(known) == 149
-    folds = [speechocean.items(data_root, split="test", fold=fold) for fold in range(5)]
-    assert sum(map(len, folds)) == 894
-    for tested in folds:
-        adults = [known[name].age >= speechocean.ADULT for name in set(map(str, tested.labels))]
-        assert 12 <= sum(adults) <= 18

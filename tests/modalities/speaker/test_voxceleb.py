@@ -157,30 +157,6 @@ def test_one_copy_a_speed_keeps_the_classes(tmp_path: Path) -> None:
     assert items(data, speed_items="one") == items(data)
 
 
-def test_suffixes_of_trials_and_files_may_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = touch(
-        tmp_path,
-        "vox1/test/wav/id10270/v/1.flac",
-        "vox1/test/wav/id10271/v/1.flac",
-        "vox1/dev/wav/id10001/v/1.flac",
-    )
-    (data / "vox1" / "veri_test2.txt").write_text(
-        "1 id10270/v/1.wav id10270/v/1.wav\n0 id10270/v/1.m4a id10001/v/1\n", encoding="utf-8"
-    )
-    # suffixes differ from the files' and from each other
-    monkeypatch.setitem(voxceleb.PROTOCOLS, "E", (("veri_test2.txt",), 2, 1))
-    chosen, made = trials(data, protocol="E")
-    assert [item.id for item in chosen] == ["id10001/v/1.wav", "id10270/v/1.wav"]
-    assert [
-        (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
-    ] == [("id10270/v/1.wav", "id10270/v/1.wav"), ("id10270/v/1.wav", "id10001/v/1.wav")]
-    shutil.rmtree(data / "vox1" / "dev")
-    with pytest.raises(ValueError, match=r"1 of .*'id10001/v/1'.*dev and test"):
-        trials(data, protocol="E")
-
-
 @pytest.mark.parametrize(
     "variant", ["wespeaker_resnet34", "wespeaker_ecapa512", "wespeaker_ecapa1024"]
 )

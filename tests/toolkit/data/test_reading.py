@@ -17,11 +17,7 @@ from likeness.modalities.face import images as face_images
 from likeness.modalities.image import transforms
 from likeness.modalities.speaker import augment as speaker_augment
 from likeness.toolkit.data.batch import Draw, View, Views, collate_views
-from likeness.toolkit.data.images import encode
-from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array, Bad, Unreadable, with_settings_of
-from likeness.toolkit.models.embed import embed
-from likeness.toolkit.models.embedder import TorchEmbedder
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
 
@@ -68,36 +64,6 @@ def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> No
     assert padded.inputs.dtype == torch.uint8
     assert not padded.inputs[1, ..., 5:].any()
     assert padded.lengths.tolist() == [1.0, 0.625]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_embeddings_are_the_same_from_uint8(tmp_path: Path, workers: int) -> None:
-    items = []
-    for number in range(3):
-        items.append(Item(str(number), tmp_path / f"{number}.png"))
-        pixels = np.random.default_rng(number).integers(0, 256, (12, 10, 3), dtype=np.uint8)
-        items[-1].path.write_bytes(encode(pixels))
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(300, 4))
-
-    class Backbone(torch.nn.Module):
-        dim = 4
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-            assert x.dtype == torch.float32
-            y: torch.Tensor = self.network(x)
-            return y
-
-    model = TorchEmbedder(INSIGHTFACE(), Backbone())
-    read = partial(images.read, size=(10, 10))
-    ours, _ = embed(model, items, read, workers=workers)
-    theirs, _ = embed(model, items, partial(read, dtype="float32"), workers=workers)
-    assert ours.ids == theirs.ids
-    np.testing.assert_array_equal(ours.matrix, theirs.matrix)
 
 
 def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_error() -> None:

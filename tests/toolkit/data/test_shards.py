@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import tarfile
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +16,6 @@ import pytest
 from likeness.data import Item, audio, folders, shards
 from likeness.eval.formats.provenance import source_of
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training.train import fit
-from tests import tiny
 
 Members = list[tuple[str, bytes]]
 
@@ -211,18 +208,3 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str)
     with pytest.raises(ValueError, match=word):
         shards.items(tmp_path)
     assert not list(tmp_path.glob("*.index"))
-
-
-def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "data"
-    shutil.copytree(packed, folder)
-    broken = shards.items(folder)[5]
-    with broken.path.open("r+b") as file:
-        file.seek(broken.span[0])
-        file.write(b"x" * broken.span[1])
-    recipe = replace(tiny.BASE, items=shards.items, measure=None, max_bad_share=0.2)
-    fit(recipe, data=folder, out=tmp_path / "run")
-    output = "".join(capsys.readouterr().err.split())
-    assert f"skipped{broken.id}" in output

@@ -119,12 +119,6 @@ def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_cannot_be_spread_is_refused() -> None:
-    for loss, axes in ((nn.Linear(DIM, 3), {"weight": 0}), (losses.Contrastive(DIM, 3), {})):
-        with pytest.raises(ValueError, match=type(loss).__name__):
-            spread.cut(loss, axes)
-
-
 @given(
     wanted=st.lists(st.integers(-5, 14), max_size=12),
     rate=st.floats(0.01, 1.0),

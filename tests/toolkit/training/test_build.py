@@ -21,7 +21,7 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.recipe import Optim, Schedule
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
-from likeness.toolkit.training.build import Network, build
+from likeness.toolkit.training.build import InPieces, Network, build
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.memory import momentum_encoder, update_encoder
 from tests.toolkit.training.tiny_runs import CPU, Train, recipe, same, state_of
@@ -55,9 +55,9 @@ def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
     torch.manual_seed(0)
     x = torch.randn(9, 4, dtype=torch.float64)
     for pieces in (2, 4, 9):
-        network = Network(None, Plain(False).double().eval(), pieces=pieces)
-        whole = gradients(Network(None, network.backbone, pieces=1), x)
-        torch.testing.assert_close(gradients(network, x), whole, rtol=1e-12, atol=1e-12)
+        whole = Network(None, Plain(False).double().eval())
+        in_pieces = gradients(InPieces(whole, pieces), x)
+        torch.testing.assert_close(in_pieces, gradients(whole, x), rtol=1e-12, atol=1e-12)
 
 
 def test_features_of_a_front_end_that_is_trained_are_masked_too() -> None:
@@ -82,7 +82,7 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm: bool)
         if pieces == 1:  # two calls: two moves of the statistics
             z = torch.cat([backbone(part, None) for part in x.tensor_split(2)])
         else:
-            z = Network(None, backbone, pieces=2)(x, None)
+            z = InPieces(backbone, 2)(x, None)
         z.square().sum().backward()
         grads = [p.grad.clone() for p in backbone.parameters() if p.grad is not None]
         results.append([z.detach(), *copy.deepcopy(list(backbone.buffers())), *grads])
@@ -114,7 +114,8 @@ def test_options_train_and_resume(override: str, train: Train) -> None:
 def test_compiled_networks_give_the_same_gradient() -> None:
     torch.manual_seed(0)
     backbone, x = Plain(True).double().eval(), torch.randn(6, 4, dtype=torch.float64)
-    network = Network(None, backbone, compiled=True)
+    network = Network(None, backbone)
+    network.compile(dynamic=False)
     torch.testing.assert_close(gradients(network, x), gradients(Network(None, backbone), x))
     assert list(network.state_dict()) == [f"backbone.{name}" for name in backbone.state_dict()]
 

@@ -163,11 +163,10 @@ def test_a_plan_lists_what_is_trained_on_and_measured(voices: Path) -> None:
     planned = plan(BASE, voices)
     assert len(planned.items) == 24
     assert len(planned.classes) == 6
-    labels = [planned.classes[number] for number in planned.labels]
+    labels = [planned.classes[number] for number in planned.views.labels]
     assert labels == [item.label for item in planned.items]
-    assert planned.shards is None
     assert len(planned.held_out) == 8
     assert plan(BASE, voices).fingerprint == planned.fingerprint
     fewer = plan(BASE, voices, items=planned.items[:-1])
     assert fewer.fingerprint != planned.fingerprint
-    assert np.array_equal(fewer.labels, planned.labels[:-1])
+    assert np.array_equal(fewer.views.labels, planned.views.labels[:-1])

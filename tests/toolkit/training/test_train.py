@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -24,7 +23,6 @@ from likeness.recipe import Compute, Recipe, Sampling, Schedule, constant, fit, 
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Plateau, Run
-from tests.scripts import program
 from tests.toolkit.training.tiny_runs import TINY, Train, recipe, same, step_of, watching
 
 
@@ -137,26 +135,6 @@ def test_every_step_and_every_evaluation_is_reported(train: Train) -> None:
     begun = {report.what for report in reports if report.done == 0 and not report.is_end}
     assert {"listing the data", "building the network", "training", "embedding"} < begun
     assert {report.what for report in reports if report.is_end} == begun
-
-
-@pytest.mark.slow  # four processes, of which each imports torch
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_sigkill_at_any_moment_resumes_bit_for_bit(
-    uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
-) -> None:
-    """Killed while the first model file, then the folder of an older checkpoint is replaced, and
-    within steps.
-    """
-    out = tmp_path / "run"
-    script = Path(__file__).with_name("killed_training.py")
-    events = ["replace:1", "step:8", "rmdir:2", "step:2"]
-    ended = program(script, f"{TINY}:simple", voices, out, *events)
-    assert json.loads(ended.stdout.splitlines()[-1]) == [True] * len(events)
-    assert step_of(out) == 10
-    fit(recipe("simple"), data=voices, out=out)
-    assert same(uninterrupted("simple"), out)
-    names = sorted(path.name for path in out.iterdir())
-    assert names == ["last.safetensors", "log.jsonl", "recipe.json", "resume"]
 
 
 def test_ctrl_c_saves_the_step_and_exits_130(

@@ -252,17 +252,18 @@ def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkp
 def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path) -> None:
     """Also where only one of its files is there."""
     description = describe(recipe())
-    (tmp_path / "recipe.json").write_text(json.dumps(description))
+    text, other = json.dumps(description), json.dumps(description | {"seed": 7})
+    (tmp_path / "recipe.json").write_text(text)
     if name == "resume":
         (tmp_path / "resume" / "000000002").mkdir(parents=True)
         (tmp_path / "resume" / "000000002" / "state.json").write_text("{}")
     else:
         (tmp_path / (name or LAST)).touch()
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
-        check_folder(tmp_path, description, resume=False)
+        check_folder(tmp_path, text, resume=False)
     with pytest.raises(ValueError, match=r"another recipe .*seed"):
-        check_folder(tmp_path, description | {"seed": 7}, resume=True)
-    check_folder(tmp_path, description, resume=True)
+        check_folder(tmp_path, other, resume=True)
+    check_folder(tmp_path, text, resume=True)
 
 
 @pytest.mark.parametrize("name", ["run/resume/2025/cv.tex", "run/recipe.json"])
@@ -301,7 +302,7 @@ def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, content: byt
     with pytest.raises(ValueError, match=r"state\.json is damaged"):
         run.latest(tmp_path)
     with pytest.raises(ValueError, match=r"recipe\.json is damaged"):
-        run.check_folder(tmp_path, {}, resume=True)
+        run.check_folder(tmp_path, "{}", resume=True)
     assert (tmp_path / "recipe.json").read_bytes() == content
 
 
