@@ -98,7 +98,7 @@ def world(folder: Path) -> None:
     for words in (
         ("embed", *model, "--items", folder / "voices", "--out", folder / "e.npz"),
         ("embed", *model, "--items", folder / "items.txt", "--out", folder / "probes.npz"),
-        ("score", *(word.format(world=folder) for word in TRIALS.split()), "--out", folder / "s.txt"),
+        ("score", *(w.format(world=folder) for w in TRIALS.split()), "--out", folder / "s.txt"),
         ("gallery", "enrol", folder / "voices", "--gallery", folder / "people", *model),
     ):
         with contextlib.suppress(SystemExit):

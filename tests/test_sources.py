@@ -219,10 +219,7 @@ def test_a_source_that_changed_is_read_again(
 
 @pytest.mark.parametrize("name", ["pieces", "crops"])
 def test_what_failed_is_tried_again(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     world = request.getfixturevalue("_world")
     cache = CACHES[name]

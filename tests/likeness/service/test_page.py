@@ -24,14 +24,7 @@ from likeness.service._pages import read_examples, slider
 from likeness.toolkit.gallery import media
 from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
-from tests.likeness.service.serving import (
-    FACE,
-    TOKEN,
-    face_network,
-    httpx,
-    photograph,
-    serving,
-)
+from tests.likeness.service.serving import FACE, TOKEN, face_network, httpx, photograph, serving
 from tests.tiny_yunet import tiny_yunet
 
 playwright = pytest.importorskip("playwright.sync_api")

@@ -18,10 +18,7 @@ from tests.scripts import printed, refused
 
 @pytest.mark.parametrize("memory", [r"\d+\.\d GiB", "not measured on this system"])
 def test_it_says_what_training_takes_and_keeps_nothing(
-    memory: str,
-    voices: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    memory: str, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if memory.startswith("not"):
         monkeypatch.setattr("likeness.training.prepare.sys", SimpleNamespace(platform="win32"))
