@@ -1,4 +1,4 @@
-"""What tests/test_kills.py runs: killed_commands.py WORLD FOLDER MOMENTS NAME ... kills commands.
+"""What tests/test_writes.py runs: killed_commands.py WORLD FOLDER MOMENTS NAME ... kills commands.
 
 Each command runs undisturbed, then MOMENTS times in a process that is killed at a moment drawn from
 all that it asks of the system (opening, making, renaming and removing files), half of the moments

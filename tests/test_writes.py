@@ -1,15 +1,20 @@
-"""Whatever is killed while it writes leaves the old file or the new one."""
+"""Whatever is killed while it writes leaves the old file or the new one, and a command that was
+killed at any moment works by the same line, and gives the bytes of an undisturbed run.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.scripts import program
+from likeness.commands._outputs import OUTPUTS
+from tests.likeness.commands.test_contract import COMMANDS
+from tests.scripts import ROOT, program
 
 
 def told_by(how: str, folder: Path, request: pytest.FixtureRequest) -> Any:
@@ -59,3 +64,54 @@ def test_a_full_disk_leaves_the_old_file_and_is_reported(kind: str, on_a_full_di
     assert "\n" not in message
     assert old_is_there
     assert left == []
+
+
+LINES = ROOT / "tests" / "killed_commands.py"
+# These are killed elsewhere, or run the others.
+ELSEWHERE = {
+    "demo": "trains, embeds, scores and evaluates as the commands do",
+    "reproduce": "runs the command lines of others, each in a process of its own",
+    "prepare": "tests/likeness/prepare: nothing half-written lies under a final name",
+    "gallery remove": "a transaction of SQLite: tests/test_writes.py",
+}
+
+
+def commands_killed(world: Path, folder: Path, moments: int, *names: str) -> Any:
+    """What killed_commands.py prints of these commands, which work on a copy of the world."""
+    shutil.copytree(world, folder / "world")
+    (folder / "lines").mkdir()
+    ended = program("-P", LINES, folder / "world", folder / "lines", moments, *names, cwd=ROOT)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def names() -> list[str]:
+    from tests.killed_commands import LINES
+
+    return list(LINES)
+
+
+def test_every_command_that_writes_is_killed() -> None:
+    written = {
+        name
+        for name, command in COMMANDS.items()
+        if OUTPUTS & {option.lstrip("-") for option in {*command.sources, *command.own}}
+    }
+    lines = {name.partition(",")[0] for name in names()}
+    assert written | ELSEWHERE.keys() <= lines | ELSEWHERE.keys()
+    assert not lines & ELSEWHERE.keys()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("moments", "commands"),
+    [(10, ("embed, pieces", "score", "lists")), pytest.param(50, (), marks=pytest.mark.slow)],
+)
+def test_a_command_that_was_killed_works_by_the_same_line(
+    moments: int, commands: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """For some minutes, all commands at fifty moments."""
+    world = request.getfixturevalue("_world")
+    results = commands_killed(world, tmp_path, moments, *(commands or names()))
+    assert all(kills for kills, _ in results.values())
+    assert {name: wrong for name, (_, wrong) in results.items() if wrong} == {}

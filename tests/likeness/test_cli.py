@@ -1,15 +1,22 @@
-"""The command line from end to end on synthetic voices, and what it says of wrong input."""
+"""The command line from end to end on synthetic voices, and what it says of wrong input; which
+libraries common commands import, and that a command walks a folder once.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import likeness
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.items import listing
+from likeness.modalities.synthetic import write_voices
 from tests.scripts import printed, program, refused, run_command, touch
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +134,98 @@ def test_a_value_that_an_option_does_not_take_is_one_sentence(words: str, said: 
     assert said in message
 
 
-def test_the_version_is_said_without_numpy() -> None:
-    ended = program("-X", "importtime", "-m", "likeness", "--version")
-    assert ended.stdout.startswith("likeness ")
-    assert "numpy" not in ended.stderr
+CONSOLE = {"lazy_loader", "typer"}
+VALUES = {"numpy", "pyarrow", "pydantic", "scipy", "charset_normalizer"}
+VOICES = {"numpy", "onnx", "onnxruntime", "pydantic", "soundfile", "soxr"}
+LIBRARIES = """
+import sys
+from importlib.metadata import packages_distributions
+
+from likeness.cli import main
+
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    assert not ended.code
+parts = {".".join(name.split(".")[:2]) for name in sys.modules}
+names = {name.partition(".")[0] for name in parts} & set(packages_distributions())
+print(*names, *(parts & {"scipy.stats", "scipy.signal"}), file=sys.stderr)
+"""
+# What comes with those, or stands in every process of an environment.
+BESIDE = {
+    *("likeness", "annotated_doc", "annotated_types", "shellingham", "typing_extensions"),
+    *("typing_inspection", "pydantic_core", "_soundfile", "_soundfile_data", "google", "ml_dtypes"),
+    *("_cffi_backend", "_distutils_hack", "cloudpickle", "rich", "click"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trials with scores, and two recordings."""
+    folder = tmp_path_factory.mktemp("start")
+    write_voices(folder / "voices", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
+    for number, path in enumerate(sorted((folder / "voices").rglob("*.flac"))):
+        path.rename(folder / f"{number}.flac")
+    rows = (f"a{i % 7}/1 a{i % 7 + i % 2}/{i} {1 - i % 2} {0.1 * (i % 17)}\n" for i in range(210))
+    (folder / "scores.txt").write_text("".join(rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--help"], CONSOLE),
+        (["--version"], CONSOLE),
+        (["verify", "--help"], CONSOLE | {"numpy", "pydantic"}),
+        (["evaluate", "scores.txt"], CONSOLE | VALUES),
+        (["verify", "0.flac", "1.flac"], CONSOLE | VOICES),
+    ],
+)
+def test_only_what_is_needed_is_imported(folder: Path, words: list[str], needed: set[str]) -> None:
+    ran = program("-c", LIBRARIES, *words, cwd=folder)
+    assert set(ran.stderr.split("\n")[-2].split()) - BESIDE <= needed
+
+
+FEW = ["schedule.steps=1", "schedule.warmup_steps=0", "sampling.batch_size=4", "compute.threads=1"]
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that were walked, in order."""
+    folders: list[Path] = []
+    walk = listing._walk
+
+    def noted(root: Path, *others: Any) -> Any:
+        folders.append(root)
+        return walk(root, *others)
+
+    monkeypatch.setattr(listing, "_walk", noted)
+    return folders
+
+
+@pytest.mark.parametrize("recipe", ["speaker/folders", "speaker/folders:resnet34"])
+def test_train_walks_once(recipe: str, example: Path, walked: list[Path], tmp_path: Path) -> None:
+    few = [*FEW, "compute.workers=0", "schedule.watch=", "schedule.eval_every=1"]
+    data = ("--data", example / "voices", "--out", tmp_path / "run")
+    assert run_command("train", recipe, *few, *data) == 0
+    assert walked == [example / "voices"]
+
+
+def test_check_and_embed_walk_once_and_evaluate_never(
+    example: Path, walked: list[Path], tmp_path: Path
+) -> None:
+    voices, trials, scores, sex = example / "voices", *(tmp_path / name for name in "tsx")
+    run_command("check", voices)
+    assert walked == [voices]
+    out = ("--out", tmp_path / "e.npz")
+    assert run_command("embed", "--items", voices, "--model", "likeness:voice", *out) == 0
+    assert walked == [voices] * 2
+    # Groups are read from a list, so that no folder is walked.
+    ids = sorted(path.relative_to(voices).as_posix() for path in voices.rglob("*.flac"))
+    speakers = sorted({id.split("/")[0] for id in ids})
+    pairs = itertools.combinations(ids, 2)
+    trials.write_text("".join(f"{a} {b} {int(a[:6] == b[:6])}\n" for a, b in pairs))
+    likeness.score(trials, tmp_path / "e.npz").save(scores)
+    sex.write_text("".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(speakers)))
+    assert run_command("evaluate", scores, "--groups", sex, "--resamples", "20") == 0
+    assert walked == [voices] * 2

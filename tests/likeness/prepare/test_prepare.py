@@ -1,5 +1,5 @@
 """`likeness prepare` against a server of our own: whole and verified, or nothing under a final
-name.
+name. A file in a wheel is fetched by pip; nothing is installed or run.
 """
 
 from __future__ import annotations
@@ -10,26 +10,97 @@ import os
 import re
 import socket
 import tarfile
+import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.prepare import wheels
 from likeness.prepare.prepare import Archive, Count, Dataset, catalogue, find_dataset, prepare
 from tests.disk_calls import come_in_order, recorded
-from tests.likeness.prepare.serving import Server, packed, serving, zipped
 from tests.scripts import printed, touch
 
-WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
+
+class Server(ThreadingHTTPServer):
+    """files: path -> bytes. breaks: how many answers to cut off after half of what they should
+    send. requests: the path of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.breaks = 0
+        self.requests: list[str] = []
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server = self.server
+        server.requests.append(self.path)
+        if self.path[1:] not in server.files:
+            self.send_error(404)
+            return
+        body = server.files[self.path[1:]]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if server.breaks:
+            server.breaks -= 1
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as first:
-        yield first
+    """A server that answers in a thread of its own."""
+    with Server() as server:
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def packed(members: dict[str, bytes]) -> bytes:
+    """The bytes of a .tar.gz with these files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    """The bytes of a .zip with these files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def md5(body: bytes) -> str:
@@ -65,7 +136,7 @@ def left(data: Path) -> list[str]:
 def test_fetches_verifies_unpacks_counts_and_does_it_once(
     name: str, body: bytes, server: Server, tmp_path: Path
 ) -> None:
-    first = dataset(server, body, name, sha256=hashlib.sha256(body).hexdigest())
+    first = dataset(server, body, name, sha256=sha(body))
     lines = run(first, tmp_path)
     assert left(tmp_path) == [f"set/wav/{i}.wav" for i in range(5)]
     assert (tmp_path / "set/wav/3.wav").read_bytes() == WAVS["set-1.0/recordings/3.wav"]
@@ -263,3 +334,45 @@ def test_recordings_of_voxceleb_are_counted_wherever_they_lie(
     assert "recordings of VoxCeleb1 dev: 2 of 148,642" in shown
     assert "recordings of VoxCeleb1 test: 1 of 4,874" in shown
     assert "recordings of VoxCeleb2: 1 of 1,128,246" in shown
+
+
+CONTENT, MEMBER = b"weights" * 100, "tiny_net/net.bin"
+METADATA = "Metadata-Version: 2.1\nName: tiny-net\nVersion: 1.0\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The digest of a wheel that pip finds in a folder."""
+    path = tmp_path / "tiny_net-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(MEMBER, CONTENT)
+        made.writestr("tiny_net/__init__.py", "raise SystemExit('this was run')")
+        made.writestr("tiny_net-1.0.dist-info/METADATA", METADATA)
+        made.writestr("tiny_net-1.0.dist-info/WHEEL", WHEEL)
+        made.writestr("tiny_net-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    return sha(path.read_bytes())
+
+
+def test_a_file_of_a_wheel_is_fetched_by_the_users_own_pip(
+    wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/pip.py").write_text("raise SystemExit('a pip.py of this folder was run')")
+    monkeypatch.chdir(tmp_path / "here")
+    found = wheels.fetch("tiny-net==1.0", wheel, {MEMBER: sha(CONTENT)})
+    assert found == {MEMBER: CONTENT}
+
+
+@pytest.mark.parametrize("wrong", ["wheel", "member"])
+def test_another_file_is_refused(wheel: str, wrong: str) -> None:
+    digests = (sha(b""), sha(CONTENT)) if wrong == "wheel" else (wheel, sha(b""))
+    with pytest.raises(LikenessError, match="SHA-256"):
+        wheels.fetch("tiny-net==1.0", digests[0], {MEMBER: digests[1]})
+
+
+def test_what_pip_does_not_find_is_one_sentence(wheel: str) -> None:
+    with pytest.raises(LikenessError, match=r"pip cannot fetch it .*tiny-net==2.0"):
+        wheels.fetch("tiny-net==2.0", wheel, {})

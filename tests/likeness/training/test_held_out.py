@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import likeness as front_door
 from likeness.eval.formats.embeddings import read_embeddings
@@ -17,11 +20,13 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic, synthetic_glyphs
+from likeness.modalities.face import validation
 from likeness.toolkit.training.recipe import load, override
 from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
-from tests.scripts import refused, run_command
+from tests import tiny
+from tests.scripts import printed, refused, run_command
 from tests.tiny import QUICK
 
 
@@ -155,3 +160,39 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
     is_kept = prepared.read is recipe.read
     assert is_kept == (rate_hz == 16_000)
     assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)
+
+
+@pytest.mark.parametrize("memory", [r"\d+\.\d GiB", "not measured on this system"])
+def test_it_says_what_training_takes_and_keeps_nothing(
+    memory: str, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if memory.startswith("not"):
+        monkeypatch.setattr("likeness.training.prepare.sys", SimpleNamespace(platform="win32"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    command = ["train", f"{recipe}:arcface", "schedule.steps=7200", "--data", voices, "--check"]
+    text = printed(*command)
+    planned = tiny.BASE.items(voices)
+    assert f"{len(planned)} items of" in text
+    assert re.search(f"memory: {memory}\n", text)
+    seconds = re.search(r"a step: ([\d.]+) s", text)
+    total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
+    assert seconds is not None
+    assert total is not None
+    hours = float(total[1]) / (1 if total[2] == "hours" else 60)
+    assert hours == pytest.approx(2 * float(seconds[1]), rel=0.1)
+    assert [path for path in sorted(tmp_path.iterdir()) if path.suffix != ""] == before
+
+
+def test_a_training_needs_a_place(voices: Path) -> None:
+    assert "--out" in refused("train", "speaker/folders", "--data", voices)
+
+
+def test_sets_of_another_size_are_odd() -> None:
+    ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
+    trials = Trials(
+        ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])
+    )
+    assert validation.odd_sizes(trials) == ["lfw has 2 pairs here, and 6,000 as it was published"]

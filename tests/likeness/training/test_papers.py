@@ -20,7 +20,7 @@ from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
 from likeness.training.recipe_files import locate
-from tests import test_recipes, test_recipes_image, test_recipes_image_tables
+from tests import test_recipes, test_recipes_image, test_recipes_papers
 from tests.eval.protocols.test_ijb_packs import write_pack
 from tests.modalities.speaker import test_voxceleb
 from tests.scripts import run_command
@@ -28,7 +28,7 @@ from tests.tiny import QUICK, small_settings
 
 TABLES = reproduce.tables()
 images = test_recipes_image.data
-birds = test_recipes_image_tables.birds
+birds = test_recipes_papers.birds
 
 
 @pytest.fixture(scope="module")

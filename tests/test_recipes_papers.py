@@ -9,22 +9,24 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_model
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import Recipe, Retrieval
 from tests.modalities.image.drawn import write_images
 from tests.modalities.image.test_retrieval_sets import list_cub
 from tests.tiny import QUICK
 
-FOLDER = Path(__file__).parents[1] / "recipes" / "image"
-SIMPLE = SimpleNamespace(**recipes.read(str(FOLDER / "simple.py")))
-NIVMF = SimpleNamespace(**recipes.read(str(FOLDER / "nivmf.py")))
+RECIPES = Path(__file__).parents[1] / "recipes"
+SIMPLE = SimpleNamespace(**recipes.read(str(RECIPES / "image" / "simple.py")))
+NIVMF = SimpleNamespace(**recipes.read(str(RECIPES / "image" / "nivmf.py")))
 NAMES = ("cub200", "cars196", "sop")
 LISTED: dict[str, dict[str, Recipe]] = {
     name: recipes.group_fields(NIVMF.RECIPES, name) for name in NAMES
@@ -171,3 +173,160 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
     # no interval where none of so few items is a hit
     assert text.split()[4].startswith(("[", "no"))
     assert text.count("|") == 8
+
+
+FACES: dict[str, dict[str, Any]] = {
+    name: recipes.read(str(RECIPES / "face" / f"{name}.py"))["RECIPES"]
+    for name in ("vggface2", "ms1mv2", "webface")
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "steps", "warmup_steps", "rates"),
+    # by hand, from the images and batches of the configs:
+    # insightface/recognition/arcface_torch/configs/*.py
+    [
+        ("webface4m_r100", 82_700, 0, {0: 0.1, 41_350: 0.025}),
+        ("webface42m_r100_pfc02", 829_580, 0, {414_790: 0.025}),
+        ("webface42m_r100_pfc02_4k", 207_380, 10_369, {5_183: 0.15, 10_369: 0.3, 207_380: 0.0}),
+        ("webface42m_r50_pfc02_4k", 207_380, 20_738, {10_368: 0.2, 20_738: 0.4, 114_059: 0.1}),
+        ("webface42m_vit_b_pfc03", 69_120, 6_912, {6_912: 0.001}),
+        ("glint360k_r100", 333_820, 0, {166_910: 0.025}),
+    ],
+)
+def test_schedules_are_insightfaces(
+    variant: str, steps: int, warmup_steps: int, rates: dict[int, float]
+) -> None:
+    recipe: Recipe = FACES["webface"][variant]
+    schedule = recipe.schedule
+    assert (schedule.steps, schedule.warmup_steps) == (steps, warmup_steps)
+    for step, rate in rates.items():
+        warm = min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
+        assert recipe.optim.lr * warm * schedule.decay(step / steps) == pytest.approx(
+            rate, rel=2e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "drops"),
+    [
+        ("vggface2", "arcface", (40_000, 60_000)),
+        ("ms1mv2", "c_simple", (80_000, 140_000, 200_000)),
+        ("ms1mv2", "b_simple", (100_000, 180_000, 220_000)),
+    ],
+)
+def test_rates_drop_where_opensphere_drops_them(
+    name: str, variant: str, drops: tuple[int, ...]
+) -> None:
+    schedule = FACES[name][variant].schedule
+    for number, step in enumerate(drops):
+        assert schedule.decay((step - 1) / schedule.steps) == pytest.approx(0.1**number)
+        assert schedule.decay(step / schedule.steps) == pytest.approx(0.1 ** (number + 1))
+
+
+LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
+# Tables 5 to 11
+DATA_SETS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "cars196", "cub200", "sop")
+TABLES = dict(enumerate(DATA_SETS, 5))
+
+VMF_RECIPE = recipes.read(str(RECIPES / "image" / "vmf.py"))
+VMF: dict[str, dict[str, Recipe]] = {
+    name: recipes.group_fields(VMF_RECIPE["RECIPES"], name) for name in TABLES.values()
+}
+
+
+def table(text: str, number: int) -> dict[str, dict[str, str]]:
+    """loss -> column -> cell of one of the paper's Tables 5 to 11, each above its caption."""
+    caption = re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE)
+    above = text[: caption.start()]  # type: ignore[union-attr]
+    rows = [
+        line.split("\t") for line in above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()
+    ]
+    return {row[0].lower(): dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[1:]}
+
+
+def number_of(cell: str) -> float:
+    """A plain number, or "1×10^{-4}"."""
+    power = re.fullmatch(r"(\d+)×10\^{(-\d+)}", cell)
+    return float(f"{power[1]}e{power[2]}") if power else float(cell)
+
+
+@pytest.mark.parametrize(("number", "name"), TABLES.items())
+def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, shared: Path) -> None:
+    printed = table((shared / "papers" / "vmf.txt").read_text(encoding="utf-8"), number)
+    epoch = VMF_RECIPE["DATA_SETS"][name].epoch
+    assert tuple(printed) == LOSSES
+    for loss, row in printed.items():
+        recipe = VMF[name][loss]
+        optim, part = recipe.optim, recipe.loss.keywords  # type: ignore[attr-defined]
+        cells = {key: None if cell == "–" else cell for key, cell in row.items()}
+        assert (optim.name, optim.proxy_lr_scale, optim.nesterov) == (
+            "sgd",
+            1.0,
+            cells["NMOM"] == "True",
+        )
+        start = (
+            None
+            if loss in ("standard", "hyperbolic")
+            else part["tau"]
+            if "tau" in part
+            else float(np.log(part["scale"]))
+        )
+        contents = {
+            "LR": optim.lr,
+            "TLR": part.get("tau_lr"),
+            "MOM": optim.momentum,
+            "WD": optim.weight_decay,
+            "m": part.get("margin"),
+            "$m = 0$ Epochs": part.get("warmup_steps", 0) / epoch if loss == "arcface" else None,
+            "c": part.get("c"),
+            "λ": part.get("resultant"),
+            "Init τ": start,
+        }
+        assert {*contents, "NMOM"} == set(cells)
+        for key, value in contents.items():
+            cell = cells[key]
+            assert (value is None) == (cell is None), (loss, key)
+            assert cell is None or value == pytest.approx(number_of(cell), abs=1e-12), (loss, key)
+        assert (
+            recipe.schedule.halve_after,
+            recipe.schedule.stop_after,
+            recipe.schedule.eval_every,
+        ) == (15, 35, epoch)
+
+
+def test_splits_are_those_of_appendix_d() -> None:
+    """How many classes those are: tests/modalities/image/test_retrieval_sets.py."""
+    for variants in VMF.values():
+        recipe = variants["vmf"]
+        measure = recipe.measure
+        parts = [recipe.items, measure.validation.items, measure.items]
+        settings = [describe(part, "items")["args"] for part in parts]
+        assert [record["split"] for record in settings] == ["train", "validation", "test"]
+        if isinstance(measure, Retrieval):
+            assert {record["protocol"] for record in settings} == {"vmf"}
+        else:
+            assert measure.calibrate_on == measure.validation.items
+            assert {record["validation_share"] for record in settings[:2]} == {0.15}
+
+
+def test_networks_are_those_of_appendix_d() -> None:
+    for name in ("cifar10", "cifar100"):
+        with torch.device("meta"):
+            network = VMF[name]["vmf"].backbone(3)
+        assert (
+            tuple(network.conv1.weight.shape),
+            network.conv1.stride,
+            tuple(network.fc.weight.shape),
+        ) == ((64, 3, 3, 3), (1, 1), (128, 2048))
+        assert sum(parameter.requires_grad for parameter in network.bn1.parameters()) == 2
+    for name in ("cars196", "cub200", "sop"):
+        with torch.device("meta"):
+            network = VMF[name]["vmf"].backbone(3).train()
+        assert (tuple(network.conv1.weight.shape), tuple(network.fc.weight.shape)) == (
+            (64, 3, 7, 7),
+            (512, 2048),
+        )
+        norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+        assert len(norms) == 53
+        assert not any(norm.training or norm.weight.requires_grad for norm in norms)
