@@ -7,8 +7,6 @@ alone. All processes are forked from this one, so that torch is imported once. P
 [kills, what was wrong]}.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -4,8 +4,6 @@
 (H, W, 3), or the words of a refusal.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -4,8 +4,6 @@
 samples, or the words of a refusal.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 and examples/ as modules.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import os

@@ -7,8 +7,6 @@ batches and one thread besides. A `python` block that begins with `# NAME.py` is
 file instead. Commands in all other blocks are parsed by the command line itself, without being run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Every example runs as a program of its own and writes what it promises."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

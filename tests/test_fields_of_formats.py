@@ -4,8 +4,6 @@ Every suffix that is read has its fields in `picture_files` and `recording_files
 them fails. The fields of lists and of embeddings stand here.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -4,8 +4,6 @@ sentence, nothing in them runs, and no memory is taken on a file's word.
 LIKENESS_FUZZ_EXAMPLES=5000 pytest tests/test_fuzz.py -k NAME searches for long.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

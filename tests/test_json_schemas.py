@@ -1,7 +1,5 @@
 """What the commands and the service give fits the schemas in docs/reference/schemas."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -3,8 +3,6 @@
 Paths stay as the disk has them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from unicodedata import normalize
 

@@ -2,8 +2,6 @@
 and faces train on synthetic data for a few steps.
 """
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections.abc import Callable

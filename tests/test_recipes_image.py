@@ -2,8 +2,6 @@
 data set's own layout.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

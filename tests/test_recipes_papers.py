@@ -2,8 +2,6 @@
 and Table 7's four folds are joined as it says.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import partial

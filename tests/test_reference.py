@@ -1,7 +1,5 @@
 """Pages of docs/ say what the code says: the reference, the papers, notebooks; versions agree."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

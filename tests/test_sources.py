@@ -2,8 +2,6 @@
 read again, whatever its size and its time are.
 """
 
-from __future__ import annotations
-
 import ast
 import gzip
 import io

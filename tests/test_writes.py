@@ -2,8 +2,6 @@
 killed at any moment works by the same line, and gives the bytes of an undisturbed run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Folders as `save_pretrained` writes them, with random networks of every family, for tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

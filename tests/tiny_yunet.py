@@ -5,8 +5,6 @@ The detector has the names and shapes of OpenCV's face_detection_yunet_2023mar.o
 and kps at the strides 8, 16 and 32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

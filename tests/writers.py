@@ -9,8 +9,6 @@ killed: again and again, in processes that are killed at given calls. Prints JSO
 times that the old one was there, times the new one, what else was there]}.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

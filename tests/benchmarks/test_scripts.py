@@ -3,8 +3,6 @@ derived once more in exact fractions, and whose answers on small sets are counte
 docs/explanation/comparing.md says; gpu.py on a CPU; the ways of values.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -192,7 +190,7 @@ def test_a_difference_is_seen() -> None:
             self.weight = torch.nn.Parameter(torch.ones(8))
             self.called = called
 
-        def __deepcopy__(self, memo: object) -> Wrong:
+        def __deepcopy__(self, memo: object) -> "Wrong":
             self.called.append(1)
             return Wrong(self.called)
 

@@ -2,8 +2,6 @@
 recordings and pictures in each condition against what it says.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

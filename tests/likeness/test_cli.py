@@ -2,8 +2,6 @@
 libraries common commands import, and that a command walks a folder once.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

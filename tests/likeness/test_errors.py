@@ -1,7 +1,5 @@
 """What is wrong for the user ends in one sentence and exit code 2; a defect shows its traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

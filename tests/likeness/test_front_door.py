@@ -1,7 +1,5 @@
 """`import likeness`: what it offers, what it costs, and everything that it takes as an input."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import io

@@ -3,8 +3,6 @@
 A clone on Windows and a ZIP have no links: there likeness/eval and its like are files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

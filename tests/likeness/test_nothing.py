@@ -4,8 +4,6 @@ Readers are found in the modalities, and commands in the command line, so that a
 until it says what it does.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

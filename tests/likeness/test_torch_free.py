@@ -2,8 +2,6 @@
 else the extras train and face bring, the commands give what torch gives here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`likeness check`: every planted fault is found, and clean data give no finding."""
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

@@ -5,8 +5,6 @@ Commands, functions and options are those that likeness.commands._signature foun
 is covered without a change here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

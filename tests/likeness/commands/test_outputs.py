@@ -1,7 +1,5 @@
 """Outputs stay unless they are forced, and inputs beside or within them always."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

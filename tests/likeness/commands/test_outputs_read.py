@@ -5,8 +5,6 @@ output needs a line in WRITERS or UNREAD, a new input one in READERS or FOREIGN.
 read by each reader of its kind.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -3,8 +3,6 @@ likeness.eval.metrics, and the page of `evaluate --report`: which embeddings bel
 what is refused before the long work, what it can be redone from.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import partial

@@ -2,8 +2,6 @@
 and a file that exists for itself.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 hand, and everything that can be wrong with the files.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ Commands are found by their signatures: what takes trials, scores or pairs, what
 and what draws trials. A new one has to say here how it is called, or why it compares nothing.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import itertools

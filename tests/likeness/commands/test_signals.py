@@ -2,8 +2,6 @@
 code 130, and with nothing left of what it began.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -2,8 +2,6 @@
 the pieces of a run that was stopped.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`likeness embed --ray` on two Ray nodes of this machine, one of which is killed on the way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The voice model that comes with Likeness: its files, its card, and the commands that take it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

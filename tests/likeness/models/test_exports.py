@@ -1,7 +1,5 @@
 """Smaller files and the layout of sherpa-onnx."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """likeness:face agrees with dlib, whose files it is made of, and is used without naming a model."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 model may import that names them.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterator

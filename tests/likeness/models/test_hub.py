@@ -3,8 +3,6 @@
 Every network is random and tiny, and saved into a folder by the test.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -2,8 +2,6 @@
 it start from it, resume, and need its files no more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Fine-tuning starts from models of other projects as well, which the command reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inputs: tables, open files, and the ending of a file from its first bytes."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

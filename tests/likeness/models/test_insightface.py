@@ -2,8 +2,6 @@
 with small networks made here.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Two models beside each other are one model, whose score is the weighted sum of theirs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

@@ -2,8 +2,6 @@
 embeddings that their own code gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A network that a Python file of the user defines, wherever a MODEL is taken."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

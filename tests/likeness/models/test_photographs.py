@@ -2,8 +2,6 @@
 a user's own network over 112 x 96 crops.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -2,8 +2,6 @@
 wheel.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

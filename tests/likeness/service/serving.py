@@ -1,7 +1,5 @@
 """What the tests of `likeness serve` share: models, and three ways to ask a server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

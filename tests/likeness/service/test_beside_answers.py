@@ -2,8 +2,6 @@
 is kept of enrolments.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import threading

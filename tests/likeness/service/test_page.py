@@ -2,8 +2,6 @@
 choose thresholds and faces; nothing is asked of the network. Skips without a browser.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the routes of `likeness serve` answer, asked without a server."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

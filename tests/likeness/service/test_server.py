@@ -1,7 +1,5 @@
 """`likeness serve` as it runs: its processes, how it starts and ends, TLS."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The demos, one and all at the same time, and the commands that a demo and `train` tell."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

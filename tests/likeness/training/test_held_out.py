@@ -1,7 +1,5 @@
 """What `likeness train` leaves of the held-out items, and `likeness evaluate RUN` on it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -2,8 +2,6 @@
 drawn data in the layouts of the real sets.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Sequence
