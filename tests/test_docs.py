@@ -11,10 +11,8 @@ import contextlib
 import io
 import json
 import re
-import runpy
 import shlex
 import subprocess
-import sys
 import tomllib
 import urllib.request
 from functools import cache
@@ -30,7 +28,7 @@ from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate, names
 from tests import tiny
-from tests.scripts import loaded, program
+from tests.scripts import loaded, program, run_script
 from tests.tiny_yunet import network, tiny_yunet
 
 ROOT = Path(__file__).parents[1]
@@ -209,13 +207,7 @@ def run_line(line: str) -> None:
             if ended.code:
                 raise
     elif name == "python":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", arguments)
-            # Python puts the folder of a script first, where it finds what its recipes share.
-            patch.syspath_prepend(str(Path(arguments[0]).resolve().parent))
-            patch.delitem(sys.modules, "_shared", raising=False)
-            runpy.run_path(arguments[0], run_name="__main__")
-            sys.modules.pop("_shared", None)
+        run_script(Path(arguments[0]), *arguments[1:])
     else:
         subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
 

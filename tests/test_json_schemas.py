@@ -1,6 +1,7 @@
 """What the commands and the service give fits the schemas in docs/reference/schemas."""
 
 import copy
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -81,17 +82,12 @@ def folder(model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) 
     made = tmp_path_factory.mktemp("json")
     printed("embed", "--items", voices, "--model", model, "--out", made / "e.npz")
     ids = np.load(made / "e.npz")["ids"].tolist()
-    lines = [
-        f"{first} {second} {int(first.split('/')[0] == second.split('/')[0])}\n"
-        for k, first in enumerate(ids)
-        for second in ids[k + 1 :]
-    ]
+    pairs = itertools.combinations(ids, 2)
+    lines = [f"{a} {b} {int(a[:6] == b[:6])}\n" for a, b in pairs]
     (made / "trials.txt").write_text("".join(lines))
     (made / "fewer.txt").write_text("".join(lines[3:]))
-    subjects = sorted({name.split("/")[0] for name in ids})
-    (made / "groups.txt").write_text(
-        "".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(subjects))
-    )
+    groups = [f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(sorted({a[:6] for a in ids}))]
+    (made / "groups.txt").write_text("".join(groups))
     for name, trials, similarity in zip(
         "abc", ("trials", "trials", "fewer"), ("cosine", "euclidean", "dot"), strict=True
     ):

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import runpy
 import subprocess
 import sys
 import warnings
@@ -19,7 +18,7 @@ from likeness.eval.errors import LikenessError, Unreachable, install_line, liken
 from likeness.eval.formats import embeddings
 from likeness.eval.metrics.calibration import load_fusion
 from likeness.eval.scoring.plda import load_plda
-from tests.scripts import refused, run_command
+from tests.scripts import refused, run_command, run_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -183,19 +182,14 @@ SCRIPTS = sorted(
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_refuses_bad_input_as_the_command_does(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inputs: list[object] = [tmp_path / "none", tmp_path / "out"]
     if "argument_parser" in (ROOT / script).read_text():
         inputs = ["--data", tmp_path / "none", "--out", tmp_path / "out"]
     inputs += ["vox1_o"] if "voxceleb" in script else []
-    monkeypatch.setattr(sys, "argv", [script, *map(str, inputs)])
-    # Python puts the folder of a script first, where it finds what its recipes share.
-    monkeypatch.syspath_prepend(str((ROOT / script).parent))
-    monkeypatch.delitem(sys.modules, "_shared", raising=False)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(ROOT / script), run_name="__main__")
-    sys.modules.pop("_shared", None)  # monkeypatch would bring it back for the tests that follow
+        run_script(ROOT / script, *inputs)
     assert ended.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
 

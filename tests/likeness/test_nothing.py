@@ -153,34 +153,21 @@ def test_pictures_that_show_nothing_are_refused(reader: str, kind: str, tmp_path
         assert isinstance(caught.value, Empty)
 
 
-# How each command is called that decodes items, with a folder of one file that holds nothing; and
-# those that decode none.
-CALLS: dict[str, tuple[object, ...]] = {
-    "check": ("check", "DATA", "--strict"),
-    "align": ("align", "DATA", "--out", "OUT", "--detector", "DETECTOR"),
-    "train": ("train", "speaker/folders", "--data", "DATA", "--check"),
-    "embed": ("embed", "--model", "likeness:voice", "--items", "DATA", "--out", "OUT.npz"),
-    "verify": ("verify", "FILE", "FILE"),
-    "verify --pairs": ("verify", "--pairs", "PAIRS", "--root", "DATA", "--out", "OUT.csv"),
-    "bench": ("bench", "--model", "likeness:voice", "--trials", "PAIRS", "--root", "DATA"),
-    "gallery enrol": ("gallery", "enrol", "DATA", "--model", "likeness:voice", "--gallery", "OUT"),
-    "gallery search": (
-        *("gallery", "search", "DATA", "--model", "likeness:voice", "--gallery", "PEOPLE"),
-        *("--threshold", "0.5"),
-    ),
-    "gallery cluster": (
-        *("gallery", "cluster", "DATA", "--model", "likeness:voice", "--threshold", "0.5"),
-        *("--out", "OUT.csv"),
-    ),
-    "threshold": (
-        "threshold",
-        "--unlabelled",
-        "DATA",
-        "--model",
-        "likeness:voice",
-        "--out",
-        "OUT.json",
-    ),
+# What is typed for each command that decodes items, of a folder of files that hold nothing; and the
+# commands that decode none.
+VOICE = "--model likeness:voice"
+CALLS = {
+    "check": "check {data} --strict",
+    "align": "align {data} --out {out} --detector {detector}",
+    "train": "train speaker/folders --data {data} --check",
+    "embed": f"embed {VOICE} --items {{data}} --out {{out}}.npz",
+    "verify": "verify {data}/a/0.wav {data}/a/0.wav",
+    "verify --pairs": "verify --pairs {pairs} --root {data} --out {out}.csv",
+    "bench": f"bench {VOICE} --trials {{pairs}} --root {{data}}",
+    "gallery enrol": f"gallery enrol {{data}} {VOICE} --gallery {{out}}",
+    "gallery search": f"gallery search {{data}} {VOICE} --gallery {{people}} --threshold 0.5",
+    "gallery cluster": f"gallery cluster {{data}} {VOICE} --threshold 0.5 --out {{out}}.csv",
+    "threshold": f"threshold --unlabelled {{data}} {VOICE} --out {{out}}.json",
 }
 # Both train, and export calibrates, by the reading of a recipe; `serve` is tested below.
 BY_READERS = {"demo", "compare", "reproduce", "export", "serve"}
@@ -198,37 +185,25 @@ def test_every_command_is_known() -> None:
 def test_commands_name_what_holds_no_voice(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    data, people = tmp_path / "data", tmp_path / "people"
-    for label in "abcdefghijklmnop":
-        for number in range(2):
-            (data / label).mkdir(parents=True, exist_ok=True)
-            seed = 2 * ord(label) + number
-            sound(data / label / f"{number}.wav", noise(0, level=0.001, seed=seed))
-    listed = "a/0.wav a/1.wav 1\na/0.wav b/0.wav 0\n"
-    words = {
-        "DATA": data,
-        "FILE": data / "a/0.wav",
-        "PEOPLE": people,
-        "OUT": tmp_path / "out",
-        "OUT.npz": tmp_path / "e.npz",
-        "OUT.csv": tmp_path / "o.csv",
-        "OUT.json": tmp_path / "o.json",
-        "PAIRS": tmp_path / "pairs.txt",
-    }
-    words["PAIRS"].write_text(listed)
+    places = {name: tmp_path / name for name in ("data", "people", "pairs", "out")}
+    for number, label in enumerate("abcdefghijklmnop" * 2):
+        (places["data"] / label).mkdir(parents=True, exist_ok=True)
+        wave = noise(0, level=0.001, seed=number)
+        sound(places["data"] / label / f"{number // 16}.wav", wave)
+    places["pairs"].write_text("a/0.wav a/1.wav 1\na/0.wav b/0.wav 0\n")
     if command == "gallery search":
         voices = tmp_path / "voices" / "ann"
         voices.mkdir(parents=True)
         sound(voices / "1.wav", chatter(2.0))
-        enrol = ("enrol", voices.parent, "--model", "likeness:voice", "--gallery", people)
+        enrol = ("enrol", voices.parent, *VOICE.split(), "--gallery", places["people"])
         assert run_command("gallery", *enrol) == 0
         capfd.readouterr()
-    code = run_command(*(words.get(str(word), word) for word in CALLS[command]))
+    code = run_command(*(word.format(**places) for word in CALLS[command].split()))
     shown = "".join(capfd.readouterr())
     assert code or command in ("verify --pairs", "bench")
     assert "noise" in shown
     assert "same subject, probability" not in shown
-    assert not words["OUT.npz"].exists()
+    assert not (tmp_path / "out.npz").exists()
 
 
 def test_align_names_pictures_that_show_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
@@ -26,32 +26,12 @@ from likeness.models import load
 from likeness.models.model import Model
 from likeness.toolkit.data.images import as_channels, encode
 from tests.scripts import run_command
+from tests.tiny_yunet import save_onnx
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
 HEADS = {"plain": [], "mxnet": ["_minusscalar0", "_mulscalar0"], "half": ["Sub_0", "Conv_1"]}
 NAMES = ["Sub_1", "_minus", "Mul", "_mulscalar0", "Conv_0", "/Sub", "node_Mul_3", "sub", "_mu"]
-
-
-def save(
-    path: Path,
-    nodes: list[Any],
-    inputs: dict[str, Sequence[Any]],
-    outputs: dict[str, Sequence[Any]],
-    weights: dict[str, Any],
-    dtype: int = TensorProto.FLOAT,
-) -> Path:
-    make = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [make(name, dtype, shape) for name, shape in inputs.items()],
-        [make(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
-    )
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(path))
-    return path
 
 
 def recognizer(
@@ -68,28 +48,33 @@ def recognizer(
     and Mul scale the pixels, as MXNet's networks do.
     """
     rng, cells = np.random.default_rng(seed), size // 8
+    lines, at = [], "data"
+    if dtype != TensorProto.FLOAT:
+        lines, at = ["floats = Cast <to = 1> (data)"], "floats"
+    for k, name in enumerate(head):
+        kind, more = ("Mul", ", factor") if "ul" in name else ("Identity", "")
+        if "Sub" in name or "minus" in name:
+            kind, more = "Sub", ", mean"
+        lines.append(f"h{k} = {kind} ({at}{more})")
+        at = f"h{k}"
+    lines += [
+        f"cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> ({at})",
+        "flat = Flatten (cells)",
+        "embedding = MatMul (flat, matrix)",
+    ]
     weights = {
-        "mean": np.float32(127.5),
-        "factor": np.float32(1 / 128),
+        "mean": np.array(127.5, np.float32),
+        "factor": np.array(1 / 128, np.float32),
         "matrix": rng.normal(0, 0.1, (3 * cells * cells, dim)).astype(np.float32),
     }
-    nodes, at = [helper.make_node("Cast", ["data"], ["h"], "Cast_0", to=TensorProto.FLOAT)], "h"
-    if dtype == TensorProto.FLOAT:
-        nodes, at = [], "data"
-    for k, name in enumerate(head):
-        kind, more = ("Mul", ["factor"]) if "ul" in name else ("Identity", [])
-        if "Sub" in name or "minus" in name:
-            kind, more = "Sub", ["mean"]
-        nodes.append(helper.make_node(kind, [at, *more], [f"h{k}"], name))
-        at = f"h{k}"
-    cut = {"kernel_shape": [8, 8], "strides": [8, 8]}
-    nodes += [
-        helper.make_node("AveragePool", [at], ["cells"], "pool", **cut),
-        helper.make_node("Flatten", ["cells"], ["flat"], "flat"),
-        helper.make_node("MatMul", ["flat", "matrix"], ["embedding"], "fc1"),
-    ]
-    inputs, outputs = {"data": [batch, 3, size, size]}, {"embedding": [batch, dim]}
-    return save(path, nodes, inputs, outputs, weights, dtype)
+    kind = "float" if dtype == TensorProto.FLOAT else "uint8"
+    inputs = f"{kind}[{batch},3,{size},{size}] data"
+    save_onnx(path, inputs, [f"float[{batch},{dim}] embedding"], lines, weights)
+    model = onnx.load(str(path))
+    for node, name in zip(model.graph.node, head, strict=False):
+        node.name = name
+    onnx.save(model, str(path))
+    return path
 
 
 def detector(path: Path) -> Path:
@@ -98,23 +83,23 @@ def detector(path: Path) -> Path:
     """
     points = [-1, -1, 1, -1, 0, 0.1, -0.8, 1, 0.8, 1]
     # "never" is the second anchor of each cell.
-    weights: dict[str, Any] = {"first": 0, "column": [-1, 1], "never": np.full((64, 1), -1, "f4")}
-    nodes = [
-        helper.make_node("AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]),
-        helper.make_node("Gather", ["cells", "first"], ["red"], axis=1),
-        helper.make_node("Reshape", ["red", "column"], ["one"]),
-        helper.make_node("Concat", ["one", "never"], ["both"], axis=1),
-        helper.make_node("Reshape", ["both", "column"], ["score128"]),
+    weights = {"first": np.array(0), "column": np.array([-1, 1]), "never": -np.ones((64, 1), "f4")}
+    lines = [
+        "cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (input)",
+        "red = Gather <axis = 1> (cells, first)",
+        "one = Reshape (red, column)",
+        "both = Concat <axis = 1> (one, never)",
+        "score128 = Reshape (both, column)",
     ]
-    outputs: dict[str, Sequence[Any]] = {}
+    outputs = []
     for kind, row in (("score", [-1.0]), ("box", [2.0] * 4), ("points", points)):
         for count in (128, 32, 8):
             name = f"{kind}{count}"
-            outputs[name] = [count, len(row)]
+            outputs.append(f"float[{count},{len(row)}] {name}")
             if name != "score128":
                 weights[f"{name}_held"] = np.tile(np.array(row, np.float32), (count, 1))
-                nodes.append(helper.make_node("Identity", [f"{name}_held"], [name]))
-    return save(path, nodes, {"input": [1, 3, 64, 64]}, outputs, weights)
+                lines.append(f"{name} = Identity ({name}_held)")
+    return save_onnx(path, "float[1,3,64,64] input", outputs, lines, weights)
 
 
 def photograph(

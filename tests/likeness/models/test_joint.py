@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from onnx import helper, numpy_helper
+from onnx import load as load_onnx
 
 import likeness
 from likeness.eval.errors import LikenessError
@@ -23,6 +23,7 @@ from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import describe
 from tests import tiny
 from tests.scripts import printed, refused
+from tests.tiny_yunet import save_onnx
 
 WEIGHTS, OFFSET = (1.5, 6.0), -2.0
 
@@ -30,23 +31,15 @@ WEIGHTS, OFFSET = (1.5, 6.0), -2.0
 def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "cosine") -> Path:
     """A file as `likeness export` writes it: the mean levels that random filters let through."""
     filters = np.random.default_rng(seed).normal(size=(6, 1, 80)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Unsqueeze", ["waves", "axes"], ["signal"]),
-            helper.make_node("Conv", ["signal", "filters"], ["filtered"], strides=[40]),
-            helper.make_node("Abs", ["filtered"], ["levels"]),
-            helper.make_node("ReduceMean", ["levels", "last"], ["embeddings"], keepdims=0),
-        ],
-        "net",
-        [helper.make_tensor_value_info("waves", 1, ("batch", "samples"))],
-        [helper.make_tensor_value_info("embeddings", 1, ("batch", 6))],
-        [
-            numpy_helper.from_array(filters, "filters"),
-            numpy_helper.from_array(np.array([1]), "axes"),
-            numpy_helper.from_array(np.array([2]), "last"),
-        ],
-    )
-    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    constants = {"filters": filters, "axes": np.array([1]), "last": np.array([2])}
+    lines = [
+        "signal = Unsqueeze (waves, axes)",
+        "filtered = Conv <strides = [40]> (signal, filters)",
+        "levels = Abs (filtered)",
+        "embeddings = ReduceMean <keepdims = 0> (levels, last)",
+    ]
+    outputs = ["float[batch,6] embeddings"]
+    net = load_onnx(str(save_onnx(path, "float[batch,samples] waves", outputs, lines, constants)))
     description = {
         "format": onnx.FORMAT,
         "modality": "speaker",

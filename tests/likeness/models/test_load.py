@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from torch import nn
@@ -27,6 +26,7 @@ from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
+from tests.tiny_yunet import save_onnx
 from tests.toolkit.backbones.test_released import wespeaker_names
 
 HYPERPARAMS = """
@@ -240,17 +240,12 @@ def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def power(path: Path, *shape: Any) -> Path:
     """A network in ONNX form: the mean over T or S of the squares of (B, T, F) or (B, S)."""
-    make, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [
-        make.make_node("Mul", ["x", "x"], ["squares"]),
-        make.make_node("ReduceMean", ["squares"], ["z"], axes=[1], keepdims=int(len(shape) == 2)),
-    ]
-    inputs = [make.make_tensor_value_info("x", kind, shape)]
-    outputs = [make.make_tensor_value_info("z", kind, [shape[0], (*shape, 1)[2]])]
-    graph = make.make_graph(nodes, "power", inputs, outputs)
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8)
-    onnx.save_model(model, str(path))
-    return path
+    keep, sizes = int(len(shape) == 2), (*shape, 1)
+    lines = ["squares = Mul (x, x)", f"z = ReduceMean <keepdims = {keep}> (squares, axes)"]
+    inputs = f"float[{','.join(map(str, shape))}] x"
+    return save_onnx(
+        path, inputs, [f"float[{shape[0]},{sizes[2]}] z"], lines, {"axes": np.array([1])}
+    )
 
 
 def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:

@@ -48,16 +48,6 @@ def test_padding_changes_no_x_vector_and_short_recordings_are_refused(
         loaded.embedder(wave[:, :1500])
 
 
-@torch.no_grad()
-def test_weights_as_pytorch_model_bin_are_read_where_there_are_no_others(tmp_path: Path) -> None:
-    theirs = tiny_hub.save("WavLM base", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-    loaded: Any = load_named(f"hub:{tmp_path}")
-    weight = loaded.embedder.backbone.pool.feature_extractor.weight
-    assert torch.equal(weight, theirs.feature_extractor.weight)
-
-
 def fairseq_name(name: str) -> str:
     """The name that fairseq has for a tensor of transformers' WavLM."""
     pairs = [
@@ -203,5 +193,3 @@ def test_other_checkpoints_of_this_name_are_refused(tmp_path: Path) -> None:
     torch.save({"model": head_of(3, 16)}, tmp_path / "head.pth")
     with pytest.raises(LikenessError, match="no WavLM with UniSpeech's"):
         load_named(f"hub:{tmp_path / 'head.pth'}")
-    with pytest.raises(LikenessError, match=r"networks\.md"):
-        load_named("hub:nothing.pth")
