@@ -54,15 +54,9 @@ def fairseq_name(name: str) -> str:
         ("masked_spec_embed", "mask_emb"),
         ("feature_projection.projection.", "post_extract_proj."),
         ("feature_projection.layer_norm.", "layer_norm."),
-        (
-            "encoder.pos_conv_embed.conv.parametrizations.weight.original0",
-            "encoder.pos_conv.0.weight_g",
-        ),
-        (
-            "encoder.pos_conv_embed.conv.parametrizations.weight.original1",
-            "encoder.pos_conv.0.weight_v",
-        ),
-        ("encoder.pos_conv_embed.conv.bias", "encoder.pos_conv.0.bias"),
+        ("encoder.pos_conv_embed.conv.", "encoder.pos_conv.0."),
+        ("parametrizations.weight.original0", "weight_g"),
+        ("parametrizations.weight.original1", "weight_v"),
         ("attention.rel_attn_embed", "self_attn.relative_attention_bias"),
         ("attention.gru_rel_pos_linear", "self_attn.grep_linear"),
         ("attention.gru_rel_pos_const", "self_attn.grep_a"),
