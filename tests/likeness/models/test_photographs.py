@@ -180,10 +180,6 @@ def test_all_faces_of_an_album_are_embedded_searched_and_written(
     assert [path.name for path in written] == ["two#1.png", "two#2.png"]
     for path, crop in zip(written, found.crops, strict=True):
         assert (images.decode(Item("a", path)) == crop).all()
-    written[0].unlink()  # a run that was stopped before the last one
-    assert run_command(*crops, "--size", "112x96") == 0
-    assert written[0].exists()
-    assert "112x96" in refused(*crops, "--size", "112")
 
 
 def test_the_lowest_score_of_a_face_is_an_option(

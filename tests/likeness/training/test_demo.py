@@ -107,9 +107,6 @@ def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
     ]
 
 
-TINY = Path(__file__).parents[2] / "tiny.py"
-
-
 def commands_of(output: str) -> list[list[str]]:
     """The commands below "next:", as a shell reads them."""
     lines = output.splitlines()
@@ -138,17 +135,13 @@ def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Pa
     assert (place / "a run" / "thresholds.json").is_file()
 
 
-@pytest.mark.slow  # trains on images, and starts two servers
-@pytest.mark.parametrize("kind", ["trials", "items"])
-def test_every_command_runs_as_it_is_printed(kind: str, place: Path, voices: Path) -> None:
-    if kind == "trials":
-        arguments = [f"{TINY}:simple", "--data", voices]
-    else:
-        synthetic_glyphs.write_glyphs(
-            place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
-        )
-        arguments = ["image/folders", "schedule.steps=2", "--data", "glyphs"]
-    commands = commands_of(printed("train", *arguments, "--out", "run"))
+@pytest.mark.slow  # trains on images, and starts a server
+def test_every_command_runs_as_it_is_printed(place: Path) -> None:
+    synthetic_glyphs.write_glyphs(
+        place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
+    )
+    words = ("train", "image/folders", "schedule.steps=2", "--data", "glyphs", "--out", "run")
+    commands = commands_of(printed(*words))
     assert len(commands) == 3
     for command in commands:
         assert command[0] == "likeness"

@@ -18,14 +18,14 @@ from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
 from likeness.training.recipe_files import locate
-from tests import test_recipes, test_recipes_image, test_recipes_papers
+from tests import test_recipes, test_recipes_papers
 from tests.eval.protocols.test_ijb_packs import write_pack
 from tests.modalities.speaker import test_voxceleb
 from tests.scripts import run_command
 from tests.tiny import QUICK, small_settings
 
 TABLES = reproduce.tables()
-images = test_recipes_image.data
+images = test_recipes.data
 birds = test_recipes_papers.birds
 
 
@@ -115,7 +115,7 @@ def settings_of(recipe: str) -> list[str]:
     file, _, variant = recipe.partition(":")
     made = replace(listed(file)[variant], memory=None)  # which not all rows have
     if file.startswith("image/"):
-        return test_recipes_image.shrinking(made)
+        return test_recipes.shrinking(made)
     if file.startswith("face/"):
         # IJB's faces are aligned to 112 pixels, of which networks of width 8 crash in oneDNN
         faces = [text.replace("32", "112") for text in test_recipes.FACES]
