@@ -38,21 +38,6 @@ def example(name: str) -> ModuleType:
     return loaded(ROOT / "examples" / f"{name}.py")
 
 
-def test_data_to_practise_on_are_all_there_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    practice = example("practice_data")
-
-    def stopped(voices: Path, **_: object) -> None:
-        (voices / "spk000").mkdir(parents=True)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(practice.synthetic, "write_voices", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        practice.write(tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
     drawn = example("run_figures")
     ids, right = ("a", "b", "c", "d"), np.array([1.0, 0.0, 1.0, 0.0])

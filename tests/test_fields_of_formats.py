@@ -87,18 +87,6 @@ def test_fields_of_pictures(tmp_path: Path, suffix: str, field: str) -> None:
         assert np.abs(report - pixels).max() <= 12 * (suffix == ".jpg") + 2
 
 
-def test_pictures_that_differ_in_alpha_alone_differ(tmp_path: Path) -> None:
-    for level in (0, 255):  # black drawings and white ones
-        pixels = np.full((8, 8, 4), level, np.uint8)
-        shown = []
-        for number, shape in enumerate((np.eye(8), np.tri(8))):
-            pixels[..., 3] = 255 * shape
-            path = tmp_path / f"{level}-{number}.png"
-            Image.fromarray(pixels).save(path)
-            shown.append(decode(Item("a", path)))
-        assert np.abs(shown[0].astype(int) - shown[1]).max() > 100
-
-
 @pytest.mark.parametrize("suffix", [".gif", ".tif", ".webp", ".png"])
 def test_a_file_of_several_pictures_is_named(tmp_path: Path, suffix: str) -> None:
     field = "several pages" if suffix == ".tif" else "several frames"

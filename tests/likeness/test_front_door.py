@@ -5,6 +5,7 @@ import inspect
 import io
 import pkgutil
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -28,8 +29,6 @@ from likeness.models.inputs import items_of
 from likeness.toolkit import console
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.losses.softmax import NormFace
-from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
 from tests.scripts import printed, program, run_command
 from tests.sounds import chatter
@@ -42,12 +41,11 @@ def model(run: Path) -> likeness.Model:
 
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> likeness.Model:
-    recipe = Recipe(
+    recipe = replace(
+        tiny.BASE,
         modality="face",
         frontend=partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3),
         backbone=partial(SmallCNN, dim=4),
-        loss=partial(NormFace),
-        items=partial(folders.items),
         read=partial(images.read, size=(28, 28)),
     )
     return likeness.load(tiny.untrained(tmp_path_factory.mktemp("faces"), recipe))

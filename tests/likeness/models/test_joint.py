@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from onnx import load as load_onnx
 
 import likeness
@@ -18,8 +17,7 @@ from likeness.eval.scoring.settings import Scoring
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.models import checkpoint, onnx
-from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models import onnx
 from likeness.toolkit.models.parts import describe
 from tests import tiny
 from tests.scripts import printed, refused
@@ -66,21 +64,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     in_onnx(folder / "slow.onnx", 3, rate_hz=8000)
     in_onnx(folder / "dot.onnx", 4, similarity="dot")
     in_onnx(folder / "far.onnx", 5, similarity="euclidean")
-    torch.manual_seed(0)
     backbone = partial(ResNet, dim=6, width=2, blocks=(1, 1, 1, 1))
-    frontend = partial(KaldiFbank, num_mels=16)
-    recipe = replace(
-        tiny.BASE, frontend=frontend, backbone=backbone, read=partial(audio.read, rate_hz=16_000)
-    )
-    (folder / "run").mkdir()
-    checkpoint.save_model(
-        folder / "run/last.safetensors",
-        TorchEmbedder(frontend(), backbone(16)).eval(),
-        recipe,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
+    parts = {"frontend": partial(KaldiFbank, num_mels=16), "backbone": backbone}
+    recipe = replace(tiny.BASE, **parts, read=partial(audio.read, rate_hz=16_000))
+    tiny.untrained(folder / "run", recipe)
     return folder
 
 
