@@ -26,7 +26,6 @@ from tests.test_json_schemas import check
 from tests.tiny import BASE, untrained
 
 FEW = likeness.VerificationSettings((), fars=(), num_resamples=50)
-SOUNDS = "mp3, ogg, opus, 8khz, noiseN (up to 100), reverbN (up to 10), quietN (up to 100)"
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +173,8 @@ def test_pictures_are_what_the_condition_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mp4", "noise0", "noise101", "mp33", "dark50"])
 def test_an_unknown_condition_is_named_with_the_known_ones(name: str) -> None:
-    with pytest.raises(LikenessError) as refusal:
+    with pytest.raises(LikenessError, match=f"{name!r}.*reverbN"):
         parse(["ogg", name], "speaker")
-    assert repr(name) in str(refusal.value)
-    assert SOUNDS in str(refusal.value)
 
 
 def test_the_command_writes_the_table_json_and_a_page(

