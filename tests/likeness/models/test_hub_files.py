@@ -209,7 +209,7 @@ def test_a_folder_is_never_asked_for(
 
 
 def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
-    with pytest.raises(ValueError, match="could not be fetched.*hf download"):
+    with pytest.raises(ValueError, match=r"could not be fetched.*hf download"):
         load_named("hub:ann/nothing")
 
 
