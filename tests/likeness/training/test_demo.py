@@ -30,10 +30,7 @@ def test_a_demo_that_is_stopped_says_so(
 
 
 PRINTS = "import os; print('first of {0}'); print('second of {0}', os.environ['OMP_NUM_THREADS'])"
-# The first ends only after the last has: were they not run at the same time, it would wait for
-# ever.
-WAITS = "import pathlib; pathlib.Path('pipe').read_text(); print('waited')"
-ENDS = "import pathlib; pathlib.Path('pipe').write_text(''); print('ended')"
+# Each waits for the first, so that both run at the same time.
 PAUSES = """
 import os, pathlib, signal, time
 pathlib.Path("{0}.pid").write_text(str(os.getpid()))
@@ -66,16 +63,6 @@ def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(
     face, image = capfd.readouterr().out.split("\nimage:\n")
     assert "no recording is there" in face
     assert image.split("\n")[:2] == ["first of image", "second of image 1"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Unix")
-def test_they_run_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    run(tmp_path, monkeypatch, face=WAITS, image=ENDS)
-    out = capfd.readouterr().out
-    assert 0 < out.index("waited") < out.index("ended")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
