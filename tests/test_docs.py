@@ -61,15 +61,8 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     matched = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [
-        Block(
-            page.relative_to(ROOT).as_posix(),
-            text.count("\n", 0, match.start()) + 2,
-            match[1],
-            match[2],
-        )
-        for match in matched
-    ]
+    name = page.relative_to(ROOT).as_posix()
+    return [Block(name, text.count("\n", 0, m.start()) + 2, m[1], m[2]) for m in matched]
 
 
 def file_of(block: Block) -> str:

@@ -128,12 +128,8 @@ TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
 
 
 def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
-    settings = [
-        *SHRUNK,
-        "measure.validation.items.whole=false",
-        "train_read.short_edge=36",
-        "augment.flip_prob=0",
-    ]
+    more = ["measure.validation.items.whole=false", "train_read.short_edge=36"]
+    settings = [*SHRUNK, *more, "augment.flip_prob=0"]
     tiny = recipes.override(SIMPLE.METHODS["contrastive"], settings)
     tiny = replace(tiny, backbone=TINY)
     measured, alone = SIMPLE.joined(tiny, birds, tmp_path)
@@ -258,18 +254,11 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
         recipe = VMF[name][loss]
         optim, part = recipe.optim, recipe.loss.keywords  # type: ignore[attr-defined]
         cells = {key: None if cell == "–" else cell for key, cell in row.items()}
-        assert (optim.name, optim.proxy_lr_scale, optim.nesterov) == (
-            "sgd",
-            1.0,
-            cells["NMOM"] == "True",
-        )
-        start = (
-            None
-            if loss in ("standard", "hyperbolic")
-            else part["tau"]
-            if "tau" in part
-            else float(np.log(part["scale"]))
-        )
+        has_nesterov = cells["NMOM"] == "True"
+        assert (optim.name, optim.proxy_lr_scale, optim.nesterov) == ("sgd", 1.0, has_nesterov)
+        start = None
+        if loss not in ("standard", "hyperbolic"):
+            start = part["tau"] if "tau" in part else float(np.log(part["scale"]))
         contents = {
             "LR": optim.lr,
             "TLR": part.get("tau_lr"),
@@ -286,11 +275,8 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
             cell = cells[key]
             assert (value is None) == (cell is None), (loss, key)
             assert cell is None or value == pytest.approx(number_of(cell), abs=1e-12), (loss, key)
-        assert (
-            recipe.schedule.halve_after,
-            recipe.schedule.stop_after,
-            recipe.schedule.eval_every,
-        ) == (15, 35, epoch)
+        plan = recipe.schedule
+        assert (plan.halve_after, plan.stop_after, plan.eval_every) == (15, 35, epoch)
 
 
 def test_splits_are_those_of_appendix_d() -> None:
@@ -312,19 +298,15 @@ def test_networks_are_those_of_appendix_d() -> None:
     for name in ("cifar10", "cifar100"):
         with torch.device("meta"):
             network = VMF[name]["vmf"].backbone(3)
-        assert (
-            tuple(network.conv1.weight.shape),
-            network.conv1.stride,
-            tuple(network.fc.weight.shape),
-        ) == ((64, 3, 3, 3), (1, 1), (128, 2048))
+        conv = network.conv1
+        assert (tuple(conv.weight.shape), conv.stride) == ((64, 3, 3, 3), (1, 1))
+        assert tuple(network.fc.weight.shape) == (128, 2048)
         assert sum(parameter.requires_grad for parameter in network.bn1.parameters()) == 2
     for name in ("cars196", "cub200", "sop"):
         with torch.device("meta"):
             network = VMF[name]["vmf"].backbone(3).train()
-        assert (tuple(network.conv1.weight.shape), tuple(network.fc.weight.shape)) == (
-            (64, 3, 7, 7),
-            (512, 2048),
-        )
+        assert tuple(network.conv1.weight.shape) == (64, 3, 7, 7)
+        assert tuple(network.fc.weight.shape) == (512, 2048)
         norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
         assert len(norms) == 53
         assert not any(norm.training or norm.weight.requires_grad for norm in norms)

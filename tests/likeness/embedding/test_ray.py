@@ -137,10 +137,7 @@ def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
     finally:
         for node in nodes:
             kill(node)
-    whole, made = (
-        embeddings.read_embeddings(tmp_path / "plain.npz"),
-        embeddings.read_embeddings(out),
-    )
+    whole, made = map(embeddings.read_embeddings, (tmp_path / "plain.npz", out))
     assert made.ids == whole.ids
     assert np.array_equal(made.matrix, whole.matrix)
     assert dict(made.meta) == dict(whole.meta)

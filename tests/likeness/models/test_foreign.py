@@ -184,10 +184,8 @@ def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> N
         "package": "petnets",
         "version": "1.2",
     }
-    assert (stated["backbone"]["package"], stated["read"]["package"]) == (
-        "nearby_net",
-        "nearby_read",
-    )
+    packages = [stated[part]["package"] for part in ("backbone", "read")]
+    assert packages == ["nearby_net", "nearby_read"]
     version = stated["backbone"]["version"]
     assert len(version) == 12
     assert user_files.module_digest("nearby_net").startswith(version)

@@ -174,11 +174,8 @@ def test_a_run_stores_the_commit_that_it_started_from(
     write_glyphs(tmp_path / "glyphs", num_alphabets=1, num_characters=2, num_drawers=4, size=40)
     out, cut = tmp_path / "run", raising_at(1, RuntimeError("power cut"))
     start = partial(fit, data=tmp_path / "glyphs", read_initial=read_initial)
-    init = {
-        "model": "hub:ann/net@v1",
-        "digest": load_named(f"hub:{folder}").digest,
-        "revision": COMMIT,
-    }
+    digest = load_named(f"hub:{folder}").digest
+    init = {"model": "hub:ann/net@v1", "digest": digest, "revision": COMMIT}
     with pytest.raises(RuntimeError, match="power cut"):
         start(recipe("ann/net@v1"), out=out, step=cut)
     assert f"commit {COMMIT[:12]}" in capsys.readouterr().err
