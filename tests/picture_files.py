@@ -266,18 +266,6 @@ HEIF: dict[str, Case] = {
         np.kron(SEEN, np.ones((32, 32, 1), np.uint8)),
     )
 }
-PICTURES: dict[str, dict[str, Case]] = {
-    ".jpg": JPEG,
-    ".jpeg": JPEG,
-    ".png": PNG,
-    ".bmp": BMP,
-    ".webp": WEBP,
-    ".gif": GIF,
-    ".tif": TIFF,
-    ".tiff": TIFF,
-    ".pgm": PNM,
-    ".ppm": PNM,
-    ".pbm": PNM,
-    ".heic": HEIF,
-    ".heif": HEIF,
-}
+PICTURES = {".png": PNG, ".bmp": BMP, ".webp": WEBP, ".gif": GIF}
+PICTURES |= dict.fromkeys((".jpg", ".jpeg"), JPEG) | dict.fromkeys((".tif", ".tiff"), TIFF)
+PICTURES |= dict.fromkeys((".pgm", ".ppm", ".pbm"), PNM) | dict.fromkeys((".heic", ".heif"), HEIF)

@@ -242,16 +242,5 @@ def rifx() -> bytes:
     return b"RIFX" + struct.pack(">I", 36 + len(data)) + b"WAVEfmt " + head + b"data" + size + data
 
 
-RECORDINGS: dict[str, dict[str, Case]] = {
-    ".wav": WAV,
-    ".flac": FLAC,
-    ".mp3": MP3,
-    ".ogg": OGG,
-    ".opus": OPUS,
-    ".aiff": AIFF,
-    ".aif": AIFF,
-    ".sph": SPHERE,
-    ".m4a": M4A,
-    ".mp4": M4A,
-    ".aac": AAC,
-}
+RECORDINGS = {".wav": WAV, ".flac": FLAC, ".mp3": MP3, ".ogg": OGG, ".opus": OPUS, ".sph": SPHERE}
+RECORDINGS |= {".aac": AAC, ".aiff": AIFF, ".aif": AIFF, ".m4a": M4A, ".mp4": M4A}

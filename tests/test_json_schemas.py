@@ -175,13 +175,8 @@ def answers(
     file = sorted(voices.rglob("*.flac"))[0].read_bytes()
     loaded = load_to_embed(str(model))
     gallery = open_gallery(tmp_path_factory.mktemp("people"), loaded.meta)
-    service = Service(
-        Comparer(loaded, None, 0.5),
-        gallery,
-        slider=slider(stored, ""),
-        examples=[Example("a.flac", file)],
-        keeps_media=True,
-    )
+    offered = {"examples": [Example("a.flac", file)], "keeps_media": True}
+    service = Service(Comparer(loaded, None, 0.5), gallery, slider=slider(stored, ""), **offered)
     ask, bare = asking(service), asking(Service(Comparer(loaded)))
     two, one, sent = {"first": file, "second": file}, {"file": file}, {"files": file}
     got = {

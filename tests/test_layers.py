@@ -26,25 +26,16 @@ EXTERNAL = {
     "toolkit.vmf": {"torch", "numpy"},
     "toolkit.backbones": {"torch", "speechbrain", "safetensors", "transformers"},
 }
+FORMULAS = {"eval.metrics.von_mises_fisher", "eval.errors"}
+BELOW = {"modalities.folders", *SYNTHETIC, "toolkit", "eval"}
 INTERNAL = {
     **{name: {"eval"} for name in ("eval", "eval.items", "eval.formats", "eval.reports")},
-    "toolkit.losses": {
-        "toolkit.losses",
-        "toolkit.vmf",
-        "eval.metrics.von_mises_fisher",
-        "eval.errors",
-    },
-    "toolkit.vmf": {"toolkit.vmf", "eval.metrics.von_mises_fisher", "eval.errors"},
+    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", *FORMULAS},
+    "toolkit.vmf": {"toolkit.vmf", *FORMULAS},
     "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{
-        f"modalities.{name}": {
-            f"modalities.{name}",
-            "modalities.folders",
-            *SYNTHETIC,
-            "toolkit",
-            "eval",
-        }
+        f"modalities.{name}": {f"modalities.{name}", *BELOW}
         for name in ("speaker", "face", "image", "embedding")
     },
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},

@@ -27,14 +27,14 @@ _CONVOLUTIONS: dict[str, Any] = {
     "conv_stride": [5, 8, 8],  # 320 samples in all, as in the published networks
     "num_feat_extract_layers": 3,
 }
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 24,
 }
-_POSITIONS = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-_WAVES: dict[str, Any] = {**_CONVOLUTIONS, **_SIZES, **_POSITIONS}
+POSITIONS = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+_WAVES: dict[str, Any] = {**_CONVOLUTIONS, **SIZES, **POSITIONS}
 _TDNN = {
     "tdnn_dim": [12, 10, 14],
     "tdnn_kernel": [3, 2, 1],
@@ -83,7 +83,7 @@ SPEECH: dict[str, Network] = {
     "wavlm base": ("WavLM", "Model", {**_WAVES, "num_buckets": 8}),
     "wavlm large": ("WavLM", "Model", {**_WAVES, **_LARGE, "num_buckets": 8}),
     "unispeech-sat base": ("UniSpeechSat", "Model", _WAVES),
-    "w2v-bert": ("Wav2Vec2Bert", "Model", {**_SIZES, **_STACKED}),
+    "w2v-bert": ("Wav2Vec2Bert", "Model", {**SIZES, **_STACKED}),
     "whisper": ("Whisper", "Model", _WHISPER),
 }
 # the same with the head of an x-vector

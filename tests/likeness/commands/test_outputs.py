@@ -1,5 +1,6 @@
 """Outputs stay unless they are forced, and inputs beside or within them always."""
 
+import json
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,8 +8,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.writing import only_command
+from likeness.toolkit.data import shards
 from tests.scripts import refused, run_command, touch
+from tests.toolkit.data.test_shards import tar
 
 SCORES = "ann/1 ann/2 0.9 1\nann/1 bob/1 0.2 0\nbob/1 bob/2 0.8 1\nbob/2 ann/2 0.1 0\n"
 
@@ -135,3 +139,14 @@ def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) ->
     scores.write_text(SCORES)
     words = ("evaluate", scores, "--json", tmp_path / "t.json", "--save-to", tmp_path / "t.json")
     assert "two outputs" in refused(*words)
+
+
+@pytest.mark.parametrize(
+    "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 9, -5]', '[1, {}, ".wav", 0, 1]']
+)
+def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> None:
+    tar(tmp_path / "a.tar", [("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")])
+    whole = shards.items(tmp_path)
+    source = json.dumps(source_of(tmp_path / "a.tar"))
+    (tmp_path / "a.tar.index").write_text(f'{{"source": {source}, "items": [{row}]}}')
+    assert list(shards.items(tmp_path)) == list(whole)

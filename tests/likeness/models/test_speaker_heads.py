@@ -152,17 +152,9 @@ def test_wavlm_with_unispeechs_ecapa_is_read_from_its_checkpoint(
 ) -> None:
     """wavlm_large_finetune.pth with a small network; s3prl puts a layer norm over the wave."""
     torch.manual_seed(1)
+    sizes = {**tiny_hub.SIZES, **tiny_hub.POSITIONS, "conv_dim": [8] * 7, "num_buckets": 8}
     config = tiny_hub.transformers.WavLMConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        conv_dim=[8] * 7,
-        num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2,
-        feat_extract_norm="layer",
-        do_stable_layer_norm=True,
-        num_buckets=8,
+        **sizes, feat_extract_norm="layer", do_stable_layer_norm=True
     )
     wavlm = tiny_hub.transformers.WavLMModel(config).eval()
     state = head_of(3, 16)

@@ -2,6 +2,7 @@
 choose thresholds and faces; nothing is asked of the network. Skips without a browser.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -222,16 +223,13 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
         page.click("#compare:not([disabled])")
         page.wait_for_selector(".verdict")
         both = {"first": photo.read_bytes(), "second": photo.read_bytes()}
-        expected = {
-            (first, second): httpx.post(
-                f"{url}verify",
-                files=both,
-                data={"first_face": first, "second_face": second},
-                timeout=60,
-            ).json()["score"]
-            for first in range(3)
-            for second in range(3)
-        }
+
+        def score(first: int, second: int) -> float:
+            data = {"first_face": first, "second_face": second}
+            answer = httpx.post(f"{url}verify", files=both, data=data, timeout=60)
+            return float(answer.json()["score"])
+
+        expected = {pair: score(*pair) for pair in itertools.product(range(3), repeat=2)}
         assert score_on(page) == pytest.approx(expected[(chosen + 1) % 3, chosen], abs=6e-4)
         assert score_on(page) < 0.999
         # Another face is another question.
