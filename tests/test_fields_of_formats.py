@@ -52,13 +52,13 @@ def cases(table: dict[str, dict[str, tuple[object, object]]]) -> list[tuple[str,
     return [(suffix, field) for key, suffix in first.items() for field in table[suffix]]
 
 
-def test_every_suffix_that_is_read_has_its_fields() -> None:
+def test_every_suffix_that_is_read_has_its_fields():
     assert set(PICTURES) == set(IMAGES)
     assert set(RECORDINGS) == {*SOUNDS, *AV_SOUNDS}
 
 
 @pytest.mark.parametrize(("suffix", "field"), cases(PICTURES))
-def test_fields_of_pictures(tmp_path: Path, suffix: str, field: str) -> None:
+def test_fields_of_pictures(tmp_path, suffix, field):
     if suffix in (".heic", ".heif"):
         pytest.importorskip("pillow_heif").register_heif_opener()
     content, shown = PICTURES[suffix][field]
@@ -88,7 +88,7 @@ def test_fields_of_pictures(tmp_path: Path, suffix: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".tif", ".webp", ".png"])
-def test_a_file_of_several_pictures_is_named(tmp_path: Path, suffix: str) -> None:
+def test_a_file_of_several_pictures_is_named(tmp_path, suffix):
     field = "several pages" if suffix == ".tif" else "several frames"
     path = tmp_path / f"a{suffix}"
     path.write_bytes(PICTURES[suffix][field][0])
@@ -96,7 +96,7 @@ def test_a_file_of_several_pictures_is_named(tmp_path: Path, suffix: str) -> Non
 
 
 @pytest.mark.parametrize(("suffix", "field"), cases(RECORDINGS))
-def test_fields_of_recordings(tmp_path: Path, suffix: str, field: str) -> None:
+def test_fields_of_recordings(tmp_path, suffix, field):
     if suffix in AV_SOUNDS:
         pytest.importorskip("av")
     make, heard = RECORDINGS[suffix][field]
@@ -194,7 +194,7 @@ LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
 
 
 @pytest.mark.parametrize("field", LISTS)
-def test_fields_of_lists(call: Path, field: str) -> None:
+def test_fields_of_lists(call, field):
     files, heard = LISTS[field]
     for name, text in files.items():
         (call / name).write_text(text)
@@ -213,7 +213,7 @@ def test_fields_of_lists(call: Path, field: str) -> None:
         assert INSPECTED.header(item).seconds == pytest.approx(len(wave) / HZ)
 
 
-def test_a_table_in_memory_names_channels_beside_none(call: Path) -> None:
+def test_a_table_in_memory_names_channels_beside_none(call):
     """As pandas has numbers of which some are missing."""
     table = {"path": ["call.wav", "one.wav"], "channel": [2.0, None]}
     with items_of(pyarrow.table(table).to_pandas(), modality="speaker", root=call) as items:
@@ -221,7 +221,7 @@ def test_a_table_in_memory_names_channels_beside_none(call: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["start", "end", "channel", "side"])
-def test_trials_name_no_parts(tmp_path: Path, column: str) -> None:
+def test_trials_name_no_parts(tmp_path, column):
     path = tmp_path / "t.csv"
     for values, fits in ((("1", "2"), False), (("1", "1"), True)):
         rows = "".join(f"a,b{i},1,{value}\n" for i, value in enumerate(values))
@@ -259,14 +259,12 @@ VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
 }
 
 
-def test_every_suffix_of_embeddings_has_its_fields() -> None:
+def test_every_suffix_of_embeddings_has_its_fields():
     assert set(VECTORS) == set(formats._READ)
 
 
 @pytest.mark.parametrize(("suffix", "field"), [(s, f) for s in VECTORS for f in VECTORS[s]])
-def test_fields_of_embeddings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, field: str
-) -> None:
+def test_fields_of_embeddings(tmp_path, monkeypatch, suffix, field):
     monkeypatch.chdir(tmp_path)
     content, vector = VECTORS[suffix][field]
     Path("e.ark").write_bytes(kaldi(b"FV " + TWO, ONE.astype("<f4")))
@@ -280,7 +278,7 @@ def test_fields_of_embeddings(
 
 
 @pytest.mark.parametrize("kind", ["<f2", "<f4", ">f4", "<f8"])
-def test_kinds_of_numbers_and_meta_of_npz(tmp_path: Path, kind: str) -> None:
+def test_kinds_of_numbers_and_meta_of_npz(tmp_path, kind):
     path = tmp_path / "e.npz"
     np.savez(path, ids=np.array(["a"]), matrix=ONE[None].astype(kind), meta=json.dumps(META))
     read = read_embeddings(path)
@@ -290,9 +288,7 @@ def test_kinds_of_numbers_and_meta_of_npz(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [pyarrow.float16(), pyarrow.float32(), pyarrow.float64()])
 @pytest.mark.parametrize("size", [-1, 2])
-def test_kinds_of_numbers_and_meta_of_parquet(
-    tmp_path: Path, kind: pyarrow.DataType, size: int
-) -> None:
+def test_kinds_of_numbers_and_meta_of_parquet(tmp_path, kind, size):
     import pyarrow.parquet
 
     vectors = pyarrow.array([ONE.astype(kind.to_pandas_dtype())], pyarrow.list_(kind, size))
@@ -304,7 +300,7 @@ def test_kinds_of_numbers_and_meta_of_parquet(
     assert dict(read.meta) == META
 
 
-def test_a_picture_that_is_handed_in_stays_as_it_was() -> None:
+def test_a_picture_that_is_handed_in_stays_as_it_was():
     with Image.open(io.BytesIO(PICTURES[".png"]["orientation"][0])) as opened:
         size = opened.size
         with items_of(opened, modality="image") as handed:

@@ -143,7 +143,7 @@ def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_variant_describes_and_restores(path: Path) -> None:
+def test_every_variant_describes_and_restores(path):
     built = set()
     for variant, recipe in module(path).RECIPES.items():
         recipes.check(recipe)
@@ -172,9 +172,7 @@ def test_every_variant_describes_and_restores(path: Path) -> None:
     ],
     ids=IDS,
 )
-def test_trains_and_embeds(
-    path: Path, variant: str, data_of: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_trains_and_embeds(path, variant, data_of, tmp_path):
     where = data_of(path)
     recipe = small(path, variant, where)
     if recipe.init:  # a second stage: its first comes before
@@ -263,9 +261,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "variant", "own_network"), to_train())
-def test_trains_and_is_measured(
-    name: str, variant: str, own_network: bool, data: Path, tmp_path: Path
-) -> None:
+def test_trains_and_is_measured(name, variant, own_network, data, tmp_path):
     recipe = small_image(MODULES[name].RECIPES[variant], own_network)
     where = data / name if name in ("folders", "demo") else data
     model = fit(recipe, data=where, out=tmp_path / "run")

@@ -31,7 +31,7 @@ LISTED: dict[str, dict[str, Recipe]] = {
 }
 
 
-def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
+def test_simple_has_the_settings_that_sec_5_1_fixes(shared):
     text = (shared / "papers" / "simple.txt").read_text(encoding="utf-8")
     fixed = re.search(
         r"we fix r=([\d.]+),\s+\$\\alpha=([\d.]+)\$\s*, and\s+\$b_\{\\theta\}=([\d.]+)\$\s+in the "
@@ -59,9 +59,7 @@ def test_simple_has_the_settings_that_sec_5_1_fixes(shared: Path) -> None:
         ("cars196", "r_512", 300, {104: 1, 105: 0.2, 169: 0.2, 170: 0.04}),
     ],
 )
-def test_rates_drop_where_the_release_drops_them(
-    name: str, variant: str, epochs: int, rates: dict[int, float]
-) -> None:
+def test_rates_drop_where_the_release_drops_them(name, variant, epochs, rates):
     schedule = LISTED[name][variant].schedule
     per_epoch = NIVMF.DATA_SETS[name].num_images // 64
     assert schedule.steps == epochs * per_epoch
@@ -69,7 +67,7 @@ def test_rates_drop_where_the_release_drops_them(
         assert schedule.decay(epoch * per_epoch / schedule.steps) == pytest.approx(rate)
 
 
-def test_class_vectors_turn_at_their_releases_rates() -> None:
+def test_class_vectors_turn_at_their_releases_rates():
     """A step turns a row by about rate / size: [48]'s rates (docs/papers/mlrc.md) beside its
     network's 1e-6, and its sizes; oproxy.py's randn / 8.
     """
@@ -90,7 +88,7 @@ def test_class_vectors_turn_at_their_releases_rates() -> None:
     ).proxies.detach().std().item() == pytest.approx(2_000 / 0.125, rel=0.01)
 
 
-def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
+def test_softtriple_has_the_regulariser_of_its_codebase():
     """There it is .3754 times the mean distance of a class's pairs of centres: what our tau adds to
     the loss.
     """
@@ -127,7 +125,7 @@ SHRUNK += ["items.whole=false", "measure.items.whole=false", "read.short_edge=36
 TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
 
 
-def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
+def test_four_folds_are_joined(birds, tmp_path):
     more = ["measure.validation.items.whole=false", "train_read.short_edge=36"]
     settings = [*SHRUNK, *more, "augment.flip_prob=0"]
     tiny = recipes.override(SIMPLE.METHODS["contrastive"], settings)
@@ -188,9 +186,7 @@ FACES: dict[str, dict[str, Any]] = {
         ("glint360k_r100", 333_820, 0, {166_910: 0.025}),
     ],
 )
-def test_schedules_are_insightfaces(
-    variant: str, steps: int, warmup_steps: int, rates: dict[int, float]
-) -> None:
+def test_schedules_are_insightfaces(variant, steps, warmup_steps, rates):
     recipe: Recipe = FACES["webface"][variant]
     schedule = recipe.schedule
     assert (schedule.steps, schedule.warmup_steps) == (steps, warmup_steps)
@@ -209,9 +205,7 @@ def test_schedules_are_insightfaces(
         ("ms1mv2", "b_simple", (100_000, 180_000, 220_000)),
     ],
 )
-def test_rates_drop_where_opensphere_drops_them(
-    name: str, variant: str, drops: tuple[int, ...]
-) -> None:
+def test_rates_drop_where_opensphere_drops_them(name, variant, drops):
     schedule = FACES[name][variant].schedule
     for number, step in enumerate(drops):
         assert schedule.decay((step - 1) / schedule.steps) == pytest.approx(0.1**number)
@@ -246,7 +240,7 @@ def number_of(cell: str) -> float:
 
 
 @pytest.mark.parametrize(("number", "name"), TABLES.items())
-def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, shared: Path) -> None:
+def test_hyper_parameters_are_those_of_the_vmf_paper(number, name, shared):
     printed = table((shared / "papers" / "vmf.txt").read_text(encoding="utf-8"), number)
     epoch = VMF_RECIPE["DATA_SETS"][name].epoch
     assert tuple(printed) == LOSSES
@@ -279,7 +273,7 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
         assert (plan.halve_after, plan.stop_after, plan.eval_every) == (15, 35, epoch)
 
 
-def test_splits_are_those_of_appendix_d() -> None:
+def test_splits_are_those_of_appendix_d():
     """How many classes those are: tests/modalities/image/test_retrieval_sets.py."""
     for variants in VMF.values():
         recipe = variants["vmf"]
@@ -294,7 +288,7 @@ def test_splits_are_those_of_appendix_d() -> None:
             assert {record["validation_share"] for record in settings[:2]} == {0.15}
 
 
-def test_networks_are_those_of_appendix_d() -> None:
+def test_networks_are_those_of_appendix_d():
     for name in ("cifar10", "cifar100"):
         with torch.device("meta"):
             network = VMF[name]["vmf"].backbone(3)

@@ -151,7 +151,7 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def test_every_module_that_keeps_something_of_a_file_is_here() -> None:
+def test_every_module_that_keeps_something_of_a_file_is_here():
     keeping = {
         name
         for name, tree in modules().items()
@@ -161,7 +161,7 @@ def test_every_module_that_keeps_something_of_a_file_is_here() -> None:
     assert keeping - REFUSING == CACHES.keys()
 
 
-def test_what_a_process_keeps_of_a_path_is_kept_of_its_source() -> None:
+def test_what_a_process_keeps_of_a_path_is_kept_of_its_source():
     without = []
     for name, tree in modules().items():
         for node in ast.walk(tree):
@@ -178,9 +178,7 @@ def test_what_a_process_keeps_of_a_path_is_kept_of_its_source() -> None:
 
 @pytest.mark.parametrize("name", CACHES)
 @pytest.mark.parametrize("how", ["changed", "touched", "with its old time", "renamed over"])
-def test_a_source_that_changed_is_read_again(
-    name: str, how: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_source_that_changed_is_read_again(name, how, request, tmp_path):
     world = request.getfixturevalue("_world")
     cache, folder, fresh = CACHES[name], tmp_path / "kept", tmp_path / "fresh"
     folder.mkdir()
@@ -210,9 +208,7 @@ def test_a_source_that_changed_is_read_again(
 
 
 @pytest.mark.parametrize("name", [PIECES, CROPS])
-def test_what_failed_is_tried_again(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_failed_is_tried_again(name, request, tmp_path, capfd):
     world = request.getfixturevalue("_world")
     cache = CACHES[name]
     source = cache.write(tmp_path, 0)
@@ -225,7 +221,7 @@ def test_what_failed_is_tried_again(
         assert capfd.readouterr().err.count("1 items of these pieces changed") == 2
 
 
-def test_a_crop_of_a_photograph_that_is_gone_stays_and_is_counted(tmp_path: Path) -> None:
+def test_a_crop_of_a_photograph_that_is_gone_stays_and_is_counted(tmp_path):
     write_photograph(tmp_path, 1)
     shutil.copy(tmp_path / "photos" / "a.png", tmp_path / "photos" / "b.png")
     detector = tiny_detector(tmp_path / "d.onnx")

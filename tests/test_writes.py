@@ -30,7 +30,7 @@ def on_a_full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_full_disk_leaves_the_old_file_and_is_reported(kind: str, on_a_full_disk: Any) -> None:
+def test_a_full_disk_leaves_the_old_file_and_is_reported(kind, on_a_full_disk):
     exception, message, old_is_there, left = on_a_full_disk[kind]
     assert exception == "OSError"
     assert "make room" in message
@@ -63,7 +63,7 @@ def names() -> list[str]:
     return list(LINES)
 
 
-def test_every_command_that_writes_is_killed() -> None:
+def test_every_command_that_writes_is_killed():
     written = {
         name
         for name, command in COMMANDS.items()
@@ -83,9 +83,7 @@ def test_every_command_that_writes_is_killed() -> None:
         pytest.param(50, (), marks=pytest.mark.slow),
     ],
 )
-def test_a_command_that_was_killed_works_by_the_same_line(
-    moments: int, commands: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_command_that_was_killed_works_by_the_same_line(moments, commands, request, tmp_path):
     """For some minutes, all commands at fifty moments."""
     world = request.getfixturevalue("_world")
     results = commands_killed(world, tmp_path, moments, *(commands or names()))

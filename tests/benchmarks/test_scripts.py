@@ -34,7 +34,7 @@ def trials_of(speakers: str, rng: np.random.Generator) -> tuple[Trials, np.ndarr
     return Trials(names, names, enrol.astype(np.int32), probe.astype(np.int32), target), scores
 
 
-def test_pooled_folds_have_all_trials_and_none_across(tmp_path: Path) -> None:
+def test_pooled_folds_have_all_trials_and_none_across(tmp_path):
     rng = np.random.default_rng(0)
     written = [trials_of(speakers, rng) for speakers in ("abc", "de")]
     files = [tmp_path / f"fold{number}.txt" for number in range(2)]
@@ -58,7 +58,7 @@ def test_pooled_folds_have_all_trials_and_none_across(tmp_path: Path) -> None:
     assert folds.difference(errors, errors, "eer") == "no interval"
 
 
-def test_as_norm_is_the_definition_written_as_loops() -> None:
+def test_as_norm_is_the_definition_written_as_loops():
     rng = np.random.default_rng(1)
     trials, _ = trials_of("ab", rng)
     tested = Embeddings(trials.enrol_ids, rng.standard_normal((6, 4)))
@@ -113,9 +113,7 @@ def cost(frr: Fraction, far: Fraction, p: Fraction) -> Fraction:
 
 
 @given(rows)
-def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlier_equals(
-    trials: list[tuple[int, bool]],
-) -> None:
+def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlier_equals(trials):
     scores, labels = arrays(trials)
     points = [
         shares(
@@ -140,9 +138,7 @@ def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlie
 
 
 @given(rows)
-def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(
-    trials: list[tuple[int, bool]],
-) -> None:
+def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(trials):
     scores, labels = arrays(trials)
     target, nontarget = np.sort(scores[labels == 1]), scores[labels == 0]
     num = len(target)
@@ -170,7 +166,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize(("name", "metric"), EXACT)
-def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name: str, metric: str) -> None:
+def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name, metric):
     scorer = getattr(scorers, metric)[name]
     values = [scorer(*scorers.tiny(title)) for title in scorers.TINY]
     assert values == pytest.approx([float(Fraction(text)) for text in EXACT[name, metric]])
@@ -179,7 +175,7 @@ def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name: str, metric:
 # ---------------------------------------------------------------- the command
 
 
-def test_a_difference_is_seen() -> None:
+def test_a_difference_is_seen():
     """Otherwise the comparison of a CPU with itself would prove nothing."""
 
     class Wrong(torch.nn.Module):
@@ -210,7 +206,7 @@ def test_a_difference_is_seen() -> None:
 
 
 @pytest.mark.slow  # all sections, with processes of their own
-def test_all_sections_run_on_a_cpu(tmp_path: Path) -> None:
+def test_all_sections_run_on_a_cpu(tmp_path):
     pytest.importorskip("cv2")
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "gpu.py", "--small"],
@@ -241,7 +237,7 @@ BOUNDS = {
 ways = loaded(BENCHMARKS / "ways.py")
 
 
-def test_ways_are_no_longer_than_they_were(tmp_path: Path) -> None:
+def test_ways_are_no_longer_than_they_were(tmp_path):
     sizes = {
         value: tuple(map(ways.size_of, both)) for value, both in ways.measure(tmp_path).items()
     }

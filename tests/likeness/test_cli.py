@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
 
 
-def test_train_embed_score_evaluate(example: Path, voices: Path, tmp_path: Path) -> None:
+def test_train_embed_score_evaluate(example, voices, tmp_path):
     run, trials, scores = tmp_path / "run", example / "trials.txt", tmp_path / "s.txt"
     settings = ("schedule.steps=2", "--data", voices, "--out", run)
     assert run_command("train", f"{TINY}:simple", *settings) == 0
@@ -61,9 +61,7 @@ def test_train_embed_score_evaluate(example: Path, voices: Path, tmp_path: Path)
         ("demo --only smell --out {tmp}/o", "smell"),
     ],
 )
-def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
-    command: str, word: str, run: Path, tmp_path: Path
-) -> None:
+def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(command, word, run, tmp_path):
     (tmp_path / "items.txt").write_text("gone.wav\n")
     embeddings.write_embeddings(tmp_path / "one.npz", embeddings.Embeddings(("a",), [[1.0, 1.0]]))
     (tmp_path / "missing.txt").write_text("a b 1\na c 0\n")
@@ -75,8 +73,8 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
 
 
 def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
-    example: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    example, run, tmp_path, capsys
+):
     folder = tmp_path / "mine" / "ann"
     folder.mkdir(parents=True)
     for number in range(5):
@@ -93,7 +91,7 @@ def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
     assert "5 of 6 items cannot be read" in refused("embed", *refuse)
 
 
-def test_a_finished_demo_stays(tmp_path: Path) -> None:
+def test_a_finished_demo_stays(tmp_path):
     touch(tmp_path, "report/index.html", "speaker/results.json")
     assert "already holds a demo" in refused("demo", "--out", tmp_path)
     words = ("demo", "--only", "speaker", "--out", tmp_path / "speaker")
@@ -116,7 +114,7 @@ def test_a_finished_demo_stays(tmp_path: Path) -> None:
         ("train", "RECIPE is missing"),
     ],
 )
-def test_a_value_that_an_option_does_not_take_is_one_sentence(words: str, said: str) -> None:
+def test_a_value_that_an_option_does_not_take_is_one_sentence(words, said):
     message = refused(*words.format(file=__file__).split())
     assert message.startswith("likeness: ")
     assert message.count("\n") == 1
@@ -170,7 +168,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["verify", "0.flac", "1.flac"], CONSOLE | VOICES),
     ],
 )
-def test_only_what_is_needed_is_imported(folder: Path, words: list[str], needed: set[str]) -> None:
+def test_only_what_is_needed_is_imported(folder, words, needed):
     ran = program("-c", LIBRARIES, *words, cwd=folder)
     assert set(ran.stderr.split("\n")[-2].split()) - BESIDE <= needed
 
@@ -193,16 +191,14 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 @pytest.mark.parametrize("recipe", ["speaker/folders", "speaker/folders:resnet34"])
-def test_train_walks_once(recipe: str, example: Path, walked: list[Path], tmp_path: Path) -> None:
+def test_train_walks_once(recipe, example, walked, tmp_path):
     few = [*FEW, "compute.workers=0", "schedule.watch=", "schedule.eval_every=1"]
     data = ("--data", example / "voices", "--out", tmp_path / "run")
     assert run_command("train", recipe, *few, *data) == 0
     assert walked == [example / "voices"]
 
 
-def test_check_and_embed_walk_once_and_evaluate_never(
-    example: Path, walked: list[Path], tmp_path: Path
-) -> None:
+def test_check_and_embed_walk_once_and_evaluate_never(example, walked, tmp_path):
     voices, trials, scores, sex = example / "voices", *(tmp_path / name for name in "tsx")
     run_command("check", voices)
     assert walked == [voices]

@@ -115,7 +115,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow  # builds, and makes environments
-def test_a_wheel_has_every_file_and_nothing_else(wheel: Path, linkless: Mapping[str, Path]) -> None:
+def test_a_wheel_has_every_file_and_nothing_else(wheel, linkless):
     archives = [zipfile.ZipFile(each).namelist() for each in (wheel, linkless["wheel"])]
     names = [{name for name in each if ".dist-info/" not in name} for each in archives]
     assert names[0] == names[1]
@@ -131,8 +131,8 @@ def test_a_wheel_has_every_file_and_nothing_else(wheel: Path, linkless: Mapping[
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["clone", "editable", "sdist", "wheel"])
 def test_it_works_from_a_clone_without_links_and_says_the_line_that_installs(
-    form: str, linkless: Mapping[str, Path], tmp_path: Path
-) -> None:
+    form, linkless, tmp_path
+):
     python = environment(tmp_path / "venv")
     option = ["--editable"] if form == "editable" else []
     install(python, "--quiet", "--no-deps", *option, linkless[form])
@@ -154,7 +154,7 @@ def test_it_works_from_a_clone_without_links_and_says_the_line_that_installs(
     assert "granian" in result  # of the extra, which this environment has
 
 
-def test_both_opencv_are_of_one_version() -> None:
+def test_both_opencv_are_of_one_version():
     """They are one folder, cv2: insightface needs the one, and albumentations the other."""
     pins = dict(text.split("==") for text in EXTRAS["train"] if text.startswith("opencv"))
     names = ("opencv-python", "opencv-python-headless")
@@ -167,7 +167,7 @@ def test_both_opencv_are_of_one_version() -> None:
     assert len(installed) == 1
 
 
-def test_an_extra_names_only_extras_of_its_own_distribution() -> None:
+def test_an_extra_names_only_extras_of_its_own_distribution():
     """`likeness` on the package index is another project."""
     own = [text for texts in EXTRAS.values() for text in texts if text.startswith("likeness")]
     assert own
@@ -177,7 +177,7 @@ def test_an_extra_names_only_extras_of_its_own_distribution() -> None:
         assert set(extras.split(",")) <= set(EXTRAS)
 
 
-def test_no_page_installs_the_other_project_of_that_name() -> None:
+def test_no_page_installs_the_other_project_of_that_name():
     patterns = ("*.py", "*.md", "*.toml", "*.yml", "*.html", "Makefile")
     folders = [ROOT / name for name in (*FOLDERS, "docs", "benchmarks", "examples", ".github")]
     paths = [path for pattern in patterns for path in ROOT.glob(pattern)]
@@ -199,9 +199,7 @@ def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow  # three trainings
-def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
-    likeness: Path, tmp_path: Path
-) -> None:
+def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(likeness, tmp_path):
     """The wheel runs the demo, and the clone runs the commands that the demo prints."""
     out = tmp_path / "demo"
     output = shell(likeness, "demo", "--out", out, cwd=tmp_path)
@@ -233,7 +231,7 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
 
 
 @pytest.mark.slow
-def test_without_extras_it_brings_no_torch_and_measures(wheel: Path, tmp_path: Path) -> None:
+def test_without_extras_it_brings_no_torch_and_measures(wheel, tmp_path):
     """What it measures then: tests/likeness/test_torch_free.py."""
     environment = tmp_path / "venv"
     shell(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)

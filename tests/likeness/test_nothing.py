@@ -130,13 +130,13 @@ def picture(path: Path, pixels: np.ndarray) -> Path:
     return path
 
 
-def test_every_reader_is_known() -> None:
+def test_every_reader_is_known():
     assert FOUND.keys() == READERS.keys()
 
 
 @pytest.mark.parametrize("kind", SOUNDS)
 @pytest.mark.parametrize("reader", [name for name in READERS if name.startswith("speaker")])
-def test_sounds_that_hold_no_voice_are_refused(reader: str, kind: str, tmp_path: Path) -> None:
+def test_sounds_that_hold_no_voice_are_refused(reader, kind, tmp_path):
     item = Item("a", sound(tmp_path / "a.wav", SOUNDS[kind]))
     with pytest.raises(Unreadable):
         list(FOUND[reader](item, **READERS[reader](tmp_path)))
@@ -144,7 +144,7 @@ def test_sounds_that_hold_no_voice_are_refused(reader: str, kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("reader", [name for name in READERS if not name.startswith("speaker")])
-def test_pictures_that_show_nothing_are_refused(reader: str, kind: str, tmp_path: Path) -> None:
+def test_pictures_that_show_nothing_are_refused(reader, kind, tmp_path):
     item = Item("a/1.png", picture(tmp_path / "1.png", PICTURES[kind]))
     (tmp_path / "landmarks.txt").write_text("1.png 38 51 73 51 56 71 41 92 70 92 0.9\n")
     with pytest.raises(Unreadable) as caught:
@@ -177,14 +177,12 @@ DECODES_NONE = {
 }
 
 
-def test_every_command_is_known() -> None:
+def test_every_command_is_known():
     assert {name.partition(" --")[0] for name in CALLS} | BY_READERS | DECODES_NONE == {*COMMANDS}
 
 
 @pytest.mark.parametrize("command", [name for name in CALLS if name != "align"])
-def test_commands_name_what_holds_no_voice(
-    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_name_what_holds_no_voice(command, tmp_path, capfd):
     places = {name: tmp_path / name for name in ("data", "people", "pairs", "out")}
     for number, label in enumerate("abcdefghijklmnop" * 2):
         (places["data"] / label).mkdir(parents=True, exist_ok=True)
@@ -206,7 +204,7 @@ def test_commands_name_what_holds_no_voice(
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_align_names_pictures_that_show_nothing(tmp_path: Path) -> None:
+def test_align_names_pictures_that_show_nothing(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for number, pixels in enumerate(PICTURES.values()):
@@ -217,7 +215,7 @@ def test_align_names_pictures_that_show_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SOUNDS)
-def test_arrays_hold_no_voice_either(kind: str) -> None:
+def test_arrays_hold_no_voice_either(kind):
     model = likeness.load("likeness:voice")
     with pytest.raises(likeness.LikenessError):
         model.verify(SOUNDS[kind].astype(np.float32), SPOKEN, rate_hz=HZ)
@@ -225,7 +223,7 @@ def test_arrays_hold_no_voice_either(kind: str) -> None:
         model.embed([SOUNDS[kind].astype(np.float32)], rate_hz=HZ)
 
 
-def test_the_service_refuses_it_too(run: Path, tmp_path: Path) -> None:
+def test_the_service_refuses_it_too(run, tmp_path):
     model = load_model(run)
     gallery = open_gallery(str(tmp_path / "people"), model.meta)
     ask = asking(service_of(model, gallery))
@@ -243,7 +241,7 @@ def test_the_service_refuses_it_too(run: Path, tmp_path: Path) -> None:
     gallery.close()
 
 
-def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path: Path) -> None:
+def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path):
     """A vowel that somebody holds, faint speech, and what may be a texture."""
     vowel = sum(np.sin(2 * np.pi * 110 * k * TIME) / k for k in range(1, 20)) * 0.1
     for wave, word in ((vowel, "steady"), (SPOKEN * 1e-3, "nearly silent")):
@@ -256,7 +254,7 @@ def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path: Path) -> None:
         assert images.read(Item("a", snow)).shape == (3, 112, 112)
 
 
-def test_warnings_of_many_items_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_many_items_are_counted(capsys):
     with _plain_warnings():
         for number in range(50):
             refuse_empty(f"{number}.wav", Lack("it hardly changes", is_sure=False))

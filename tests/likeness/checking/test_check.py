@@ -73,13 +73,13 @@ def found(result: Checked) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 @pytest.mark.parametrize("decode", [True, False])
-def test_clean_data_give_no_finding(clean_voices: Path, decode: bool) -> None:
+def test_clean_data_give_no_finding(clean_voices, decode):
     result = checked(clean_voices, decode=decode)
     assert list(result.findings) == []
     assert set(result.left_out) == {""}
 
 
-def test_files_that_cannot_be_trained_on(voices: Path) -> None:
+def test_files_that_cannot_be_trained_on(voices):
     whole = (voices / "ann" / "0.wav").read_bytes()
     (voices / "ann" / "0.wav").write_bytes(whole[: len(whole) // 2])
     (voices / "ann" / "1.wav").write_bytes(b"")
@@ -104,7 +104,7 @@ def test_files_that_cannot_be_trained_on(voices: Path) -> None:
     assert sum(map(bool, decoded.left_out)) == 6
 
 
-def test_clipped_recordings_are_named_and_kept(voices: Path) -> None:
+def test_clipped_recordings_are_named_and_kept(voices):
     loud = np.clip(20 * wave(93), -1, 1)
     soundfile.write(voices / "ann" / "loud.wav", loud, RATE_HZ)
     slow = np.clip(3 * np.sin(np.arange(4000) / 40) + wave(94), -1, 1)
@@ -115,7 +115,7 @@ def test_clipped_recordings_are_named_and_kept(voices: Path) -> None:
     assert set(result.left_out) == {""}
 
 
-def test_copies(voices: Path) -> None:
+def test_copies(voices):
     shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
     shutil.copy(voices / "bob" / "0.wav", voices / "cyd" / "bob.wav")
     samples, rate = soundfile.read(voices / "ann" / "1.wav", dtype="int16")
@@ -132,7 +132,7 @@ def test_copies(voices: Path) -> None:
     assert left == ["ann/again.wav", "ann/other.flac", "bob/0.wav", "cyd/bob.wav"]
 
 
-def test_labels(voices: Path) -> None:
+def test_labels(voices):
     shutil.copytree(voices / "ann", voices / "Ann")
     for file in (voices / "Ann").iterdir():
         soundfile.write(file, wave(50 + int(file.stem)), RATE_HZ)
@@ -146,7 +146,7 @@ def test_labels(voices: Path) -> None:
     }
 
 
-def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
+def test_one_label_and_folders_that_are_no_speakers(voices):
     with pytest.raises(LikenessError, match="level 2 has 3"):
         checked(voices.parent)
     shutil.rmtree(voices / "bob")
@@ -154,7 +154,7 @@ def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
     assert found(checked(voices)) == {"one-label": (("ann",),)}
 
 
-def test_leaks(voices: Path, tmp_path: Path) -> None:
+def test_leaks(voices, tmp_path):
     test = tmp_path / "test"
     for name, seed in (("Bob", 70), ("dan", 80)):
         (test / name).mkdir(parents=True)
@@ -168,7 +168,7 @@ def test_leaks(voices: Path, tmp_path: Path) -> None:
     assert sum(map(bool, result.left_out)) == 5
 
 
-def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
+def test_sessions_and_stretches_of_a_table(voices):
     lines = ["path,speaker,session,start,end"]
     for name, session in (("ann", "01"), ("bob", "00"), ("cyd", "01")):
         for i in range(4):
@@ -191,7 +191,7 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
     assert len(groups) == 4
 
 
-def test_images(faces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images(faces, capsys):
     assert run_command("check", faces, "--strict") == 0
     Image.new("RGB", (40, 30), "red").save(faces / "ann" / "blank.png")
     content = (faces / "bob" / "0.jpg").read_bytes()
@@ -213,7 +213,7 @@ def test_images(faces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_swapped_labels_are_found_by_embeddings(voices: Path) -> None:
+def test_swapped_labels_are_found_by_embeddings(voices):
     items = list_items(voices, suffixes=[".wav"])
     numbers = np.repeat(np.arange(3), 4)
     numbers[[1, 6]] = numbers[[6, 1]]
@@ -231,7 +231,7 @@ def test_swapped_labels_are_found_by_embeddings(voices: Path) -> None:
     assert left == ["ann/1.wav", "ann/3.wav", "bob/2.wav"]
 
 
-def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_path: Path) -> None:
+def test_the_page_shows_and_plays_what_was_found(faces, voices, tmp_path):
     Image.open(faces / "bob" / "0.jpg").save(faces / "bob" / "<b>.png")
     shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
     (voices / "bob" / "0.wav").write_bytes(b"")
@@ -243,7 +243,7 @@ def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_
         assert "://" not in page.replace("http://www.w3.org", "")
 
 
-def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
+def test_the_list_to_train_on(voices, tmp_path):
     """Its items are read as they were, whatever their names, stretches and columns."""
     (voices / "ann" / "0.wav").rename(voices / "ann" / 'a, "b" é.wav')
     soundfile.write(voices / "bob" / "0.wav", 0 * wave(0), RATE_HZ)
@@ -268,9 +268,7 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
-def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
-    voices: Path, tmp_path: Path
-) -> None:
+def test_names_that_cannot_be_used_are_reported_and_the_others_checked(voices, tmp_path):
     os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")
     os.mkdir(os.fsencode(voices) + b"/d\xff")
     shutil.copy(voices / "bob" / "0.wav", os.fsencode(voices) + b"/d\xff/0.wav")
@@ -306,7 +304,7 @@ def confounds_in(data: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize("odd", ["rate in Hz", "format", "level", "duration"])
-def test_what_goes_with_some_speakers_is_found(odd: str, tmp_path: Path) -> None:
+def test_what_goes_with_some_speakers_is_found(odd, tmp_path):
     (finding,) = confounds_in(write(tmp_path / "apart", odd))
     assert sorted(group[0] for group in finding.groups) == SPEAKERS[:2]
     assert odd in finding.text
@@ -314,7 +312,7 @@ def test_what_goes_with_some_speakers_is_found(odd: str, tmp_path: Path) -> None
     assert confounds_in(write(tmp_path / "single", odd, files=1)) == []
 
 
-def test_a_device_of_a_table_is_found_and_the_sex_is_not(tmp_path: Path) -> None:
+def test_a_device_of_a_table_is_found_and_the_sex_is_not(tmp_path):
     write(tmp_path)
     rows = [
         f"{name}/{i}.wav,{name},{'fm'[k % 2]},{'phone' if k < 3 else 'studio'}"
@@ -333,7 +331,7 @@ def test_a_device_of_a_table_is_found_and_the_sex_is_not(tmp_path: Path) -> None
         lambda rows: len({value for value, _ in rows}) > 1
     )
 )
-def test_lambda_is_what_counting_gives(rows: list[tuple[int, int]]) -> None:
+def test_lambda_is_what_counting_gives(rows):
     values, labels = zip(*rows, strict=True)
     of_label = defaultdict(list)
     for value, label in rows:
@@ -344,7 +342,7 @@ def test_lambda_is_what_counting_gives(rows: list[tuple[int, int]]) -> None:
 
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 99))
-def test_the_correlation_is_that_of_the_f_ratio(num: int, size: int, seed: int) -> None:
+def test_the_correlation_is_that_of_the_f_ratio(num, size, seed):
     values = np.random.default_rng(seed).normal(size=(num, size)) + np.arange(num)[:, None]
     ratio = float(f_oneway(*values).statistic)
     correlation, between = intraclass(values.ravel(), np.repeat(np.arange(num), size))
@@ -353,7 +351,7 @@ def test_the_correlation_is_that_of_the_f_ratio(num: int, size: int, seed: int) 
     assert between**2 == pytest.approx(max(0.0, values.mean(1).var(ddof=1) - within / size))
 
 
-def test_formats_by_chance_are_not_named() -> None:
+def test_formats_by_chance_are_not_named():
     rng, named = np.random.default_rng(0), 0
     for _ in range(400):
         labels = np.repeat(np.arange(4), 2).tolist()
@@ -363,9 +361,7 @@ def test_formats_by_chance_are_not_named() -> None:
     assert named <= 400 * 0.005 + 3  # of 400 such sets two are expected at most
 
 
-def test_training_names_the_findings_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_names_the_findings_and_goes_on(tmp_path, capsys):
     data = write(tmp_path / "data", "format")
     recipe = tmp_path / "mine.py"
     recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")

@@ -246,7 +246,7 @@ def lines_with(
 @pytest.mark.parametrize(
     ("name", "function"), FUNCTIONS, ids=[f"{name}-{of.__qualname__}" for name, of in FUNCTIONS]
 )
-def test_every_option_arrives(name: str, function: Callable[..., Any], folder: Path) -> None:
+def test_every_option_arrives(name, function, folder):
     sources = COMMANDS[name].sources
     base_words, base = started(name, function, folder)
     for source in sources_of(function):
@@ -268,7 +268,7 @@ def test_every_option_arrives(name: str, function: Callable[..., Any], folder: P
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_option_is_dropped(name: str, folder: Path) -> None:
+def test_no_option_is_dropped(name, folder):
     """On the way to a function, an option of another one is refused, or has gone to that one."""
     command = COMMANDS[name]
     ways = {function: started(name, function, folder) for function in command.functions}
@@ -308,9 +308,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("name", "parameter"), OWN, ids=["-".join(pair) for pair in OWN])
-def test_what_only_the_command_has_changes_what_it_does(
-    name: str, parameter: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_the_command_has_changes_what_it_does(name, parameter, folder, monkeypatch):
     monkeypatch.chdir(folder)
     command = COMMANDS[name]
     words = own_words(parameter, command.own[parameter], folder)
@@ -331,7 +329,7 @@ def test_what_only_the_command_has_changes_what_it_does(
     raise AssertionError(f"{words} changes nothing: {done.said}")
 
 
-def test_every_command_says_what_it_is_for() -> None:
+def test_every_command_says_what_it_is_for():
     for name in cli.COMMANDS:
         summary = cli.summary_of(name)
         assert summary.endswith((".", "?"))
@@ -345,7 +343,7 @@ _PYTHON = re.compile(  # words that help texts do without
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_for_users_and_has_every_default(name: str) -> None:
+def test_help_is_for_users_and_has_every_default(name):
     for source in COMMANDS[name].sources.values():
         text = str(source.parameter(is_required=False).annotation.__metadata__[0].help)
         assert not _PYTHON.search(text), f"{source.name}: {text}"
@@ -425,7 +423,7 @@ def named() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(named())))
-def test_a_message_names_an_option_of_the_command(file: str, name: str) -> None:
+def test_a_message_names_an_option_of_the_command(file, name):
     module = f"likeness.{file.removeprefix('likeness/').removesuffix('.py').replace('/', '.')}"
     own = [
         each
@@ -441,9 +439,7 @@ def test_a_message_names_an_option_of_the_command(file: str, name: str) -> None:
         assert not lacking, f"{lacking} have no {name}, which {file} names: use if_option"
 
 
-def test_a_part_of_a_message_is_left_out_where_the_option_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_a_message_is_left_out_where_the_option_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(option_texts, "_options", frozenset({"--root"}))
     assert option_texts.if_option(", or by --columns") == ""
     assert option_texts.if_option(", or by --root") == ", or by --root"

@@ -233,7 +233,7 @@ TYPED = [line.partition("->")[::2] for line in lines_of(WRITERS, 4)]
 WRITTEN = [part.split() for _, files in TYPED for part in files.split(",")]
 
 
-def test_every_output_and_every_input_is_of_a_kind() -> None:
+def test_every_output_and_every_input_is_of_a_kind():
     written = {(command_in(line.split()), word) for line, _ in TYPED for word in line.split()}
     assert set(outputs()) <= written | UNREAD.keys()
     assert set(inputs()) == {cell[1:3] for cell in CELLS} | ELSEWHERE.keys()
@@ -280,9 +280,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("kind", "name", "option", "line"), CELLS, ids=lambda text: text.replace(" ", "-")[:20]
 )
-def test_what_one_command_writes_others_read(
-    kind: str, name: str, option: str, line: str, world: Path, tmp_path: Path
-) -> None:
+def test_what_one_command_writes_others_read(kind, name, option, line, world, tmp_path):
     a, b = (world / "voices" / "ann" / f"utt0{number}.flac" for number in (0, 1))
     held = world / "run" / "held-out"
     places = {"w": world, "m": VOICE, "tiny": TINY, "a": a, "b": b, "l": world / "lists/trials.txt"}

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_writes_the_page_with_what_it_was_made_of(folder: Path) -> None:
+def test_the_command_writes_the_page_with_what_it_was_made_of(folder):
     media, out = folder / "faces", ("--report", folder / "out", "--resamples", 20)
     inputs = ("--embeddings", folder / "x.npz", "--media", media)
     assert "EER" in printed("evaluate", folder / "x.txt", *inputs, *out)
@@ -66,7 +66,7 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(folder: Path) -> N
     assert written == ["index.html", "report.json"]
 
 
-def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
+def test_one_file_serves_all_systems_or_each_has_its_own(folder):
     scores = [folder / "x.txt", folder / "y.txt"]
     for inputs, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
         likeness.evaluate(scores, FAST, embeddings=inputs).report(folder / "out")
@@ -81,9 +81,7 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
         (("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"), "has no embedding"),
     ],
 )
-def test_what_cannot_be_written_leaves_nothing(
-    folder: Path, options: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_leaves_nothing(folder, options, word, monkeypatch):
     monkeypatch.chdir(folder)
     embeddings.write_embeddings(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
     write_origin("x.txt", Origin("cosine", {"model": "one"}))
@@ -91,9 +89,7 @@ def test_what_cannot_be_written_leaves_nothing(
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
 
 
-def test_a_quality_is_measured_by_norm_or_from_a_list(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quality_is_measured_by_norm_or_from_a_list(folder, monkeypatch):
     monkeypatch.chdir(folder)
     norms = embeddings.read_embeddings(Path("x.npz"))
     lines = [f"{id} {norm!r}\n" for id, norm in zip(norms.ids, norms.norms.tolist(), strict=True)]

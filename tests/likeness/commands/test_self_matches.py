@@ -75,7 +75,7 @@ def members() -> Iterator[str]:
                     yield f"{name} {function.__name__}"
 
 
-def test_every_command_that_compares_is_known() -> None:
+def test_every_command_that_compares_is_known():
     known = [*OF_TRIALS, *OF_SEARCHES, *OTHERS, *NOTHING_IS_COMPARED]
     assert sorted(members()) == sorted(known)
     assert all(test in globals() for test in OTHERS.values())
@@ -140,7 +140,7 @@ def results() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", OF_TRIALS)
-def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
+def test_trials(name, world, said):
     def run(kind: str, code: int = 0) -> str:
         return said(*of_trials(name, kind), code=code)
 
@@ -164,36 +164,32 @@ def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
         assert LABELS in run(kind, code=2)
 
 
-def test_a_verdict_on_one_item_is_not_counted(world: Path, said: Callable[..., str]) -> None:
+def test_a_verdict_on_one_item_is_not_counted(world, said):
     words = [*of_trials("verify verify_pairs", "itself"), "--threshold", -1]
     assert "28 of 29 pairs compared (cosine): 28 the same subject, 0 different" in said(*words)
 
 
-def test_scores_of_self_trials_fit_a_list_without_them(
-    world: Path, said: Callable[..., str]
-) -> None:
+def test_scores_of_self_trials_fit_a_list_without_them(world, said):
     for trials in ("plain", "itself"):
         said("evaluate", "itself.1", "--trials", trials, "--resamples", 0, "--json", "new.json")
         assert {of["counts"]["targets"] for of in results()} == {4}
 
 
-def test_what_a_list_and_its_scores_repeat_is_named_once(
-    world: Path, said: Callable[..., str]
-) -> None:
+def test_what_a_list_and_its_scores_repeat_is_named_once(world, said):
     lines = Path("repeat").read_text() + f"{IDS[0]} {IDS[0]} 1\n"
     Path("list").write_text(lines)
     words = ("evaluate", "repeat.1", "--trials", "list", "--resamples", 0, "--json", "new.json")
     assert said(*words).count("repeat a pair") == 1
 
 
-def test_a_blind_list_is_scored_whole(world: Path, said: Callable[..., str]) -> None:
+def test_a_blind_list_is_scored_whole(world, said):
     lines = [line.rpartition(" ")[0] for line in Path("itself").read_text().splitlines()]
     Path("blind").write_text("\n".join(lines))
     assert f"1 of 29 trials compares {ITSELF}" in said(*of_trials("score score", "blind"))
     assert len(Path("new").read_text().splitlines()) == 29
 
 
-def test_a_model_is_not_compared_with_what_enrols_it(world: Path, said: Callable[..., str]) -> None:
+def test_a_model_is_not_compared_with_what_enrols_it(world, said):
     first, second, other = IDS[0], IDS[1], IDS[2]
     Path("models").write_text(f"m {first}\n")
     Path("list").write_text(f"m {first} 1\nm {second} 1\nm {other} 0\n")
@@ -204,7 +200,7 @@ def test_a_model_is_not_compared_with_what_enrols_it(world: Path, said: Callable
     assert f"1 of 3 trials compares {ITSELF}" in shown
 
 
-def test_a_copy_is_named_and_counts(world: Path, said: Callable[..., str]) -> None:
+def test_a_copy_is_named_and_counts(world, said):
     rows = read_embeddings("e.npz")
     copy = likeness.Embeddings(("spk000/copy",), rows.matrix[:1])
     likeness.Embeddings((*rows.ids, *copy.ids), [*rows.matrix, *copy.matrix]).save("more.npz")
@@ -217,7 +213,7 @@ def test_a_copy_is_named_and_counts(world: Path, said: Callable[..., str]) -> No
 
 
 @pytest.mark.parametrize("name", OF_SEARCHES)
-def test_searches(name: str, world: Path, said: Callable[..., str]) -> None:
+def test_searches(name, world, said):
     words = OF_SEARCHES[name].split()
     for probes in ("e.npz", "spelled.npz"):
         shown = said(*words, probes)
@@ -231,9 +227,7 @@ def test_searches(name: str, world: Path, said: Callable[..., str]) -> None:
     assert LABELS in said(*words, "e.npz", option, "labels", code=2)
 
 
-def test_probes_that_only_they_enrol_are_no_strangers(
-    world: Path, said: Callable[..., str]
-) -> None:
+def test_probes_that_only_they_enrol_are_no_strangers(world, said):
     rows = read_embeddings("e.npz")
     likeness.Embeddings(rows.ids[::2], rows.matrix[::2]).save("half.npz")
     words = OF_SEARCHES["identify identify"].replace("e.npz", "half.npz").split()
@@ -243,7 +237,7 @@ def test_probes_that_only_they_enrol_are_no_strangers(
 
 
 @pytest.mark.parametrize("protocol", ["open", "closed"])
-def test_galleries_apart_do_not_give_a_probe_back(protocol: str, world: Path) -> None:
+def test_galleries_apart_do_not_give_a_probe_back(protocol, world):
     """The numbers are those of each probe searched alone among the others."""
     rows, rng = read_embeddings("e.npz"), np.random.default_rng(1)
     strangers = rng.standard_normal((6, 16)).astype(np.float32)
@@ -263,14 +257,14 @@ def test_galleries_apart_do_not_give_a_probe_back(protocol: str, world: Path) ->
     assert found.results[0].conventions["self_matches"] == 8
 
 
-def test_a_file_that_is_enrolled_is_named(world: Path, said: Callable[..., str]) -> None:
+def test_a_file_that_is_enrolled_is_named(world, said):
     place = ("--gallery", "people", *MODEL)
     assert run_command("gallery", "enrol", "voices", *place) == 0
     shown = said("gallery", "search", "voices", *place)
     assert f"8 of 8 searches compare {ITSELF}" in shown
 
 
-def test_a_copy_that_is_enrolled_is_named(world: Path, said: Callable[..., str]) -> None:
+def test_a_copy_that_is_enrolled_is_named(world, said):
     copy = Path("more", IDS[0])
     copy.parent.mkdir(parents=True)
     shutil.copy(Path("voices", IDS[0]), copy)
@@ -280,7 +274,7 @@ def test_a_copy_that_is_enrolled_is_named(world: Path, said: Callable[..., str])
     assert "1 of 1 file holds the same as another" in said(*words)
 
 
-def test_lists_hold_no_file_against_itself(world: Path, said: Callable[..., str]) -> None:
+def test_lists_hold_no_file_against_itself(world, said):
     rows = [f"{id},{id},{id[:6]}\n" for id in IDS]
     Path("items.csv").write_text("".join(["id,path,label\n", *rows, f"again,{IDS[0]},spk000\n"]))
     shown = said("lists", "items.csv", "--root", "voices", "--split", "all", "--out", "lists")
@@ -288,7 +282,7 @@ def test_lists_hold_no_file_against_itself(world: Path, said: Callable[..., str]
     assert f"{IDS[0]} again" not in Path("lists/trials.txt").read_text()
 
 
-def test_a_threshold_is_of_distinct_items(world: Path, said: Callable[..., str]) -> None:
+def test_a_threshold_is_of_distinct_items(world, said):
     Path("lobby").mkdir()
     for number in range(52):
         wave = chatter(0.75, seed=number) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
@@ -298,13 +292,13 @@ def test_a_threshold_is_of_distinct_items(world: Path, said: Callable[..., str])
     assert "left out: 1 of 53" in shown
 
 
-def test_a_file_verified_against_itself_is_named(world: Path, said: Callable[..., str]) -> None:
+def test_a_file_verified_against_itself_is_named(world, said):
     first, second = (f"voices/{id}" for id in IDS[:2])
     assert ITSELF in said("verify", first, f"./{first}", *MODEL)
     assert ITSELF not in said("verify", first, second, *MODEL)
 
 
-def test_what_a_training_measures_is_without_them() -> None:
+def test_what_a_training_measures_is_without_them():
     """`train`, `compare` and `reproduce` list the trials of a recipe by one function."""
     trials = Trials(("a", "b"), ("a", "b"), [0, 0], [0, 1], [True, False])
     with pytest.warns(UserWarning, match=ITSELF):

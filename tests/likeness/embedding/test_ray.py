@@ -101,9 +101,7 @@ def embed(folder: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow  # two nodes of Ray start, and that one of them is gone is noticed after a while
-def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(tmp_path, folder):
     (tmp_path / "own.py").write_text(OWN)
     torch.manual_seed(0)
     weights = torch.nn.Conv1d(1, 8, 400, stride=160).state_dict()
@@ -145,6 +143,6 @@ def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
     assert sorted(path.name for path in tmp_path.glob("*.npz*")) == left
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_named(tmp_path):
     with pytest.raises(LikenessError, match="no Ray cluster"):
         ray_embedding.embed(Mock(), [Item("a", tmp_path)], "127.0.0.1:1")

@@ -176,7 +176,7 @@ def forget() -> None:
 # ---------------------------------------------------------------- from training to embedding
 
 
-def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> None:
+def test_a_checkpoint_names_packages_and_versions(pets, voices):
     _, stated, _ = checkpoint.read(trained(pets, voices) / "last.safetensors", checkpoint.FORMAT)
     assert stated["frontend"] == {
         "call": "petnets.nets.Levels",
@@ -194,7 +194,7 @@ def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> N
     assert set(stated["recipe"]["measure"]["trials"]) == {"call", "args"}
 
 
-def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) -> None:
+def test_loading_imports_nothing_unless_it_is_trusted(pets, voices):
     run = trained(pets, voices)
     expected = load_embedder(run, recipes.load(str(pets / "pet_recipe.py"))[0]).embedder
     forget()
@@ -212,7 +212,7 @@ def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) 
         read_as(model.loaded, Reading(crops=2))
 
 
-def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: Path) -> None:
+def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets, voices):
     settings = "backbone.dim=4"
     train = partial(likeness.train, pets / "pet_recipe.py", voices, pets / "run", settings=settings)
     model = train()
@@ -226,7 +226,7 @@ def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: P
 
 
 @pytest.mark.slow  # an export
-def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices: Path) -> None:
+def test_an_exported_model_needs_trust_for_its_reading_alone(pets, voices):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     run, nearby = trained(pets, voices), ("--trust", pets)
@@ -253,7 +253,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow  # two commands, and the processes that they spawn, import torch
-def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Path) -> None:
+def test_spawned_workers_find_the_functions_of_the_recipe(pets, voices):
     (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
     script = pets.parent / "program.py"
     script.write_text(SPAWN)
@@ -273,7 +273,7 @@ def part(call: str, package: str = "petnets", **args: Any) -> dict[str, Any]:
     return {"call": call, "args": args, "package": package, "version": "1.2"}
 
 
-def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
+def test_functions_that_return_a_module_are_parts(pets):
     made: Any = restore(part("petnets.nets.make_net"), "backbone", kind="module", trusted="petnets")
     assert made(3).dim == 8
     nested = part("petnets.nets.MeanNet", act=part("petnets.nets.Levels"), widths=[1, [2, 3]])
@@ -307,8 +307,8 @@ def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
     ],
 )
 def test_trust_in_a_package_opens_no_other_and_ours_only_for_what_it_defines(
-    call: str, pets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    call, pets, monkeypatch
+):
     monkeypatch.chdir(pets)
     stated = [part(call)] if call.startswith(("petnets", "other", "torch")) else []
     for described in (*stated, {"call": call, "args": {}}):
@@ -319,12 +319,12 @@ def test_trust_in_a_package_opens_no_other_and_ours_only_for_what_it_defines(
 
 
 @pytest.mark.parametrize("stated", [None, "os.system", {"call": 7, "args": {}}, {"call": "a.B"}])
-def test_descriptions_of_another_form_are_refused(stated: Any) -> None:
+def test_descriptions_of_another_form_are_refused(stated):
     with pytest.raises(ValueError, match="must be described"):
         restore(stated, "backbone", kind="module")
 
 
-def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
+def test_a_model_brings_no_path_of_weights(pets):
     for weights, kept in ((str(pets / "w.txt"), {}), ("distance", {"weights": "distance"})):
         given = {"network": part("petnets.nets.MeanNet", weights=weights)}
         nested = {"call": "toolkit.backbones.external.External", "args": given}
@@ -338,7 +338,7 @@ def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", ["pet-nets", "petnets.nets", "", "absent.py", "json.py"])
-def test_what_cannot_be_trusted(entry: str, pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_trusted(entry, pets, monkeypatch):
     """json.py has the name of an installed module."""
     (pets / "json.py").write_text("raise RuntimeError\n")
     monkeypatch.chdir(pets)
@@ -346,7 +346,7 @@ def test_what_cannot_be_trusted(entry: str, pets: Path, monkeypatch: pytest.Monk
         check_trusted({}, [entry], "m")
 
 
-def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path) -> None:
+def test_a_package_that_is_absent_or_of_another_version(pets, voices):
     run = trained(pets, voices, "package")
     trust = ["petnets", str(pets / "nearby_read.py")]
     forget()
@@ -380,8 +380,8 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
     ],
 )
 def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
-    change: str, keyword: str, pets: Path, voices: Path
-) -> None:
+    change, keyword, pets, voices
+):
     text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write")
     text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"
     (pets / "pet_recipe.py").write_text(text)
@@ -394,9 +394,7 @@ def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
 # ---------------------------------------------------------------- a network in several files
 
 
-def test_a_network_in_several_files_needs_one_trust(
-    pets: Path, voices: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_in_several_files_needs_one_trust(pets, voices, monkeypatch):
     """It trains, and each command that `train` names next begins without the files imported."""
     monkeypatch.chdir(pets.parent)
     said = printed("train", "mine/pet_recipe.py", "--data", voices, "--out", "run")
@@ -421,7 +419,7 @@ def test_a_network_in_several_files_needs_one_trust(
     assert client.get("/health").json()["modality"] == "speaker"
 
 
-def test_a_folder_opens_its_files_and_no_installed_module(pets: Path) -> None:
+def test_a_folder_opens_its_files_and_no_installed_module(pets):
     (pets / "json.py").write_text("raise RuntimeError\n")
     (pets / "ownnets").mkdir()
     (pets / "ownnets" / "__init__.py").write_text("")

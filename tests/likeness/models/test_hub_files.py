@@ -111,9 +111,7 @@ def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     thread.join()
 
 
-def test_an_id_is_fetched_once_and_its_commit_is_stored(
-    folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_is_fetched_once_and_its_commit_is_stored(folder, asked, monkeypatch):
     """Only JSON and safetensors; the embeddings are those of the folder."""
     model = load_named("hub:ann/net@v1")
     assert model.settings["revision"] == model.meta["revision"] == COMMIT
@@ -133,9 +131,7 @@ def test_an_id_is_fetched_once_and_its_commit_is_stored(
         load_named("hub:ann/net")
 
 
-def test_pytorch_model_bin_is_fetched_where_there_are_no_other_weights(
-    folder: Path, asked: list[str]
-) -> None:
+def test_pytorch_model_bin_is_fetched_where_there_are_no_other_weights(folder, asked):
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     expected = load_named(f"hub:{folder}").embedder.state_dict()
     (folder / "model.safetensors").unlink()
@@ -163,13 +159,7 @@ def recipe(source: str) -> Recipe:
     )
 
 
-def test_a_run_stores_the_commit_that_it_started_from(
-    folder: Path,
-    asked: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_stores_the_commit_that_it_started_from(folder, asked, tmp_path, monkeypatch, capsys):
     """In its log and its models. A later commit of the same network changes none of it."""
     write_glyphs(tmp_path / "glyphs", num_alphabets=1, num_characters=2, num_drawers=4, size=40)
     out, cut = tmp_path / "run", raising_at(1, RuntimeError("power cut"))
@@ -194,9 +184,7 @@ def test_a_run_stores_the_commit_that_it_started_from(
     assert tuned.parts["backbone"]["args"]["revision"] == later
 
 
-def test_a_folder_is_never_asked_for(
-    folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_never_asked_for(folder, asked, monkeypatch):
     """Also where its path looks like an id."""
     (folder.parent / "org").mkdir()
     folder.rename(folder.parent / "org" / "net")
@@ -205,12 +193,12 @@ def test_a_folder_is_never_asked_for(
     assert asked == []
 
 
-def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
+def test_a_repository_that_is_not_there_is_one_sentence(asked):
     with pytest.raises(ValueError, match=r"could not be fetched.*hf download"):
         load_named("hub:ann/nothing")
 
 
-def test_files_of_speechbrain_are_fetched(asked: list[str], folder: Path) -> None:
+def test_files_of_speechbrain_are_fetched(asked, folder):
     for name in ("hyperparams.yaml", "embedding_model.ckpt"):
         (folder / name).write_text(name)
     yaml, weights = _speechbrain.find_files("ann/net")
@@ -222,9 +210,7 @@ def test_files_of_speechbrain_are_fetched(asked: list[str], folder: Path) -> Non
 @pytest.mark.parametrize(
     "source", ["nowhere", "a/b/c", "../net", "a/b@-x", "a/b@c d", "a b/c", "", "a/b@c/../../d"]
 )
-def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(
-    source: str, asked: list[str]
-) -> None:
+def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(source, asked):
     with pytest.raises(ValueError, match="neither a folder nor an id"):
         find_files(source)
     assert asked == []
@@ -245,9 +231,7 @@ def speech_recipe(folder: Path, **backbone: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
-def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(
-    name: str, voices: Path, tmp_path: Path
-) -> None:
+def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(name, voices, tmp_path):
     """Dropout and all: the weights after a power cut are those of a run without one."""
     folder = tmp_path / "net"
     tiny_hub.save(name, folder)
@@ -284,9 +268,7 @@ def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(
         ({"hidden_act": "org/kernel"}, "hidden_act"),
     ],
 )
-def test_a_hostile_configuration_in_a_checkpoint_is_refused(
-    change: dict[str, Any], keyword: str, tmp_path: Path
-) -> None:
+def test_a_hostile_configuration_in_a_checkpoint_is_refused(change, keyword, tmp_path):
     """A checkpoint that comes from elsewhere chooses no code, and no size beyond its weights."""
     tiny_hub.save("hubert large", tmp_path / "net")
     part = _hub.backbone(str(tmp_path / "net"))
@@ -308,7 +290,7 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
 
 @pytest.mark.slow  # exports take long; image networks: tests/toolkit/models/test_export.py
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
-def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
+def test_a_network_of_the_hub_is_exported(name, tmp_path):
     """Waves of several lengths have the same embeddings on ONNX Runtime, and the file needs no
     transformers.
     """

@@ -162,7 +162,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("buffalo.onnx", False),
     ],
 )
-def test_the_licence_is_said_of_insightfaces_own_files(file: str, is_own: bool) -> None:
+def test_the_licence_is_said_of_insightfaces_own_files(file, is_own):
     pixels = insight.Pixels((112, 112), 127.5, 127.5)
     text = insight.Pack(Path("models") / file, pixels).text()
     assert ("non-commercial research only" in text) == is_own
@@ -170,9 +170,7 @@ def test_the_licence_is_said_of_insightfaces_own_files(file: str, is_own: bool) 
 
 
 @pytest.mark.parametrize(("name", "batch"), [*((name, "batch") for name in HEADS), ("plain", 1)])
-def test_embeddings_of_aligned_crops_are_insightfaces(
-    name: str, batch: Any, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embeddings_of_aligned_crops_are_insightfaces(name, batch, crops, tmp_path, capsys):
     file = recognizer(tmp_path / "r.onnx", HEADS[name], batch=batch)
     (tmp_path / "list.txt").write_text("".join(f"{crop.stem}\t{crop}\n" for crop in crops))
     words = ("embed", "--model", f"insightface:{file}", "--items", tmp_path / "list.txt")
@@ -192,15 +190,13 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(NAMES), max_size=len(NAMES), unique=True))
-def test_the_scale_is_guessed_from_names_as_arcface_onnx_does(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str]
-) -> None:
+def test_the_scale_is_guessed_from_names_as_arcface_onnx_does(tmp_path_factory, names):
     file = recognizer(tmp_path_factory.mktemp("heads") / "r.onnx", names)
     model = theirs(file)
     assert insight.read_pixels(file)[1:3] == (model.input_mean, model.input_std)
 
 
-def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: Path) -> None:
+def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack, tmp_path):
     sizes = (104, 112, 120, 128, 160)
     others = [recognizer(tmp_path / f"{size}.onnx", size=size) for size in sizes]
     names = {name: name for name in ("recognition", "detection")}
@@ -217,7 +213,7 @@ def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: 
     assert load.load_named(f"insightface:{pack}").digest == sha256(recognition)
 
 
-def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recognition_model_is_refused(pack, tmp_path):
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     recognizer(tmp_path / "outer" / "inner" / "r.onnx")
     (tmp_path / "only").mkdir()
@@ -240,9 +236,7 @@ def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Pa
         load.load_named(str(tmp_path / "r.onnx"))
 
 
-def test_a_photograph_gives_what_face_analysis_gives(
-    pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_photograph_gives_what_face_analysis_gives(pack, tmp_path, capsys):
     """Detection, choice, alignment, pixels and network together, with one face, with several, and
     in a picture that is not square.
     """
@@ -275,9 +269,7 @@ def test_a_photograph_gives_what_face_analysis_gives(
     assert loaded.meta["faces"] == f"central, aligned to 112 x 112, detector {digest}"
 
 
-def test_a_detector_serves_face_models_only_and_keeps_their_size(
-    pack: Path, tmp_path: Path
-) -> None:
+def test_a_detector_serves_face_models_only_and_keeps_their_size(pack, tmp_path):
     model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
     loaded = load.add_detector(model, found).read(item)

@@ -85,9 +85,7 @@ def all_scores(name: Path, voices: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("second", ["b", "slow", "dot"])
-def test_the_score_is_that_of_the_fusion(
-    second: str, models: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_the_score_is_that_of_the_fusion(second, models, voices, tmp_path):
     a, other = models / "a.onnx", models / f"{second}.onnx"
     fusion = fusion_of(a, other)
     joined = likeness.join(a, None, tmp_path / "both", beside=other, fusion=fusion)
@@ -105,7 +103,7 @@ def test_the_score_is_that_of_the_fusion(
     assert joined.verify(*files).llr == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_three_models_are_one_without_torch(models: Path, voices: Path, tmp_path: Path) -> None:
+def test_three_models_are_one_without_torch(models, voices, tmp_path):
     """A joint model of one reading is joined again, as a file or a folder."""
     a, b = models / "a.onnx", models / "b.onnx"
     likeness.join(a, None, tmp_path / "two.onnx", beside=b)
@@ -119,8 +117,8 @@ def test_three_models_are_one_without_torch(models: Path, voices: Path, tmp_path
 
 
 def test_the_command_joins_embeds_serves_a_gallery_and_exports(
-    models: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    models, voices, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     a, b = models / "run", models / "b.onnx"  # one in torch, one not
     fusion_of(a, b).save("fusion.json")
@@ -140,7 +138,7 @@ def test_the_command_joins_embeds_serves_a_gallery_and_exports(
     assert printed("verify", *files, "--model", "one.onnx", "--far", "0.1") == lines
 
 
-def test_what_is_no_sum_of_two_scores_is_refused(models: Path, tmp_path: Path) -> None:
+def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
     a, b = models / "a.onnx", models / "b.onnx"
     fusions = {
         "other": fusion_of(b, a),
@@ -169,7 +167,7 @@ def test_what_is_no_sum_of_two_scores_is_refused(models: Path, tmp_path: Path) -
         likeness.join(tmp_path / "two", None, tmp_path / "three", beside=a)
 
 
-def test_the_file_states_both_models(models: Path, tmp_path: Path) -> None:
+def test_the_file_states_both_models(models, tmp_path):
     files = [tmp_path / name for name in ("ab.onnx", "ba.onnx")]
     likeness.join(models / "a.onnx", None, files[0], beside=models / "b.onnx")
     likeness.join(models / "b.onnx", None, files[1], beside=models / "a.onnx")

@@ -125,9 +125,7 @@ def hub_folder(folder: Path, kind: str) -> Path:
     [(ECAPA, 16_000, 1e-6), (ECAPA, 8_000, 1e-6), (XVECTOR, 16_000, 1e-3), (RESNET, 16_000, 1e-6)],
     ids=["ecapa", "telephone", "xvector", "resnet"],
 )
-def test_speechbrain_folders_embed_as_speechbrain_does(
-    kind: str, rate_hz: int, exact: float, voices: Path, tmp_path: Path
-) -> None:
+def test_speechbrain_folders_embed_as_speechbrain_does(kind, rate_hz, exact, voices, tmp_path):
     """x-vectors: SpeechBrain's pooling adds noise of up to 1e-4, ours the same number always."""
     folder = hub_folder(tmp_path / "spkrec", kind)
     yaml = folder / "hyperparams.yaml"
@@ -166,7 +164,7 @@ REFUSED_YAML = [
 ]
 
 
-def test_no_yaml_is_executed(tmp_path: Path) -> None:
+def test_no_yaml_is_executed(tmp_path):
     folder = hub_folder(tmp_path / "spkrec", ECAPA)
     yaml = folder / "hyperparams.yaml"
     whole, ran = yaml.read_text(), tmp_path / "ran"
@@ -203,7 +201,7 @@ BANKS = {"wespeaker": WESPEAKER_FBANK, "3dspeaker": THREED_SPEAKER_FBANK}
 
 
 @pytest.mark.parametrize("kind", WESPEAKER)
-def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None:
+def test_wespeakers_state_dicts_need_no_sizes(kind, tmp_path):
     torch.manual_seed(0)
     network = trained(WESPEAKER[kind]())
     state = network.state_dict()
@@ -223,7 +221,7 @@ def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None
     assert load.load_named(file).digest == load.load_named(f"wespeaker:{tmp_path}").digest
 
 
-def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_other_state_dicts_are_refused_in_a_sentence(tmp_path):
     resnet = ResNet(24, dim=4, width=2).state_dict()
     wide = ReDimNet(60, size="b0", shape={"width": 20}, normalise=False)
     for state, says in [
@@ -248,7 +246,7 @@ def power(path: Path, *shape: Any) -> Path:
     )
 
 
-def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:
+def test_onnx_networks_over_filterbanks(voices, tmp_path):
     """Embeddings of two front-ends are of two models."""
     path = power(tmp_path / "speaker model.v1.onnx", "B", "T", 80)
     items = folders.items(voices, split="all")[:5]
@@ -262,7 +260,7 @@ def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:
         assert (loaded.digest == sha256(path)) == (frontend == "wespeaker")
 
 
-def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
+def test_onnx_networks_over_waves_and_what_is_refused(tmp_path):
     loaded = load.load_named(str(power(tmp_path / "w.onnx", 1, "S")))
     wave = torch.randn(3, 8000)  # the model takes one at a time
     expected = wave.square().mean(1, keepdim=True)
@@ -278,7 +276,7 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
             load.load_named(str(path))
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path):
     for model, says in [
         ("speechbrain:nowhere", "neither a folder nor an id"),
         ("speechbrain:../../nowhere", "neither a folder nor an id"),
@@ -306,7 +304,7 @@ HOSTILE_YAML = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE_YAML)
-def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -> None:
+def test_settings_of_any_depth_and_size_are_refused(kind, tmp_path):
     """Ten aliases in a list, ten of that in another, ...: going through them, or merging them,
     takes for ever.
     """
@@ -316,7 +314,7 @@ def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("depth", [40, 300])
-def test_parts_inside_parts_of_any_depth_are_refused(depth: int, tmp_path: Path) -> None:
+def test_parts_inside_parts_of_any_depth_are_refused(depth, tmp_path):
     """Each level would be a call of a call, until Python's stack ends."""
     part: dict[str, Any] = {"call": "toolkit.backbones.image_resnet.SmallCNN", "args": {"dim": 4}}
     head = {"call": "toolkit.backbones.head.Head", "args": {}}

@@ -60,9 +60,7 @@ def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
     return np.asarray(session.run(None, {"data": pixels[None]})[0][0])
 
 
-def test_photographs_become_embeddings_and_verdicts(
-    own: Path, detector: Path, photographs: Path
-) -> None:
+def test_photographs_become_embeddings_and_verdicts(own, detector, photographs):
     names = ["ann/1.png", "ann/2.png", "bob/1.png"]
     expected = np.stack([by_hand(own, detector, photographs / name) for name in names])
     model = likeness.load(f"insightface:{own}{SAID}", detector=detector)
@@ -78,9 +76,7 @@ def test_photographs_become_embeddings_and_verdicts(
     assert verdict.score == pytest.approx(cosine, abs=1e-5)
 
 
-def test_a_pack_with_yunet_takes_photographs(
-    detector: Path, photographs: Path, tmp_path: Path
-) -> None:
+def test_a_pack_with_yunet_takes_photographs(detector, photographs, tmp_path):
     """A folder like OpenCV zoo's: YuNet and a recognition network."""
     (tmp_path / "a.onnx").write_bytes(detector.read_bytes())
     network(tmp_path / "recognition.onnx", (112, 112))
@@ -89,7 +85,7 @@ def test_a_pack_with_yunet_takes_photographs(
     assert found.meta["faces"].startswith("central, aligned to 112 x 112")
 
 
-def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
+def test_pixels_come_from_the_file_or_are_stated(tmp_path):
     half = (127.5, 127.5)
     fixed = network(tmp_path / "fixed.onnx", (112, 96))
     assert _insightface.find(str(fixed)).pixels == Pixels((112, 96), *half)
@@ -114,9 +110,7 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
         ((112, 112), "@scale=2", "not understood"),
     ],
 )
-def test_wrong_sizes_and_statements_are_refused(
-    tmp_path: Path, size: tuple[int | str, int | str], stated: str, says: str
-) -> None:
+def test_wrong_sizes_and_statements_are_refused(tmp_path, size, stated, says):
     file = network(tmp_path / "n.onnx", size)
     with pytest.raises(ValueError, match=says):
         load.load_named(f"insightface:{file}{stated}")
@@ -137,9 +131,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_all_faces_of_an_album_are_embedded_searched_and_written(
-    own: Path, detector: Path, album: Path, tmp_path: Path
-) -> None:
+def test_all_faces_of_an_album_are_embedded_searched_and_written(own, detector, album, tmp_path):
     model = likeness.load(f"insightface:{own}{SAID}", detector=detector)
     found = model.faces(album / "two.png")
     assert found.scores == pytest.approx([1, 247 / 255], abs=1e-5)
@@ -175,9 +167,7 @@ def test_all_faces_of_an_album_are_embedded_searched_and_written(
         assert (images.decode(Item("a", path)) == crop).all()
 
 
-def test_the_lowest_score_of_a_face_is_an_option(
-    own: Path, detector: Path, album: Path, tmp_path: Path
-) -> None:
+def test_the_lowest_score_of_a_face_is_an_option(own, detector, album, tmp_path):
     use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
     weak = album / "weak.png"
     said = refused("verify", weak, weak, *use)

@@ -4,7 +4,6 @@ UniSpeech's network is written down here by torch's functions, and the weights g
 s3prl and fairseq; WavLM itself is that of transformers.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def wave() -> Tensor:
 
 @pytest.mark.parametrize("kind", tiny_hub.X_VECTORS)
 @torch.no_grad()
-def test_x_vectors_are_those_of_transformers(kind: str, tmp_path: Path, wave: Tensor) -> None:
+def test_x_vectors_are_those_of_transformers(kind, tmp_path, wave):
     theirs = tiny_hub.save(kind, tmp_path)
     loaded: Any = load_named(f"hub:{tmp_path}")
     assert loaded.settings["pooling"] == "xvector"
@@ -36,9 +35,7 @@ def test_x_vectors_are_those_of_transformers(kind: str, tmp_path: Path, wave: Te
 
 
 @torch.no_grad()
-def test_padding_changes_no_x_vector_and_short_recordings_are_refused(
-    tmp_path: Path, wave: Tensor
-) -> None:
+def test_padding_changes_no_x_vector_and_short_recordings_are_refused(tmp_path, wave):
     tiny_hub.save("WavLM large", tmp_path)
     loaded: Any = load_named(f"hub:{tmp_path}")
     padded = torch.stack([wave[0], torch.cat([wave[1, :4000], torch.zeros(2000)])])
@@ -147,9 +144,7 @@ def ecapa(state: dict[str, Tensor], layers: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def test_wavlm_with_unispeechs_ecapa_is_read_from_its_checkpoint(
-    tmp_path: Path, wave: Tensor
-) -> None:
+def test_wavlm_with_unispeechs_ecapa_is_read_from_its_checkpoint(tmp_path, wave):
     """wavlm_large_finetune.pth with a small network; s3prl puts a layer norm over the wave."""
     torch.manual_seed(1)
     sizes = {**tiny_hub.SIZES, **tiny_hub.POSITIONS, "conv_dim": [8] * 7, "num_buckets": 8}
@@ -175,7 +170,7 @@ def test_wavlm_with_unispeechs_ecapa_is_read_from_its_checkpoint(
     torch.testing.assert_close(z[1:], loaded.embedder(wave[1:, :4000]), rtol=1e-3, atol=1e-4)
 
 
-def test_other_checkpoints_of_this_name_are_refused(tmp_path: Path) -> None:
+def test_other_checkpoints_of_this_name_are_refused(tmp_path):
     torch.save({"model": head_of(3, 16)}, tmp_path / "head.pth")
     with pytest.raises(LikenessError, match="no WavLM with UniSpeech's"):
         load_named(f"hub:{tmp_path / 'head.pth'}")

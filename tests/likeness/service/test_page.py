@@ -61,7 +61,7 @@ def page_of(
 
 
 @pytest.mark.slow  # ten seconds of a browser; the next tests compare and enrol photos
-def test_voices_on_the_page(browser: Any, voices: Path, run: Path) -> None:
+def test_voices_on_the_page(browser, voices, run):
     files = [str(path) for path in sorted(voices.rglob("*.flac"))]
     model, fusion = load_model(run), Fusion((8.0,), -3.0, p_target=0.25)
     with page_of(browser, model, threshold=-1.0, calibration=fusion) as (page, _):
@@ -97,9 +97,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(path) for path in sorted(folder.rglob("*.*"))]
 
 
-def test_a_verdict_goes_with_the_files_that_were_compared(
-    browser: Any, photos: list[str], model: Loaded
-) -> None:
+def test_a_verdict_goes_with_the_files_that_were_compared(browser, photos, model):
     with page_of(browser, model, threshold=-1.0) as (page, _):
         page.set_input_files("#file-first", photos[0])
         page.wait_for_selector("[data-drop=first] img")
@@ -162,9 +160,7 @@ def move(page: Any, place: int) -> None:
     )
 
 
-def test_the_slider_changes_the_verdict_without_asking_again(
-    browser: Any, photos: list[str], model: Loaded
-) -> None:
+def test_the_slider_changes_the_verdict_without_asking_again(browser, photos, model):
     folder = Path(photos[0]).parents[1]
     examples = read_examples(folder, "face", 1_000_000)
     # The score lies where a fifth of strangers' pairs score higher, so that some thresholds are
@@ -204,7 +200,7 @@ def test_the_slider_changes_the_verdict_without_asking_again(
         assert asked == []
 
 
-def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> None:
+def test_a_face_is_chosen_by_keyboard_and_sent(browser, tmp_path):
     photo, empty = tmp_path / "three.png", tmp_path / "none.png"
     photo.write_bytes(photograph())
     empty.write_bytes(photograph(()))
@@ -243,8 +239,8 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
 
 
 def test_the_gallery_shows_what_is_kept_of_enrolments_and_is_searched(
-    browser: Any, photos: list[str], model: Loaded, tmp_path: Path
-) -> None:
+    browser, photos, model, tmp_path
+):
     folder = tmp_path / "gallery"
     with page_of(browser, model, folder, threshold=-1.0, keeps_media=True) as (page, _):
         page.click("[data-tab=gallery]")

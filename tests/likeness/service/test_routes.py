@@ -40,9 +40,7 @@ def uploads(*files: bytes) -> list[tuple[str, tuple[str, bytes]]]:
     return [("files", ("secret.wav", file)) for file in files]
 
 
-def test_verify_says_what_the_command_says(
-    model: Loaded, paths: list[Path], files: list[bytes]
-) -> None:
+def test_verify_says_what_the_command_says(model, paths, files):
     calibration = Fusion((8.0,), -3.0, p_target=0.2)
     expected = Model(model, calibration).verify(paths[0], paths[9])
     ask = asking(service_of(model, calibration=calibration))
@@ -57,9 +55,7 @@ def test_verify_says_what_the_command_says(
     assert ask("GET", "/health").json()["calibrated"] is True
 
 
-def test_a_gallery_is_managed_and_searched(
-    model: Loaded, files: list[bytes], tmp_path: Path
-) -> None:
+def test_a_gallery_is_managed_and_searched(model, files, tmp_path):
     gallery = open_gallery(str(tmp_path / "people"), model.meta)
     ask = asking(service_of(model, gallery))
     strange = "O'Neil / 日本"
@@ -94,13 +90,13 @@ def test_a_gallery_is_managed_and_searched(
     gallery.close()
 
 
-def test_without_a_gallery_nobody_is_searched(model: Loaded, files: list[bytes]) -> None:
+def test_without_a_gallery_nobody_is_searched(model, files):
     ask = asking(service_of(model))
     assert ask("GET", "/gallery").status_code == 404
     assert ask("POST", "/identify", files={"file": files[0]}).status_code == 404
 
 
-def test_malformed_uploads_are_the_callers_fault(model: Loaded, files: list[bytes]) -> None:
+def test_malformed_uploads_are_the_callers_fault(model, files):
     rng = np.random.default_rng(0)
     sound = io.BytesIO()
     soundfile.write(sound, 0.1 * rng.standard_normal(8_000), 16_000, format="WAV")
@@ -128,9 +124,7 @@ def test_malformed_uploads_are_the_callers_fault(model: Loaded, files: list[byte
         assert answer.json()["error"]
 
 
-def test_recordings_are_bounded_by_their_headers(
-    model: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recordings_are_bounded_by_their_headers(model, monkeypatch):
     from likeness.service import _inputs
 
     rng = np.random.default_rng(0)
@@ -147,9 +141,7 @@ def test_recordings_are_bounded_by_their_headers(
         assert ask("POST", "/verify", files=twice).status_code == status
 
 
-def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
-    model: Loaded, files: list[bytes]
-) -> None:
+def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(model, files):
     from likeness.service._work import MAX_EMBEDDED
 
     sent = files[:20]
@@ -166,7 +158,7 @@ def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     assert ask("POST", "/embed", files=uploads(*[b"x"] * (MAX_EMBEDDED + 1))).status_code == 422
 
 
-def test_large_uploads_stay_in_memory(model: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_uploads_stay_in_memory(model, monkeypatch):
     from starlette.formparsers import MultiPartParser
 
     def on_disk(_: object) -> None:
@@ -204,13 +196,7 @@ class Failing:
         (ConnectionError("postgresql://ann@db/faces: the database does not answer"), 503),
     ],
 )
-def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
-    model: Loaded,
-    files: list[bytes],
-    error: Exception,
-    status: int,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(model, files, error, status, caplog):
     ask = asking(service_of(model, Failing(error)))
     for method, path, more in (
         ("DELETE", "/gallery/Quentin", {}),
@@ -222,7 +208,7 @@ def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
     assert "Quentin" not in caplog.text
 
 
-def test_pages_ask_nothing_of_the_network_and_name_every_route(model: Loaded) -> None:
+def test_pages_ask_nothing_of_the_network_and_name_every_route(model):
     ask = asking(service_of(model))
     paths = ask("GET", "/openapi.json").json()["paths"]
     assert {"/verify", "/identify", "/enrol", "/embed", "/gallery/{subject}"} <= paths.keys()
@@ -289,7 +275,7 @@ SERVED = ("localhost:99", "LOCALHOST", "127.0.0.1:80", "[::1]:99", "Proxy.Exampl
 REFUSED = ("evil.example", "127.0.0.1.evil.example:80", "192.168.1.1", "[::1", "user@localhost", "")
 
 
-def test_only_the_names_that_are_served_are_answered() -> None:
+def test_only_the_names_that_are_served_are_answered():
     for method in ("GET", "POST"):
         for host in (*SERVED, *REFUSED):
             assert ask(method=method, host=host) == [421 if host in REFUSED else 200]
@@ -304,13 +290,13 @@ def test_only_the_names_that_are_served_are_answered() -> None:
         ("sec_fetch_site", ("cross-site", "same-site"), 403),
     ],
 )
-def test_uploads_come_from_the_page_itself(name: str, values: tuple[str, ...], status: int) -> None:
+def test_uploads_come_from_the_page_itself(name, values, status):
     for value in values:
         assert ask(**{name: value}) == [status]  # type: ignore[arg-type]
         assert ask(method="GET", **{name: value}) == [200]  # a link may lead to the page
 
 
-def test_who_changes_the_gallery_needs_the_token() -> None:
+def test_who_changes_the_gallery_needs_the_token():
     accepted = (f"Bearer {TOKEN}", f"bearer {TOKEN}")
     for method, path in (("POST", "/enrol"), ("DELETE", "/gallery/a")):
         for value in (*accepted, f"Basic {TOKEN}", "Bearer wrong", "Bearer \xe9", ""):
@@ -318,7 +304,7 @@ def test_who_changes_the_gallery_needs_the_token() -> None:
             assert ask(method=method, path=path, authorization=value) == expected
 
 
-def test_other_machines_need_the_token_for_everything() -> None:
+def test_other_machines_need_the_token_for_everything():
     for path, token, status in (
         ("/gallery", "", 401),
         ("/identify", "", 401),
@@ -330,7 +316,7 @@ def test_other_machines_need_the_token_for_everything() -> None:
         assert ask(path=path, local=False, **sent) == [status]
 
 
-def test_bodies_are_bounded_in_size_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_are_bounded_in_size_and_number(monkeypatch):
     from likeness.service import _guard as guard
 
     for name, value in (("MAX_BYTES", 100), ("MAX_HELD", 200), ("MAX_WAITING", 4)):
@@ -343,7 +329,7 @@ def test_bodies_are_bounded_in_size_and_number(monkeypatch: pytest.MonkeyPatch) 
     assert ask(5, chunks=(b"x" * 50,)) == [200] * 4 + [503]
 
 
-def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_no_method_of_the_client_s_own(caplog):
     with caplog.at_level("INFO", logger="likeness.serve"):
         ask(method="EVIL" * 1_000, path="/health")
     assert "EVIL" not in caplog.text

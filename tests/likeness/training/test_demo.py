@@ -18,9 +18,7 @@ from tests.scripts import printed, run_command
 from tests.tiny import QUICK
 
 
-def test_a_demo_that_is_stopped_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_demo_that_is_stopped_says_so(tmp_path, monkeypatch, capsys):
     def stop(_: Path) -> None:
         raise Interrupted("stopped after step 3 of 10")
 
@@ -55,9 +53,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     demo.run_all({name: folder / name for name in programs}, folder)
 
 
-def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(tmp_path, monkeypatch, capfd):
     with pytest.raises(ValueError, match=r"1 of 2 demos failed, face"):
         run(tmp_path, monkeypatch, face=FAILS, image=PRINTS.format("image"))
     face, image = capfd.readouterr().out.split("\nimage:\n")
@@ -67,9 +63,7 @@ def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_ends_all_of_them(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_all_of_them(name, tmp_path, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     programs = {"face": PAUSES.format("face", "nothing"), "image": PAUSES.format("image", name)}
     with pytest.raises(KeyboardInterrupt), ended_by_signals():
@@ -80,7 +74,7 @@ def test_a_signal_ends_all_of_them(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
+def test_the_last_lines_have_one_number_for_each_system(tmp_path):
     systems = (("face-likeness", 0.0878, [0.06, 0.1159]), ("face-pixels", 0.4033, None))
     results = [
         {"system": system, "metric": metric, "value": value, "interval": ends}
@@ -107,7 +101,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Path) -> None:
+def test_a_verifier_is_evaluated_and_embeds_all_the_data(place, voices):
     data = place / "my voices"
     data.symlink_to(voices)
     places = ("--data", "my voices", "--out", "a run")
@@ -123,7 +117,7 @@ def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Pa
 
 
 @pytest.mark.slow  # trains on images, and starts a server
-def test_every_command_runs_as_it_is_printed(place: Path) -> None:
+def test_every_command_runs_as_it_is_printed(place):
     synthetic_glyphs.write_glyphs(
         place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
     )

@@ -58,9 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_a_damaged_file_is_found_before_the_first_step(
-    command: str, trained: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_found_before_the_first_step(command, trained, tmp_path):
     shutil.copytree(trained / "voices", tmp_path / "voices")
     held_out = read_trials(HeldOutFiles(trained / "run").trials)
     damaged = tmp_path / "voices" / held_out.enrol_ids[0]
@@ -73,7 +71,7 @@ def test_a_damaged_file_is_found_before_the_first_step(
     assert not (tmp_path / "run").exists()
 
 
-def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> None:
+def test_files_of_the_held_out_trials_agree_with_each_other(trained):
     files = HeldOutFiles(trained / "run")
     trials, values = read_scores(files.scores)
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
@@ -89,7 +87,7 @@ def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> No
     assert any(" " in item.id for item in items)
 
 
-def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path) -> None:
+def test_the_folder_of_a_run_stands_for_its_scores(trained, tmp_path):
     files, model = HeldOutFiles(trained / "run"), trained / "run"
     by_name = ("evaluate", files.scores, "--subjects", files.labels, "--far", 0.5)
     assert run_command(*by_name, "--json", tmp_path / "name.json") == 0
@@ -104,14 +102,14 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path
     assert verdict.accepted is (verdict.score >= verdict.threshold)
 
 
-def test_what_leaves_or_has_no_scores(trained: Path) -> None:
+def test_what_leaves_or_has_no_scores(trained):
     recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
     assert measure_held_out(recipe, trained / "run", trained / "voices") is None
     assert "held-out" in refused("evaluate", trained / "voices")
     assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
 
 
-def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained: Path, tmp_path: Path) -> None:
+def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained, tmp_path):
     copied = shutil.copytree(trained / "run", tmp_path / "run")
     for weights in copied.glob("*.safetensors"):
         weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
@@ -119,9 +117,7 @@ def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained: Path, tmp_
     assert run_command("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
 
 
-def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(tmp_path, capsys):
     synthetic.write_voices(
         tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7)
     )
@@ -133,7 +129,7 @@ def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
     assert front_door.load(tmp_path / "run").modality == "speaker"
 
 
-def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None:
+def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path):
     synthetic_glyphs.write_glyphs(
         tmp_path / "glyphs", num_alphabets=2, num_characters=5, num_drawers=3, size=64
     )
@@ -147,9 +143,7 @@ def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
-def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
-    rate_hz: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(rate_hz, tmp_path, capsys):
     synthetic.write_voices(
         tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7), rate_hz=rate_hz
     )
@@ -161,9 +155,7 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
 
 
 @pytest.mark.parametrize("memory", [r"\d+\.\d GiB", "not measured on this system"])
-def test_it_says_what_training_takes_and_keeps_nothing(
-    memory: str, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path, monkeypatch):
     if memory.startswith("not"):
         monkeypatch.setattr("likeness.training.prepare.sys", SimpleNamespace(platform="win32"))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -184,11 +176,11 @@ def test_it_says_what_training_takes_and_keeps_nothing(
     assert [path for path in sorted(tmp_path.iterdir()) if path.suffix != ""] == before
 
 
-def test_a_training_needs_a_place(voices: Path) -> None:
+def test_a_training_needs_a_place(voices):
     assert "--out" in refused("train", "speaker/folders", "--data", voices)
 
 
-def test_sets_of_another_size_are_odd() -> None:
+def test_sets_of_another_size_are_odd():
     ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
     trials = Trials(
         ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])

@@ -56,7 +56,7 @@ def steps_of(table: reproduce.Table, rows: list[str]) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_steps_name_variants_that_exist(name: str) -> None:
+def test_steps_name_variants_that_exist(name):
     table = TABLES[name]
     named = 0
     for step in steps_of(table, list(table.rows)):
@@ -75,7 +75,7 @@ def test_steps_name_variants_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.columns])
-def test_rows_have_the_numbers_of_the_paper(name: str, shared: Path) -> None:
+def test_rows_have_the_numbers_of_the_paper(name, shared):
     """Each printed number stands in the text of the paper."""
     table = TABLES[name]
     text = (shared / "papers" / f"{name.partition('/')[0]}.txt").read_text(encoding="utf-8")
@@ -132,14 +132,7 @@ def settings_of(recipe: str) -> list[str]:
         for each in MINIATURES
     ],
 )
-def test_a_table_runs_in_miniature(
-    name: str,
-    rows: str,
-    recipe: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_runs_in_miniature(name, rows, recipe, tmp_path, request, monkeypatch):
     table = TABLES[name]
     if recipe.startswith("image/"):
         data = request.getfixturevalue("birds" if name == "simple/7" else "images")
@@ -197,9 +190,7 @@ CELLS = reproduce.Table(
     ("spread", "first"),
     [("standard error", "50.00±10.00 (6.13±0.05)"), ("standard deviation", "50.00±14.14 (6.13")],
 )
-def test_a_cell_has_the_digits_and_the_spread_of_its_table(
-    spread: Any, first: str, tmp_path: Path
-) -> None:
+def test_a_cell_has_the_digits_and_the_spread_of_its_table(spread, first, tmp_path):
     table = replace(CELLS, spread=spread)
     for seed, value in enumerate((0.4, 0.6)):
         for row in table.rows:
@@ -214,7 +205,7 @@ def test_a_cell_has_the_digits_and_the_spread_of_its_table(
     assert spread in text
 
 
-def test_a_table_says_what_its_spread_is() -> None:
+def test_a_table_says_what_its_spread_is():
     """vMF, Tables 2 and 4: "± 1 standard-error"; nivMF, Fig. 5: "standard deviation"."""
     spreads = {name: table.spread for name, table in TABLES.items() if "±" in table.published}
     assert spreads == {
@@ -223,7 +214,7 @@ def test_a_table_says_what_its_spread_is() -> None:
     }
 
 
-def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path: Path) -> None:
+def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
     """The steps of IJB write files; that compare refuses other runs is tested with it."""
     data, out = tmp_path / "data", tmp_path / "out"
     crop = data / "IJBB" / "1.jpg"
@@ -253,7 +244,7 @@ def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path: P
         reproduce_with()
 
 
-def test_what_is_asked_for_wrongly_is_said() -> None:
+def test_what_is_asked_for_wrongly_is_said():
     with pytest.raises(LikenessError, match="simple/8"):
         reproduce.reproduce("simpl/8", Path("data"), Path("out"))
     with pytest.raises(LikenessError, match="softmax"):
