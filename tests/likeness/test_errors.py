@@ -129,7 +129,7 @@ def test_warnings_for_the_user_are_one_line(capsys, recwarn):
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["evaluate"], ["evaluate", "--far"]])
-def test_usage_errors_end_with_2(arguments):
+def test_usage_errors_end_with_2(arguments: list[str]) -> None:
     assert "Traceback" not in refused(*arguments)
 
 

@@ -28,7 +28,7 @@ from likeness.toolkit import console
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import PixelScale
 from tests import tiny
-from tests.scripts import printed, program, run_command
+from tests.scripts import printed, run_command
 from tests.sounds import chatter
 
 
@@ -56,15 +56,6 @@ def wave_of(file: Path) -> tuple[np.ndarray, int]:
 
 def same(first: likeness.Embeddings, second: likeness.Embeddings) -> None:
     np.testing.assert_allclose(first.matrix, second.matrix, rtol=0, atol=1e-4)
-
-
-def test_importing_is_quick_and_brings_no_torch():
-    code = (
-        "import sys; before = set(sys.modules); import likeness; dir(likeness); "
-        "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
-        "print(sorted(new & {'torch', 'numpy', 'scipy', 'typer', 'toolkit', 'eval'}))"
-    )
-    assert program("-c", code).stdout.strip() == "[]"
 
 
 def test_every_public_name_exists_and_is_documented():
