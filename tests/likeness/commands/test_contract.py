@@ -297,7 +297,7 @@ ELSEWHERE = {  # commands whose further options are tested on real data
     "demo": "tests/likeness/training/test_demo.py",
     "lists": "tests/likeness/checking/test_lists.py",
     "gallery cluster": "tests/eval/scoring/test_threshold_files.py",
-    "train": "tests/likeness/training/test_training_check.py",
+    "train": "tests/likeness/training/test_held_out.py",
 }
 OWN = [
     (name, parameter)
