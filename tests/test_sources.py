@@ -33,7 +33,7 @@ from tests.sounds import chatter
 ROOMS = ("eval", "toolkit", "modalities", "recipes", "likeness")
 # These are read once in a process, and say so.
 READ_ONCE = {"listing", "_detector_of", "_distributions"}
-# What was made of other files is refused there, as tests/test_papers.py tries.
+# What was made of other files is refused there, as tests/likeness/training/test_papers.py tries.
 REFUSING = {"likeness/training/papers.py"}
 
 
