@@ -72,9 +72,7 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(command, word, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
-    example, run, tmp_path, capsys
-):
+def test_reasons_are_grouped_and_unread_formats_counted(example, run, tmp_path, capsys):
     folder = tmp_path / "mine" / "ann"
     folder.mkdir(parents=True)
     for number in range(5):

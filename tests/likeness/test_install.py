@@ -130,9 +130,7 @@ def test_a_wheel_has_every_file_and_nothing_else(wheel, linkless):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["clone", "editable", "sdist", "wheel"])
-def test_it_works_from_a_clone_without_links_and_says_the_line_that_installs(
-    form, linkless, tmp_path
-):
+def test_a_clone_without_links_works_and_says_the_line_that_installs(form, linkless, tmp_path):
     python = environment(tmp_path / "venv")
     option = ["--editable"] if form == "editable" else []
     install(python, "--quiet", "--no-deps", *option, linkless[form])

@@ -48,9 +48,7 @@ def checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow  # three exports
-def test_smaller_files_keep_the_front_end_and_state_what_they_are(
-    checkpoint_file, voices, tmp_path
-):
+def test_smaller_files_keep_the_front_end(checkpoint_file, voices, tmp_path):
     plain = load_model(checkpoint_file)
     files = {name: tmp_path / f"{name}.onnx" for name in ("float32", "float16", "int8")}
     export.export(plain, files["float32"])

@@ -306,9 +306,7 @@ def test_functions_that_return_a_module_are_parts(pets):
         "",
     ],
 )
-def test_trust_in_a_package_opens_no_other_and_ours_only_for_what_it_defines(
-    call, pets, monkeypatch
-):
+def test_trust_in_a_package_opens_no_other_and_ours_only_for_its_own(call, pets, monkeypatch):
     monkeypatch.chdir(pets)
     stated = [part(call)] if call.startswith(("petnets", "other", "torch")) else []
     for described in (*stated, {"call": call, "args": {}}):
@@ -379,9 +377,7 @@ def test_a_package_that_is_absent_or_of_another_version(pets, voices):
         ("read=Levels", "item"),
     ],
 )
-def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
-    change, keyword, pets, voices
-):
+def test_what_no_checkpoint_can_state_is_refused_before_training(change, keyword, pets, voices):
     text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write")
     text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"
     (pets / "pet_recipe.py").write_text(text)

@@ -3,7 +3,6 @@ with small networks made here.
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,16 +33,7 @@ HEADS = {"plain": [], "mxnet": ["_minusscalar0", "_mulscalar0"], "half": ["Sub_0
 NAMES = ["Sub_1", "_minus", "Mul", "_mulscalar0", "Conv_0", "/Sub", "node_Mul_3", "sub", "_mu"]
 
 
-def recognizer(
-    path: Path,
-    head: Sequence[str] = (),
-    *,
-    size: int = 112,
-    batch: Any = "batch",
-    dim: int = 6,
-    seed: int = 0,
-    dtype: int = TensorProto.FLOAT,
-) -> Path:
+def recognizer(path, head=(), *, size=112, batch="batch", dim=6, seed=0, dtype=TensorProto.FLOAT):
     """A network (B, 3, size, size) -> (B, dim) whose first nodes bear these names; those called Sub
     and Mul scale the pixels, as MXNet's networks do.
     """

@@ -116,9 +116,7 @@ def test_three_models_are_one_without_torch(models, voices, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_command_joins_embeds_serves_a_gallery_and_exports(
-    models, voices, tmp_path, monkeypatch
-):
+def test_a_joint_model_serves_all_commands(models, voices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     a, b = models / "run", models / "b.onnx"  # one in torch, one not
     fusion_of(a, b).save("fusion.json")

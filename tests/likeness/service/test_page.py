@@ -238,9 +238,7 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser, tmp_path):
         assert page.is_disabled("#compare")
 
 
-def test_the_gallery_shows_what_is_kept_of_enrolments_and_is_searched(
-    browser, photos, model, tmp_path
-):
+def test_the_gallery_shows_enrolments_and_is_searched(browser, photos, model, tmp_path):
     folder = tmp_path / "gallery"
     with page_of(browser, model, folder, threshold=-1.0, keeps_media=True) as (page, _):
         page.click("[data-tab=gallery]")

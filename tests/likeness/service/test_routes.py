@@ -223,15 +223,7 @@ def test_pages_ask_nothing_of_the_network_and_name_every_route(model):
         assert got.headers["x-frame-options"] == "DENY"
 
 
-def ask(
-    requests: int = 1,
-    *,
-    method: str = "POST",
-    path: str = "/verify",
-    chunks: tuple[bytes, ...] = (b"x",),
-    local: bool = True,
-    **headers: str,
-) -> list[int]:
+def ask(requests=1, *, method="POST", path="/verify", chunks=(b"x",), local=True, **headers):
     """Statuses of requests at once to a Guard before an application that reads the body and lets
     all others come before it answers.
     """
