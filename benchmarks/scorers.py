@@ -10,7 +10,7 @@ Measures: EER and minDCF(.05) of the 49,987 trials of VoxSRC 2023's validation s
     so that the last two are the extremes of a tool that counts row by row. Then come six score sets
     of a few trials, whose exact answers can be counted by hand.
 Peers: SCORERS below. The rules that are not in a package are written here anew, as loops where the
-    rule is a loop. tests/benchmarks/test_scorers.py derives them once more.
+    rule is a loop. tests/benchmarks/test_scripts.py derives them once more.
 Limit: none; this is about numbers.
 Needs: protocols/voxsrc23_val/ in the folder of --data, speechbrain and scikit-learn.
 Takes: a minute of one core.

@@ -2,8 +2,6 @@
 voices.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -2,8 +2,6 @@
 renamed and removed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -31,11 +29,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
         def call(*arguments: Any, **more: Any) -> Any:
             path = Path(path_of(*arguments))
             if "dir_fd" not in more and path.is_relative_to(root.resolve()):
-                shown = re.sub(
-                    r"(^|/)\.[^/]+\.(part|unfinished)/",
-                    r"\1new ",
-                    path.relative_to(root.resolve()).as_posix(),
-                )
+                below = path.relative_to(root.resolve()).as_posix()
+                shown = re.sub(r"(^|/)\.[^/]+\.(part|unfinished)/", r"\1new ", below)
                 calls.append(f"{name} {shown}".rstrip())
             return real(*arguments, **more)
 

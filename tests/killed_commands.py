@@ -1,4 +1,4 @@
-"""What tests/test_kills.py runs: killed_commands.py WORLD FOLDER MOMENTS NAME ... kills commands.
+"""What tests/test_writes.py runs: killed_commands.py WORLD FOLDER MOMENTS NAME ... kills commands.
 
 Each command runs undisturbed, then MOMENTS times in a process that is killed at a moment drawn from
 all that it asks of the system (opening, making, renaming and removing files), half of the moments
@@ -6,8 +6,6 @@ from what changes the disk. The same line runs again and again, is killed five t
 alone. All processes are forked from this one, so that torch is imported once. Prints JSON: {name:
 [kills, what was wrong]}.
 """
-
-from __future__ import annotations
 
 import contextlib
 import io
@@ -17,7 +15,6 @@ import shutil
 import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,75 +28,48 @@ from likeness.eval.formats.embeddings import Embeddings, write_embeddings
 from tests.modalities.face.test_face_align import encode, scene, tiny_detector
 
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "sqlite3.connect"}
-FEW = ("schedule.steps=4", "schedule.save_every=1", "schedule.eval_every=2", "compute.threads=1")
-TINY = "tests/tiny.py:arcface"
-MODEL = ("--model", "{world}/runs/voices")
-TRIALS = ("--trials", "{world}/trials.txt", "--embeddings", "{world}/e.npz")
+FEW = "schedule.steps=4 schedule.save_every=1 schedule.eval_every=2 compute.threads=1"
+TINY = "tests/tiny.py"
+MODEL = "--model {world}/runs/voices"
+TRIALS = "--trials {world}/trials.txt --embeddings {world}/e.npz"
+ALIGN = "{world}/photos --out {out}/crops --detector {world}/d.onnx"
+BENCH = "--trials {world}/trials.txt --root {world}/voices --resamples 0"
 # What is typed, by a name that begins with that of the command; `{out}` is an empty folder.
-LINES: dict[str, Sequence[str]] = {
-    "check": ("{world}/voices", "--out", "{out}/items.csv", "--page", "{out}/page"),
-    "lists": ("{world}/voices", "--split", "all", "--out", "{out}/lists"),
-    "align": ("{world}/photos", "--out", "{out}/crops", "--detector", "{world}/d.onnx"),
-    "align, all": (
-        *("{world}/photos", "--out", "{out}/crops", "--detector", "{world}/d.onnx"),
-        *("--faces", "all"),
-    ),
-    "train": (TINY, "--data", "{world}/voices", "--out", "{out}/run", *FEW),
-    "compare": (
-        *(TINY.split(":")[0], "--data", "{world}/voices", "--out", "{out}/compared"),
-        *("--seeds", "1", "--variants", "arcface", *FEW),
-    ),
-    "embed": (*MODEL, "--items", "{world}/voices", "--out", "{out}/e.npz"),
-    "embed, pieces": (*MODEL, "--items", "{world}/items.txt", "--out", "{out}/e.npz"),
-    "embed, kaldi": (*MODEL, "--items", "{world}/voices", "--out", "{out}/e.ark"),
-    "embed, a part": (*MODEL, "--items", "{world}/voices", "--part", "1/2", "--out", "{out}/e.npz"),
-    "score": (*TRIALS, "--out", "{out}/s.txt"),
-    "fit plda": ("{world}/drawn.npz", "--lda-dim", "0", "--out", "{out}/p.json"),
-    "fit calibration": (*TRIALS, "--out", "{out}/c.json"),
-    "fit fusion": ("{world}/s.txt", "{world}/s2.txt", "--out", "{out}/f.json"),
-    "evaluate": (
-        *("{world}/s.txt", "--resamples", "0", "--json", "{out}/r.json"),
-        *("--report", "{out}/report"),
-    ),
-    "bench": (
-        *(*MODEL, "--trials", "{world}/trials.txt", "--root", "{world}/voices"),
-        *("--resamples", "0", "--json", "{out}/b.json", "--report", "{out}/report"),
-    ),
-    "identify": (
-        *("--gallery", "{world}/e.npz", "--probes", "{world}/probes.npz", "--resamples", "0"),
-        *("--json", "{out}/i.json", "--report", "{out}/report"),
-    ),
-    "retrieve": (
-        *("--embeddings", "{world}/e.npz", "--resamples", "0", "--json", "{out}/r.json"),
-        *("--report", "{out}/report"),
-    ),
-    "verify": (
-        *("{world}/a.wav", "{world}/b.wav", *MODEL, "--threshold", "0.5"),
-        *("--json", "{out}/v.json"),
-    ),
-    "verify, many": (
-        *(*MODEL, "--pairs", "{world}/trials.txt", "--root", "{world}/voices"),
-        *("--threshold", "0.5", "--out", "{out}/v.csv"),
-    ),
-    "gallery enrol": ("{world}/voices", "--gallery", "{out}/people", *MODEL),
-    "gallery check": (
-        *("--gallery", "{world}/people", *MODEL, "--threshold", "0.5"),
-        *("--out", "{out}/doubts.csv"),
-    ),
-    "gallery search": (
-        *("{world}/voices", "--gallery", "{world}/people", *MODEL, "--threshold", "0.5"),
-        *("--out", "{out}/found.csv"),
-    ),
-    "gallery cluster": (
-        *("{world}/e.npz", "--num-clusters", "4", "--out", "{out}/c.csv"),
-        *("--report", "{out}/report"),
-    ),
-    "threshold": (*MODEL, "--unlabelled", "{world}/many.txt", "--out", "{out}/t.json"),
-    "export": ("{world}/runs/voices", "--out", "{out}/m.onnx"),
-    "recipes": ("--copy", "speaker/an4", "{out}/mine.py"),
+LINES = {
+    "check": "{world}/voices --out {out}/items.csv --page {out}/page",
+    "lists": "{world}/voices --split all --out {out}/lists",
+    "align": ALIGN,
+    "align, all": f"{ALIGN} --faces all",
+    "train": f"{TINY}:arcface --data {{world}}/voices --out {{out}}/run {FEW}",
+    "compare": f"{TINY} --data {{world}}/voices --out {{out}}/compared --seeds 1 "
+    f"--variants arcface {FEW}",
+    "embed": f"{MODEL} --items {{world}}/voices --out {{out}}/e.npz",
+    "embed, pieces": f"{MODEL} --items {{world}}/items.txt --out {{out}}/e.npz",
+    "embed, kaldi": f"{MODEL} --items {{world}}/voices --out {{out}}/e.ark",
+    "embed, a part": f"{MODEL} --items {{world}}/voices --part 1/2 --out {{out}}/e.npz",
+    "score": f"{TRIALS} --out {{out}}/s.txt",
+    "fit plda": "{world}/drawn.npz --lda-dim 0 --out {out}/p.json",
+    "fit calibration": f"{TRIALS} --out {{out}}/c.json",
+    "fit fusion": "{world}/s.txt {world}/s2.txt --out {out}/f.json",
+    "evaluate": "{world}/s.txt --resamples 0 --json {out}/r.json --report {out}/report",
+    "bench": f"{MODEL} {BENCH} --json {{out}}/b.json --report {{out}}/report",
+    "identify": "--gallery {world}/e.npz --probes {world}/probes.npz --resamples 0 "
+    "--json {out}/i.json --report {out}/report",
+    "retrieve": "--embeddings {world}/e.npz --resamples 0 --json {out}/r.json "
+    "--report {out}/report",
+    "verify": f"{{world}}/a.wav {{world}}/b.wav {MODEL} --threshold 0.5 --json {{out}}/v.json",
+    "verify, many": f"{MODEL} --pairs {{world}}/trials.txt --root {{world}}/voices "
+    "--threshold 0.5 --out {out}/v.csv",
+    "gallery enrol": f"{{world}}/voices --gallery {{out}}/people {MODEL}",
+    "gallery check": f"--gallery {{world}}/people {MODEL} --threshold 0.5 --out {{out}}/d.csv",
+    "gallery search": f"{{world}}/voices --gallery {{world}}/people {MODEL} --threshold 0.5 "
+    "--out {out}/found.csv",
+    "gallery cluster": "{world}/e.npz --num-clusters 4 --out {out}/c.csv --report {out}/report",
+    "threshold": f"{MODEL} --unlabelled {{world}}/many.txt --out {{out}}/t.json",
+    "export": "{world}/runs/voices --out {out}/m.onnx",
+    "recipes": "--copy speaker/an4 {out}/mine.py",
 }
 CHAIN = 5  # kills, one after the other
-FAST = ("embed, pieces", "score", "lists")
 
 
 class Line(NamedTuple):
@@ -126,7 +96,7 @@ def world(folder: Path) -> None:
     for words in (
         ("embed", *model, "--items", folder / "voices", "--out", folder / "e.npz"),
         ("embed", *model, "--items", folder / "items.txt", "--out", folder / "probes.npz"),
-        ("score", *(word.format(world=folder) for word in TRIALS), "--out", folder / "s.txt"),
+        ("score", *(w.format(world=folder) for w in TRIALS.split()), "--out", folder / "s.txt"),
         ("gallery", "enrol", folder / "voices", "--gallery", folder / "people", *model),
     ):
         with contextlib.suppress(SystemExit):
@@ -210,7 +180,7 @@ def line_of(name: str, folder: Path, world: Path) -> Line:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     command = name.partition(",")[0].split()
-    return Line([*command, *(w.format(world=world, out=out) for w in LINES[name])], out)
+    return Line([*command, *(w.format(world=world, out=out) for w in LINES[name].split())], out)
 
 
 def killed(name: str, folder: Path, world: Path, num: int) -> tuple[int, list[str]]:

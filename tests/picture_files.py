@@ -4,8 +4,6 @@
 (H, W, 3), or the words of a refusal.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 Shown = NDArray[Any] | str
-Case = tuple[Callable[[], bytes], Shown]
+Case = tuple[bytes | Callable[[], bytes], Shown]
 GREY = 128  # what transparent pictures are laid on
 # Two rows of three pixels: red at the top left, and what a quarter turn to the right makes of it.
 CORNER = np.zeros((2, 3, 3), np.uint8)
@@ -32,6 +30,11 @@ SEEN[0, 0] = 200, 10, 60
 def flat(*rgb: int) -> NDArray[np.uint8]:
     """A picture of one pixel."""
     return np.array([[rgb if len(rgb) == 3 else rgb * 3]], np.uint8)
+
+
+def greys(*levels: int) -> NDArray[np.uint8]:
+    """A row of grey pixels."""
+    return np.array([[[level] * 3 for level in levels]], np.uint8)
 
 
 def saved(picture: Image.Image | NDArray[Any], file_format: str, **settings: Any) -> bytes:
@@ -138,7 +141,8 @@ def exif() -> Image.Exif:
     return stated
 
 
-WIDE = flat(200, 100, 50)
+WIDE, NARROW = flat(200, 100, 50), from_wide(200, 100, 50)[None, None]
+CYAN = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
 BLOCKS = np.kron(CORNER, np.ones((16, 16, 1), np.uint8))  # which JPEG keeps
 PURE = np.full((16, 16, 3), (255, 0, 0), np.uint8)
 
@@ -151,169 +155,117 @@ def several(file_format: str, **settings: Any) -> bytes:
 
 JPEG: dict[str, Case] = {
     "orientation": (
-        lambda: saved(BLOCKS, "JPEG", quality=100, subsampling=0, exif=exif()),
+        saved(BLOCKS, "JPEG", quality=100, subsampling=0, exif=exif()),
         np.rot90(BLOCKS, -1),
     ),
     "profile": (
-        lambda: saved(np.tile(WIDE, (8, 8, 1)), "JPEG", quality=100, icc_profile=wide_profile()),
-        np.tile(from_wide(200, 100, 50), (8, 8, 1)),
+        saved(np.tile(WIDE, (8, 8, 1)), "JPEG", quality=100, icc_profile=wide_profile()),
+        np.tile(NARROW, (8, 8, 1)),
     ),
     "profile of grey": (
-        lambda: saved(np.full((8, 8), 55, np.uint8), "JPEG", icc_profile=linear_grey_profile()),
+        saved(np.full((8, 8), 55, np.uint8), "JPEG", icc_profile=linear_grey_profile()),
         np.full((8, 8, 3), 128),
     ),
     "CMYK, inverted as Adobe does": (
-        lambda: saved(Image.new("CMYK", (8, 8), (255, 0, 0, 0)), "JPEG", quality=100),
+        saved(CYAN, "JPEG", quality=100),
         np.full((8, 8, 3), (0, 255, 255)),
     ),
     "CMYK with a profile": (
-        lambda: saved(
-            Image.new("CMYK", (8, 8), (255, 0, 0, 0)),
-            "JPEG",
-            quality=100,
-            icc_profile=ink_profile(),
-        ),
+        saved(CYAN, "JPEG", quality=100, icc_profile=ink_profile()),
         np.full((8, 8, 3), 255),
     ),
-    "several pictures (MPO)": (lambda: several("MPO", quality=100), PURE),
+    "several pictures (MPO)": (several("MPO", quality=100), PURE),
 }
 HDR = chunk(b"cICP", b"\x09\x10\0\1")
 PNG: dict[str, Case] = {
-    "alpha": (lambda: saved(HIDDEN, "PNG"), SEEN),
-    "half of alpha": (lambda: png(8, 6, b"\xff\0\0\x80"), flat(191, 64, 64)),
-    "alpha of grey": (lambda: png(8, 4, b"\x10\0"), flat(GREY)),
-    "alpha of 16 bits": (lambda: png(16, 6, b"\x10\0" * 3 + b"\0\0"), flat(GREY)),
-    "transparent colour": (
-        lambda: png(8, 2, b"\1\2\3", chunk(b"tRNS", b"\0\1\0\2\0\3")),
-        flat(GREY),
-    ),
+    "alpha": (saved(HIDDEN, "PNG"), SEEN),
+    "half of alpha": (png(8, 6, b"\xff\0\0\x80"), flat(191, 64, 64)),
+    "alpha of grey": (png(8, 4, b"\x10\0"), flat(GREY)),
+    "alpha of 16 bits": (png(16, 6, b"\x10\0" * 3 + b"\0\0"), flat(GREY)),
+    "transparent colour": (png(8, 2, b"\1\2\3", chunk(b"tRNS", b"\0\1\0\2\0\3")), flat(GREY)),
     "another transparent colour": (
-        lambda: png(8, 2, b"\1\2\3", chunk(b"tRNS", b"\0\1\0\2\0\4")),
+        png(8, 2, b"\1\2\3", chunk(b"tRNS", b"\0\1\0\2\0\4")),
         flat(1, 2, 3),
     ),
-    "transparent grey of 16 bits": (
-        lambda: png(16, 0, b"\x10\1", chunk(b"tRNS", b"\x10\1")),
-        flat(GREY),
-    ),
+    "transparent grey of 16 bits": (png(16, 0, b"\x10\1", chunk(b"tRNS", b"\x10\1")), flat(GREY)),
     "transparent colour of 16 bits": (
-        lambda: png(16, 2, b"\x10\1" * 3, chunk(b"tRNS", b"\x10\1" * 3)),
+        png(16, 2, b"\x10\1" * 3, chunk(b"tRNS", b"\x10\1" * 3)),
         "16-bit",
     ),
     "transparent entry of a palette": (
-        lambda: png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\t\t"), chunk(b"tRNS", b"\xff\0")),
+        png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\t\t"), chunk(b"tRNS", b"\xff\0")),
         flat(GREY),
     ),
-    "palette": (lambda: png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\x08\x07")), flat(9, 8, 7)),
-    "16 bits of grey": (lambda: png(16, 0, b"\x80\x80"), flat(128)),
-    "16 bits of colour": (lambda: png(16, 2, b"\xff\xff\x80\x80\0\0"), flat(255, 128, 0)),
-    "4 bits": (lambda: png(4, 0, b"\x70"), flat(119)),
-    "1 bit": (lambda: png(1, 0, b"\x80"), flat(255)),
-    "gamma": (lambda: png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 100_000))), flat(72)),
-    "gamma of sRGB": (
-        lambda: png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 45_455))),
-        flat(16),
-    ),
+    "palette": (png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\x08\x07")), flat(9, 8, 7)),
+    "16 bits of grey": (png(16, 0, b"\x80\x80"), flat(128)),
+    "16 bits of colour": (png(16, 2, b"\xff\xff\x80\x80\0\0"), flat(255, 128, 0)),
+    "4 bits": (png(4, 0, b"\x70"), flat(119)),
+    "1 bit": (png(1, 0, b"\x80"), flat(255)),
+    "gamma": (png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 100_000))), flat(72)),
+    "gamma of sRGB": (png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 45_455))), flat(16)),
     "gamma beside sRGB": (
-        lambda: png(
-            8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 99_999)), chunk(b"sRGB", b"\0")
-        ),
+        png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 99_999)), chunk(b"sRGB", b"\0")),
         flat(16),
     ),
-    "primaries": (
-        lambda: png(8, 2, b"\1\2\3", chunk(b"cHRM", struct.pack(">8I", *WIDE_XY))),
-        "primaries",
-    ),
-    "colours of HDR": (lambda: png(8, 2, b"\1\2\3", HDR), "cICP"),
+    "primaries": (png(8, 2, b"\1\2\3", chunk(b"cHRM", struct.pack(">8I", *WIDE_XY))), "primaries"),
+    "colours of HDR": (png(8, 2, b"\1\2\3", HDR), "cICP"),
     "colours of HDR behind a long text": (
-        lambda: png(8, 2, b"\1\2\3", chunk(b"tEXt", bytes(70_000)), HDR),
+        png(8, 2, b"\1\2\3", chunk(b"tEXt", bytes(70_000)), HDR),
         "cICP",
     ),
     "a text that names colours": (
-        lambda: png(8, 2, b"\1\2\3", chunk(b"tEXt", b"a\0" + HDR)),
+        png(8, 2, b"\1\2\3", chunk(b"tEXt", b"a\0" + HDR)),
         flat(1, 2, 3),
     ),
-    "colours of sRGB": (lambda: png(8, 2, b"\1\2\3", chunk(b"cICP", b"\1\x0d\0\1")), flat(1, 2, 3)),
-    "profile": (
-        lambda: saved(WIDE, "PNG", icc_profile=wide_profile()),
-        from_wide(200, 100, 50)[None, None],
-    ),
-    "damaged profile": (lambda: saved(flat(9, 8, 7), "PNG", icc_profile=b"none"), flat(9, 8, 7)),
-    "orientation": (lambda: saved(CORNER, "PNG", exif=exif()), TURNED),
-    "several frames": (lambda: several("PNG"), PURE),
+    "colours of sRGB": (png(8, 2, b"\1\2\3", chunk(b"cICP", b"\1\x0d\0\1")), flat(1, 2, 3)),
+    "profile": (saved(WIDE, "PNG", icc_profile=wide_profile()), NARROW),
+    "damaged profile": (saved(flat(9, 8, 7), "PNG", icc_profile=b"none"), flat(9, 8, 7)),
+    "orientation": (saved(CORNER, "PNG", exif=exif()), TURNED),
+    "several frames": (several("PNG"), PURE),
 }
 TIFF: dict[str, Case] = {
-    "alpha": (lambda: saved(HIDDEN, "TIFF"), SEEN),
-    "orientation": (
-        lambda: tiff(8, b"\x10\x20", orientation=6),
-        np.array([[[16] * 3], [[32] * 3]]),
-    ),
-    "1 bit, white is 0": (
-        lambda: tiff(1, b"\x80", photometric=0),
-        np.array([[[0] * 3, [255] * 3]]),
-    ),
-    "12 bits": (lambda: tiff(12, b"\xff\xf8\0"), np.array([[[255] * 3, [128] * 3]])),
-    "16 bits": (lambda: tiff(16, b"\x80\x80\xff\xff"), np.array([[[128] * 3, [255] * 3]])),
-    "16 bits, white is 0": (
-        lambda: tiff(16, b"\x80\x80\xff\xff", photometric=0),
-        np.array([[[127] * 3, [0] * 3]]),
-    ),
-    "32 bits": (lambda: tiff(32, bytes(8)), "range"),
-    "signed levels": (lambda: tiff(16, b"\1\0\2\0", sample_format=2), "signed"),
-    "floats": (lambda: tiff(32, bytes(8), sample_format=3), "range"),
-    "CMYK": (lambda: saved(Image.new("CMYK", (1, 1), (255, 0, 0, 0)), "TIFF"), flat(0, 255, 255)),
-    "a number as a profile": (
-        lambda: tiff(8, b"\x10\x20", profile=7),
-        np.array([[[16] * 3, [32] * 3]]),
-    ),
-    "profile": (
-        lambda: saved(WIDE, "TIFF", icc_profile=wide_profile()),
-        from_wide(200, 100, 50)[None, None],
-    ),
-    "several pages": (lambda: several("TIFF"), PURE),
+    "alpha": (saved(HIDDEN, "TIFF"), SEEN),
+    "orientation": (tiff(8, b"\x10\x20", orientation=6), greys(16, 32).swapaxes(0, 1)),
+    "1 bit, white is 0": (tiff(1, b"\x80", photometric=0), greys(0, 255)),
+    "12 bits": (tiff(12, b"\xff\xf8\0"), greys(255, 128)),
+    "16 bits": (tiff(16, b"\x80\x80\xff\xff"), greys(128, 255)),
+    "16 bits, white is 0": (tiff(16, b"\x80\x80\xff\xff", photometric=0), greys(127, 0)),
+    "32 bits": (tiff(32, bytes(8)), "range"),
+    "signed levels": (tiff(16, b"\1\0\2\0", sample_format=2), "signed"),
+    "floats": (tiff(32, bytes(8), sample_format=3), "range"),
+    "CMYK": (saved(Image.new("CMYK", (1, 1), (255, 0, 0, 0)), "TIFF"), flat(0, 255, 255)),
+    "a number as a profile": (tiff(8, b"\x10\x20", profile=7), greys(16, 32)),
+    "profile": (saved(WIDE, "TIFF", icc_profile=wide_profile()), NARROW),
+    "several pages": (several("TIFF"), PURE),
 }
 GIF: dict[str, Case] = {
-    "transparent colour": (lambda: saved(HIDDEN, "GIF"), SEEN),
-    "several frames": (lambda: several("GIF"), PURE),
+    "transparent colour": (saved(HIDDEN, "GIF"), SEEN),
+    "several frames": (several("GIF"), PURE),
 }
 WEBP: dict[str, Case] = {
-    "alpha": (lambda: saved(HIDDEN, "WEBP", lossless=True, exact=True), SEEN),
-    "orientation": (lambda: saved(CORNER, "WEBP", lossless=True, exif=exif()), TURNED),
-    "profile": (
-        lambda: saved(WIDE, "WEBP", lossless=True, icc_profile=wide_profile()),
-        from_wide(200, 100, 50)[None, None],
-    ),
-    "several frames": (lambda: several("WEBP", lossless=True), PURE),
+    "alpha": (saved(HIDDEN, "WEBP", lossless=True, exact=True), SEEN),
+    "orientation": (saved(CORNER, "WEBP", lossless=True, exif=exif()), TURNED),
+    "profile": (saved(WIDE, "WEBP", lossless=True, icc_profile=wide_profile()), NARROW),
+    "several frames": (several("WEBP", lossless=True), PURE),
 }
 BMP: dict[str, Case] = {
-    "alpha": (lambda: bmp(b"\1\2\3\0\1\2\3\xff", alpha=True), np.array([[[GREY] * 3, [3, 2, 1]]])),
-    "no alpha": (lambda: bmp(b"\1\2\3\0\1\2\3\xff", alpha=False), np.array([[[3, 2, 1]] * 2])),
-    "1 bit": (lambda: saved(np.array([[True]]), "BMP"), flat(255)),
+    "alpha": (bmp(b"\1\2\3\0\1\2\3\xff", alpha=True), np.array([[[GREY] * 3, [3, 2, 1]]])),
+    "no alpha": (bmp(b"\1\2\3\0\1\2\3\xff", alpha=False), np.array([[[3, 2, 1]] * 2])),
+    "1 bit": (saved(np.array([[True]]), "BMP"), flat(255)),
 }
 PNM: dict[str, Case] = {
-    "greatest level of grey": (lambda: b"P5 1 1 100\n\x32", flat(128)),
-    "16 bits of grey": (lambda: b"P5 1 1 1023\n\x02\0", flat(128)),
-    "16 bits of colour": (lambda: b"P6 1 1 65535\n\xff\xff\x80\x80\0\0", flat(255, 128, 0)),
-    "1 bit, where 1 is black": (lambda: b"P4 1 1\n\x80", flat(0)),
-    "floats": (lambda: b"Pf 1 1 -1.0\n\0\0\0?", "range"),
+    "greatest level of grey": (b"P5 1 1 100\n\x32", flat(128)),
+    "16 bits of grey": (b"P5 1 1 1023\n\x02\0", flat(128)),
+    "16 bits of colour": (b"P6 1 1 65535\n\xff\xff\x80\x80\0\0", flat(255, 128, 0)),
+    "1 bit, where 1 is black": (b"P4 1 1\n\x80", flat(0)),
+    "floats": (b"Pf 1 1 -1.0\n\0\0\0?", "range"),
 }
 HEIF: dict[str, Case] = {
     "alpha": (
         lambda: saved(np.kron(HIDDEN, np.ones((32, 32, 1), np.uint8)), "HEIF", quality=-1),
         np.kron(SEEN, np.ones((32, 32, 1), np.uint8)),
-    ),
+    )
 }
-PICTURES: dict[str, dict[str, Case]] = {
-    ".jpg": JPEG,
-    ".jpeg": JPEG,
-    ".png": PNG,
-    ".bmp": BMP,
-    ".webp": WEBP,
-    ".gif": GIF,
-    ".tif": TIFF,
-    ".tiff": TIFF,
-    ".pgm": PNM,
-    ".ppm": PNM,
-    ".pbm": PNM,
-    ".heic": HEIF,
-    ".heif": HEIF,
-}
+PICTURES = {".png": PNG, ".bmp": BMP, ".webp": WEBP, ".gif": GIF}
+PICTURES |= dict.fromkeys((".jpg", ".jpeg"), JPEG) | dict.fromkeys((".tif", ".tiff"), TIFF)
+PICTURES |= dict.fromkeys((".pgm", ".ppm", ".pbm"), PNM) | dict.fromkeys((".heic", ".heif"), HEIF)

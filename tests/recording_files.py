@@ -4,8 +4,6 @@
 samples, or the words of a refusal.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable
@@ -29,18 +27,7 @@ STEREO = np.stack([GLIDE, np.zeros_like(GLIDE)], axis=1)
 OTHER = STEREO[:, ::-1]
 
 
-def wav(
-    samples: NDArray[Any],
-    *,
-    code: int = 1,
-    bits: int = 0,
-    rate: int = HZ,
-    size: int | None = None,
-    before: bytes = b"",
-    behind: bytes = b"",
-    valid: int = 0,
-    mask: int = 0,
-) -> bytes:
+def wav(samples, *, code=1, bits=0, rate=HZ, size=None, before=b"", behind=b"", valid=0, mask=0):
     """A WAV file; one of WAVE_FORMAT_EXTENSIBLE where `valid` bits are stated."""
     channels, data = 1 if samples.ndim == 1 else samples.shape[1], samples.tobytes()
     bits = bits or 8 * samples.dtype.itemsize
@@ -244,16 +231,5 @@ def rifx() -> bytes:
     return b"RIFX" + struct.pack(">I", 36 + len(data)) + b"WAVEfmt " + head + b"data" + size + data
 
 
-RECORDINGS: dict[str, dict[str, Case]] = {
-    ".wav": WAV,
-    ".flac": FLAC,
-    ".mp3": MP3,
-    ".ogg": OGG,
-    ".opus": OPUS,
-    ".aiff": AIFF,
-    ".aif": AIFF,
-    ".sph": SPHERE,
-    ".m4a": M4A,
-    ".mp4": M4A,
-    ".aac": AAC,
-}
+RECORDINGS = {".wav": WAV, ".flac": FLAC, ".mp3": MP3, ".ogg": OGG, ".opus": OPUS, ".sph": SPHERE}
+RECORDINGS |= {".aac": AAC, ".aiff": AIFF, ".aif": AIFF, ".m4a": M4A, ".mp4": M4A}

@@ -2,8 +2,6 @@
 and tests of the reader (modalities/face/recordio.py says what the format is).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,11 +2,10 @@
 and examples/ as modules.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import os
+import runpy
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -83,3 +82,14 @@ def loaded(path: Path, name: str = "") -> ModuleType:
         patch.syspath_prepend(str(path.parent))
         spec.loader.exec_module(module)
     return module
+
+
+def run_script(path: Path, *arguments: object) -> None:
+    """Run a file as a program, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+        # Python puts the folder of a script first, where it finds what its recipes share.
+        patch.syspath_prepend(str(path.resolve().parent))
+        patch.delitem(sys.modules, "_shared", raising=False)
+        runpy.run_path(str(path), run_name="__main__")
+        sys.modules.pop("_shared", None)  # monkeypatch would bring it back

@@ -7,16 +7,12 @@ batches and one thread besides. A `python` block that begins with `# NAME.py` is
 file instead. Commands in all other blocks are parsed by the command line itself, without being run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 import re
-import runpy
 import shlex
 import subprocess
-import sys
 import tomllib
 import urllib.request
 from functools import cache
@@ -32,48 +28,22 @@ from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate, names
 from tests import tiny
-from tests.scripts import loaded, program
+from tests.scripts import loaded, program, run_script
 from tests.tiny_yunet import network, tiny_yunet
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # in this order: later ones use files of the first
-RUN = (
-    "docs/tutorials/first_verifier.md",
-    "docs/how-to/score_trials.md",
-    "docs/how-to/choose_threshold.md",
-    "docs/tutorials/first_face_system.md",
-    "docs/tutorials/first_retrieval.md",
-    "docs/how-to/images.md",
-    "docs/how-to/data_layouts.md",
-    "docs/how-to/check_data.md",
-    "docs/how-to/calibrate.md",
-    "docs/how-to/search_gallery.md",
-    "docs/how-to/delete_person.md",
-    "docs/how-to/group_files.md",
-    "docs/how-to/segments.md",
-    "docs/how-to/group_differences.md",
-    "docs/how-to/compare_systems.md",
-    "docs/how-to/bench.md",
-    "docs/how-to/normalise_scores.md",
-    "README.md",
-    "docs/explanation/limits.md",
-    "docs/reference/losses.md",
-    "docs/reference/backbones.md",
-    "docs/tutorials/own_network.md",
-    "docs/how-to/photographs.md",
-    "docs/how-to/own_networks.md",
-    "docs/how-to/other_loops.md",
-    "docs/how-to/fine_tuning.md",
-    "docs/how-to/adapt_head.md",
-    "docs/how-to/deployment.md",
-    "docs/how-to/export.md",
-    "docs/reference/formats.md",
-    "docs/how-to/galleries.md",
-    "docs/how-to/service.md",
-    "docs/how-to/many_machines.md",
-    "docs/reference/protocols.md",
-)
+RUN = """
+    tutorials/first_verifier how-to/score_trials how-to/choose_threshold
+    tutorials/first_face_system tutorials/first_retrieval how-to/images how-to/data_layouts
+    how-to/check_data how-to/calibrate how-to/search_gallery how-to/delete_person
+    how-to/group_files how-to/segments how-to/group_differences how-to/compare_systems
+    how-to/bench how-to/normalise_scores README.md explanation/limits reference/losses
+    reference/backbones tutorials/own_network how-to/photographs how-to/own_networks
+    how-to/other_loops how-to/fine_tuning how-to/adapt_head how-to/deployment how-to/export
+    reference/formats how-to/galleries how-to/service how-to/many_machines reference/protocols
+"""
 QUICK = [*tiny.QUICK, "schedule.steps=4", "schedule.warmup_steps=1", "sampling.batch_size=16"]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
 
@@ -91,15 +61,8 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     matched = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [
-        Block(
-            page.relative_to(ROOT).as_posix(),
-            text.count("\n", 0, match.start()) + 2,
-            match[1],
-            match[2],
-        )
-        for match in matched
-    ]
+    name = page.relative_to(ROOT).as_posix()
+    return [Block(name, text.count("\n", 0, m.start()) + 2, m[1], m[2]) for m in matched]
 
 
 def file_of(block: Block) -> str:
@@ -117,9 +80,9 @@ def lines(block: Block) -> list[str]:
 BLOCKS = [value for page in PAGES for value in blocks(page)]
 RUNNABLE = [
     block
-    for name in RUN
+    for name in RUN.split()
     for block in BLOCKS
-    if block.page == name and block.kind in ("sh", "python")
+    if block.page in (name, f"docs/{name}.md") and block.kind in ("sh", "python")
 ]
 SHOWN = [
     (block, line)
@@ -212,13 +175,7 @@ def run_line(line: str) -> None:
             if ended.code:
                 raise
     elif name == "python":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", arguments)
-            # Python puts the folder of a script first, where it finds what its recipes share.
-            patch.syspath_prepend(str(Path(arguments[0]).resolve().parent))
-            patch.delitem(sys.modules, "_shared", raising=False)
-            runpy.run_path(arguments[0], run_name="__main__")
-            sys.modules.pop("_shared", None)
+        run_script(Path(arguments[0]), *arguments[1:])
     else:
         subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
 

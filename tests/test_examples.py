@@ -1,7 +1,5 @@
 """Every example runs as a program of its own and writes what it promises."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -38,21 +36,6 @@ def test_figures_of_the_papers(tmp_path: Path) -> None:
 
 def example(name: str) -> ModuleType:
     return loaded(ROOT / "examples" / f"{name}.py")
-
-
-def test_data_to_practise_on_are_all_there_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    practice = example("practice_data")
-
-    def stopped(voices: Path, **_: object) -> None:
-        (voices / "spk000").mkdir(parents=True)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(practice.synthetic, "write_voices", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        practice.write(tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:

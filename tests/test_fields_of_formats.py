@@ -4,8 +4,6 @@ Every suffix that is read has its fields in `picture_files` and `recording_files
 them fails. The fields of lists and of embeddings stand here.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct
@@ -54,62 +52,51 @@ def cases(table: dict[str, dict[str, tuple[object, object]]]) -> list[tuple[str,
     return [(suffix, field) for key, suffix in first.items() for field in table[suffix]]
 
 
-def test_every_suffix_that_is_read_has_its_fields() -> None:
+def test_every_suffix_that_is_read_has_its_fields():
     assert set(PICTURES) == set(IMAGES)
     assert set(RECORDINGS) == {*SOUNDS, *AV_SOUNDS}
 
 
 @pytest.mark.parametrize(("suffix", "field"), cases(PICTURES))
-def test_fields_of_pictures(tmp_path: Path, suffix: str, field: str) -> None:
+def test_fields_of_pictures(tmp_path, suffix, field):
     if suffix in (".heic", ".heif"):
         pytest.importorskip("pillow_heif").register_heif_opener()
-    make, shown = PICTURES[suffix][field]
+    content, shown = PICTURES[suffix][field]
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(make())
+    path.write_bytes(content if isinstance(content, bytes) else content())
     item = Item("a", path)
     if isinstance(shown, str):
-        for read in (
-            decode,
-            images.read,
-            lambda item: INSPECTION.content(item, INSPECTION.header(item)),
-        ):
+        for read in (decode, images.read):
             with pytest.raises(BadImage, match=shown):
                 read(item)
+        with pytest.raises(BadImage, match=shown):
+            INSPECTION.content(item, INSPECTION.header(item))
         return
     pixels = decode(item)
     assert pixels.shape == shown.shape
     assert np.abs(pixels - shown.astype(np.float64)).max() <= 2
     assert np.array_equal(images.read(item, dtype="uint8"), pixels.transpose(2, 0, 1))
     # What is handed in as an open picture is read alike, and so is what a report shows.
-    with Image.open(io.BytesIO(make())) as opened, items_of(opened, modality="image") as handed:
+    with (
+        Image.open(io.BytesIO(path.read_bytes())) as opened,
+        items_of(opened, modality="image") as handed,
+    ):
         assert np.array_equal(decode(handed[0]), pixels)
     if "bits" not in field:  # levels of which are spread in a report
         report = np.asarray(Image.open(io.BytesIO(thumbnail(path))).convert("RGB"), np.float64)
         assert np.abs(report - pixels).max() <= 12 * (suffix == ".jpg") + 2
 
 
-def test_pictures_that_differ_in_alpha_alone_differ(tmp_path: Path) -> None:
-    for level in (0, 255):  # black drawings and white ones
-        pixels = np.full((8, 8, 4), level, np.uint8)
-        shown = []
-        for number, shape in enumerate((np.eye(8), np.tri(8))):
-            pixels[..., 3] = 255 * shape
-            path = tmp_path / f"{level}-{number}.png"
-            Image.fromarray(pixels).save(path)
-            shown.append(decode(Item("a", path)))
-        assert np.abs(shown[0].astype(int) - shown[1]).max() > 100
-
-
-def test_a_file_of_several_pictures_is_named(tmp_path: Path) -> None:
-    for suffix in (".gif", ".tif", ".webp", ".png"):
-        field = next(name for name in PICTURES[suffix] if name.startswith("several"))
-        path = tmp_path / f"a{suffix}"
-        path.write_bytes(PICTURES[suffix][field][0]())
-        assert "first of several" in INSPECTION.header(Item("a", path)).format
+@pytest.mark.parametrize("suffix", [".gif", ".tif", ".webp", ".png"])
+def test_a_file_of_several_pictures_is_named(tmp_path, suffix):
+    field = "several pages" if suffix == ".tif" else "several frames"
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(PICTURES[suffix][field][0])
+    assert "first of several" in INSPECTION.header(Item("a", path)).format
 
 
 @pytest.mark.parametrize(("suffix", "field"), cases(RECORDINGS))
-def test_fields_of_recordings(tmp_path: Path, suffix: str, field: str) -> None:
+def test_fields_of_recordings(tmp_path, suffix, field):
     if suffix in AV_SOUNDS:
         pytest.importorskip("av")
     make, heard = RECORDINGS[suffix][field]
@@ -184,10 +171,7 @@ LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
         "telephone",
     ),
     "Kaldi, recordings": ({"wav.scp": "r call.wav\n"}, [MIXED]),
-    "Kaldi, segments": (
-        {"wav.scp": "r call.wav\n", "segments": "u r 0.25 0.75\n"},
-        [MIXED[PART]],
-    ),
+    "Kaldi, segments": ({"wav.scp": "r call.wav\n", "segments": "u r 0.25 0.75\n"}, [MIXED[PART]]),
     "Kaldi, channel of segments": (
         {"wav.scp": "r call.wav\n", "segments": "u r 0.25 0.75 1\nv r 0.25 -1 0\n"},
         [SECOND[PART], FIRST[HZ // 4 :]],
@@ -197,10 +181,7 @@ LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
         "u r 0.25 0.75 B",
     ),
     "Kaldi, reco2file_and_channel": (
-        {
-            "wav.scp": "a call.wav\nb call.wav\n",
-            "reco2file_and_channel": "a call A\nb call B\n",
-        },
+        {"wav.scp": "a call.wav\nb call.wav\n", "reco2file_and_channel": "a call A\nb call B\n"},
         [FIRST, SECOND],
     ),
     "Kaldi, reco2file_and_channel of files that are channels": (
@@ -213,7 +194,7 @@ LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
 
 
 @pytest.mark.parametrize("field", LISTS)
-def test_fields_of_lists(call: Path, field: str) -> None:
+def test_fields_of_lists(call, field):
     files, heard = LISTS[field]
     for name, text in files.items():
         (call / name).write_text(text)
@@ -232,7 +213,7 @@ def test_fields_of_lists(call: Path, field: str) -> None:
         assert INSPECTED.header(item).seconds == pytest.approx(len(wave) / HZ)
 
 
-def test_a_table_in_memory_names_channels_beside_none(call: Path) -> None:
+def test_a_table_in_memory_names_channels_beside_none(call):
     """As pandas has numbers of which some are missing."""
     table = {"path": ["call.wav", "one.wav"], "channel": [2.0, None]}
     with items_of(pyarrow.table(table).to_pandas(), modality="speaker", root=call) as items:
@@ -240,7 +221,7 @@ def test_a_table_in_memory_names_channels_beside_none(call: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["start", "end", "channel", "side"])
-def test_trials_name_no_parts(tmp_path: Path, column: str) -> None:
+def test_trials_name_no_parts(tmp_path, column):
     path = tmp_path / "t.csv"
     for values, fits in ((("1", "2"), False), (("1", "1"), True)):
         rows = "".join(f"a,b{i},1,{value}\n" for i, value in enumerate(values))
@@ -278,14 +259,12 @@ VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
 }
 
 
-def test_every_suffix_of_embeddings_has_its_fields() -> None:
+def test_every_suffix_of_embeddings_has_its_fields():
     assert set(VECTORS) == set(formats._READ)
 
 
 @pytest.mark.parametrize(("suffix", "field"), [(s, f) for s in VECTORS for f in VECTORS[s]])
-def test_fields_of_embeddings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, field: str
-) -> None:
+def test_fields_of_embeddings(tmp_path, monkeypatch, suffix, field):
     monkeypatch.chdir(tmp_path)
     content, vector = VECTORS[suffix][field]
     Path("e.ark").write_bytes(kaldi(b"FV " + TWO, ONE.astype("<f4")))
@@ -299,7 +278,7 @@ def test_fields_of_embeddings(
 
 
 @pytest.mark.parametrize("kind", ["<f2", "<f4", ">f4", "<f8"])
-def test_kinds_of_numbers_and_meta_of_npz(tmp_path: Path, kind: str) -> None:
+def test_kinds_of_numbers_and_meta_of_npz(tmp_path, kind):
     path = tmp_path / "e.npz"
     np.savez(path, ids=np.array(["a"]), matrix=ONE[None].astype(kind), meta=json.dumps(META))
     read = read_embeddings(path)
@@ -309,9 +288,7 @@ def test_kinds_of_numbers_and_meta_of_npz(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [pyarrow.float16(), pyarrow.float32(), pyarrow.float64()])
 @pytest.mark.parametrize("size", [-1, 2])
-def test_kinds_of_numbers_and_meta_of_parquet(
-    tmp_path: Path, kind: pyarrow.DataType, size: int
-) -> None:
+def test_kinds_of_numbers_and_meta_of_parquet(tmp_path, kind, size):
     import pyarrow.parquet
 
     vectors = pyarrow.array([ONE.astype(kind.to_pandas_dtype())], pyarrow.list_(kind, size))
@@ -323,8 +300,8 @@ def test_kinds_of_numbers_and_meta_of_parquet(
     assert dict(read.meta) == META
 
 
-def test_a_picture_that_is_handed_in_stays_as_it_was() -> None:
-    with Image.open(io.BytesIO(PICTURES[".png"]["orientation"][0]())) as opened:
+def test_a_picture_that_is_handed_in_stays_as_it_was():
+    with Image.open(io.BytesIO(PICTURES[".png"]["orientation"][0])) as opened:
         size = opened.size
         with items_of(opened, modality="image") as handed:
             assert decode(handed[0]).shape[:2] == size

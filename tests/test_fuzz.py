@@ -4,8 +4,6 @@ sentence, nothing in them runs, and no memory is taken on a file's word.
 LIKENESS_FUZZ_EXAMPLES=5000 pytest tests/test_fuzz.py -k NAME searches for long.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import os
@@ -56,15 +54,8 @@ IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
 LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore
 EMBEDDED = Embeddings(IDS, np.arange(12, dtype=np.float32).reshape(4, 3), {"similarity": "cosine"})
 STATE = {"conv.weight": torch.zeros(2, 3), "conv.bias": torch.ones(2)}
-HUGE = [
-    struct.pack("<I", 2**32 - 1),
-    struct.pack("<q", 2**62),
-    struct.pack(">q", -1),
-    b"99999999999999999",
-    b"-1",
-    b"nan",
-    b"\xff\xfe\x00",
-]
+HUGE = [struct.pack("<I", 2**32 - 1), struct.pack("<q", 2**62), struct.pack(">q", -1)]
+HUGE += [b"99999999999999999", b"-1", b"nan", b"\xff\xfe\x00"]
 
 
 class Case(NamedTuple):
@@ -132,44 +123,41 @@ def write_sound(path: Path) -> None:
     soundfile.write(path, chatter(0.25, 8000), 8000)
 
 
+def write_scores(path: Path) -> None:
+    trials.write_scores(path, LISTED, np.arange(4.0))
+
+
+def write_records(path: Path) -> None:
+    RECORDS.write(pictures(path.parent), path.parent, name="t")
+
+
+def write_bin(path: Path) -> None:
+    bin_file.write(pictures(path.parent), LISTED, path)
+
+
 def write_embeddings(path: Path) -> None:
     embeddings.write_embeddings(path, EMBEDDED)
 
 
 PLDA = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
+LEGACY = {"_use_new_zipfile_serialization": False}
 CASES = {
     "trials": Case("t.txt", content(b"1 a b\n0 a c\n"), trials.read_trials),
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
-    "scores parquet": Case(
-        "s.parquet",
-        lambda path: trials.write_scores(path, LISTED, np.arange(4.0)),
-        trials.read_scores,
-        native=True,
-    ),
+    "scores parquet": Case("s.parquet", write_scores, trials.read_scores, native=True),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
     "ark": Case("e.ark", write_embeddings, embeddings.read_embeddings),
     "npz": Case("e.npz", write_embeddings, embeddings.read_embeddings),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read_embeddings, native=True),
     "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
-    "records": Case(
-        "t.rec",
-        lambda path: RECORDS.write(pictures(path.parent), path.parent, name="t"),
-        read_records,
-    ),
-    "bin": Case(
-        "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), _bins.items
-    ),
+    "records": Case("t.rec", write_records, read_records),
+    "bin": Case("v.bin", write_bin, _bins.items),
     "ijb pairs": Case("f.txt", content(b"1 2 1\n1 3 0\n"), meta_files.read_template_pairs),
     "checkpoint": Case("m.safetensors", write_model, load_model),
     "weights safetensors": Case("w.safetensors", partial(save_file, STATE), read_weights),
     "weights zip": Case("w.pt", partial(torch.save, STATE), read_weights),
-    "weights legacy": Case(
-        "w.pt",
-        partial(torch.save, STATE, _use_new_zipfile_serialization=False),
-        read_weights,
-        native=True,
-    ),
+    "weights legacy": Case("w.pt", partial(torch.save, STATE, **LEGACY), read_weights, native=True),
     "onnx": Case("m.onnx", tiny_yunet, Session, native=True),
     "shard": Case("t-000000.tar", write_shard, shards.items),
     "png": Case("i.png", partial(write_image, "PNG"), read_image),

@@ -1,12 +1,15 @@
-"""The import table of the architecture holds for every file."""
-
-from __future__ import annotations
+"""The import table of the architecture holds for every file, and a public name is the object of one
+module.
+"""
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+import likeness
 
 ROOT = Path(__file__).parents[1]
 SYNTHETIC = [
@@ -23,25 +26,16 @@ EXTERNAL = {
     "toolkit.vmf": {"torch", "numpy"},
     "toolkit.backbones": {"torch", "speechbrain", "safetensors", "transformers"},
 }
+FORMULAS = {"eval.metrics.von_mises_fisher", "eval.errors"}
+BELOW = {"modalities.folders", *SYNTHETIC, "toolkit", "eval"}
 INTERNAL = {
     **{name: {"eval"} for name in ("eval", "eval.items", "eval.formats", "eval.reports")},
-    "toolkit.losses": {
-        "toolkit.losses",
-        "toolkit.vmf",
-        "eval.metrics.von_mises_fisher",
-        "eval.errors",
-    },
-    "toolkit.vmf": {"toolkit.vmf", "eval.metrics.von_mises_fisher", "eval.errors"},
+    "toolkit.losses": {"toolkit.losses", "toolkit.vmf", *FORMULAS},
+    "toolkit.vmf": {"toolkit.vmf", *FORMULAS},
     "toolkit.backbones": {"toolkit.backbones", "eval.errors"},
     "toolkit": {"toolkit", "eval"},
     **{
-        f"modalities.{name}": {
-            f"modalities.{name}",
-            "modalities.folders",
-            *SYNTHETIC,
-            "toolkit",
-            "eval",
-        }
+        f"modalities.{name}": {f"modalities.{name}", *BELOW}
         for name in ("speaker", "face", "image", "embedding")
     },
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},
@@ -126,3 +120,32 @@ def test_only_checkpoints_import_by_name() -> None:
         "toolkit/backbones/ecapa.py",
     }
     assert by_name == {"toolkit/models/parts.py", *optional}
+
+
+PUBLIC = [name for name in likeness.__all__ if callable(getattr(likeness, name))]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
+    public = getattr(likeness, name)
+    assert public is getattr(sys.modules[public.__module__], name)
+    assert public.__module__.partition(".")[0] == "likeness"
+
+
+def test_evaluation_is_not_wrapped_a_second_time() -> None:
+    for name in ("score", "calibrate", "evaluate", "identify", "retrieve", "cluster", "Embeddings"):
+        assert getattr(likeness, name).__module__.startswith("likeness.eval."), name
+
+
+def test_no_other_function_or_class_has_a_public_name() -> None:
+    """The commands apart, which are called like the functions that they call."""
+    defined = Counter(
+        node.name
+        for top in ("eval", "likeness")
+        for path in (ROOT / top).rglob("*.py")
+        if path.parent != ROOT / "likeness" / "commands"
+        and not any(parent.is_symlink() for parent in path.parents)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    )
+    assert [name for name in PUBLIC if defined[name] > 1] == []

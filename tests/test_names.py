@@ -1,9 +1,7 @@
 """Names that are read from files are the same where they look the same: they become Unicode NFC.
 
-Paths stay as the disk has them.
+Paths stay as the disk has them. That every reader does so: tests/eval/formats/test_text.py.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 from unicodedata import normalize
@@ -12,16 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import as_stored
-from likeness.eval.formats.subjects import read_mapping, subjects_of
-from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
+from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.listing import read_rttm
-from likeness.eval.metrics.groups import group_sides
-from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
 from likeness.eval.types import Trials
@@ -34,30 +28,6 @@ NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")
 
 def embedded(*ids: str) -> Embeddings:
     return Embeddings(ids, np.random.default_rng(0).standard_normal((len(ids), 4)))
-
-
-@pytest.mark.parametrize(("listed", "stored"), [(NFC, NFD), (NFD, NFC)])
-@pytest.mark.parametrize("suffix", [".npz", ".ark", ".parquet"])
-def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
-    tmp_path: Path, listed: str, stored: str, suffix: str
-) -> None:
-    (tmp_path / "trials.txt").write_text(
-        f"{listed}/1 {listed}/2 1\nann/1 {listed}/2 0\n", encoding="utf-8"
-    )
-    (tmp_path / "subjects.txt").write_text(
-        f"{stored}/1 {stored}\n{listed}/2 {listed}\nann/1 ann\n", encoding="utf-8"
-    )
-    (tmp_path / "groups.txt").write_text(f"{stored} old\nann young\n", encoding="utf-8")
-    files.write_embeddings(tmp_path / f"e{suffix}", embedded(f"{stored}/1", f"{stored}/2", "ann/1"))
-    trials = read_trials(tmp_path / "trials.txt")
-    scores = score_trials(trials, files.read_embeddings(tmp_path / f"e{suffix}"))
-    write_scores(tmp_path / "scores.txt", trials, scores)
-    np.testing.assert_array_equal(read_scores(tmp_path / "scores.txt", trials)[1], scores)
-    mapping = read_mapping(tmp_path / "subjects.txt")
-    subjects, _ = subjects_of(trials, mapping)
-    assert subjects[0].tolist() == [0, 1]
-    sides, _ = group_sides(trials, read_mapping(tmp_path / "groups.txt"), mapping)
-    assert sides.tolist() == [[0, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t.parquet"])

@@ -2,8 +2,6 @@
 stated difference from ours.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

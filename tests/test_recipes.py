@@ -1,8 +1,7 @@
 """Every recipe of the clone, found by itself, describes and restores; those of voices, embeddings
-and faces train on synthetic data for a few steps.
+and faces train on synthetic data for a few steps, and every loss of those of images on drawn images
+in its data set's own layout.
 """
-
-from __future__ import annotations
 
 import json
 import runpy
@@ -19,18 +18,23 @@ import torch
 
 from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
-from likeness.modalities import synthetic_faces
+from likeness.modalities import synthetic_faces, synthetic_glyphs
+from likeness.modalities.image import small_sets
 from likeness.modalities.speaker import voxceleb
 from likeness.models.run import load_model
+from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.losses.contract import param_groups
 from likeness.toolkit.models.parts import Part, describe, restore
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
+from likeness.toolkit.training.recipe import ItemMeasure, Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.face import bin_file
+from tests.modalities.image import test_retrieval_sets, test_small_sets
+from tests.modalities.image.drawn import EDGE
 from tests.scripts import loaded
-from tests.tiny import shrunk
+from tests.tiny import shrunk, small_settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +48,7 @@ def module(path: Path) -> SimpleNamespace:
 
 
 FILES = sorted(path for path in (ROOT / "recipes").rglob("*.py") if path.name != "_shared.py")
-# Images are many and large, in tests/test_recipes_image.py; released faces differ in views alone.
+# Images are many and large, and have a test of their own; released faces differ in views alone.
 VARIANTS = [
     (path, name)
     for path in FILES
@@ -139,7 +143,7 @@ def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_variant_describes_and_restores(path: Path) -> None:
+def test_every_variant_describes_and_restores(path):
     built = set()
     for variant, recipe in module(path).RECIPES.items():
         recipes.check(recipe)
@@ -168,9 +172,7 @@ def test_every_variant_describes_and_restores(path: Path) -> None:
     ],
     ids=IDS,
 )
-def test_trains_and_embeds(
-    path: Path, variant: str, data_of: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_trains_and_embeds(path, variant, data_of, tmp_path):
     where = data_of(path)
     recipe = small(path, variant, where)
     if recipe.init:  # a second stage: its first comes before
@@ -184,3 +186,98 @@ def test_trains_and_embeds(
         assert 0 <= lines[-1]["eer"] <= 1
         assert all(np.isfinite(lines[-1][name]) for name in recipe.metrics)
     assert model.embedder.dim > 1
+
+
+EDGES = {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
+MODULES = {path.stem: module(path) for path in FILES if path.parent.name == "image"}
+
+
+def data_set_of(name: str, variant: str) -> str:
+    """The data set of a variant, where a file's variants are called DATA_SET.METHOD."""
+    is_dotted = all("." in variant for variant in MODULES[name].RECIPES)
+    return variant.partition(".")[0] if is_dotted else ""
+
+
+def to_train() -> list[Any]:
+    """One variant of each data set of each file (True); slow, of every way of measuring each loss
+    once.
+
+    The others are the same parts with other numbers.
+    """
+    chosen, seen = [], set()
+    for name, module in MODULES.items():
+        # the variant vmf comes first
+        variants = sorted(module.RECIPES, key=lambda name: name.rpartition(".")[2] != "vmf")
+        for variant in variants:
+            recipe, data_set = module.RECIPES[variant], (name, data_set_of(name, variant))
+            kind = (type(recipe.measure), describe(recipe)["loss"]["call"])
+            is_first = data_set not in seen
+            if is_first or kind not in seen:
+                marks = [] if is_first else [pytest.mark.slow]
+                chosen.append(pytest.param(name, variant, is_first, marks=marks))
+            seen |= {kind, data_set}
+    return chosen
+
+
+def small_image(recipe: Recipe, own_network: bool) -> Recipe:
+    """The recipe with a network and images small enough for a test, on the part of its data set
+    that is there; its parts stay what they are, but for a network that cannot be made small.
+    """
+    if not own_network and describe(recipe)["backbone"]["call"].endswith(".BNInception"):
+        recipe = replace(recipe, backbone=ImageResNet)
+    if recipe.tuning.freeze_until:  # of two steps the first
+        recipe = replace(recipe, tuning=replace(recipe.tuning, freeze_until=1))
+    return recipes.override(recipe, shrinking(recipe))
+
+
+def shrinking(recipe: Recipe) -> list[str]:
+    """FIELD=VALUE by which a recipe is small, and takes the part of its data set that is there."""
+    settings = [f"sampling.items_per_class={min(2, recipe.sampling.items_per_class)}"]
+    has_one_size = "image_size" in describe(recipe)["backbone"]["args"]  # which is small already
+    for field, text in recipes.fields_of(recipe).items():
+        group, _, key = field.rpartition(".")
+        if key == "whole":
+            settings.append(f"{field}=false")
+        elif field == "backbone.weights":
+            settings.append(f"{field}=")
+        elif field == "augment.size" and not has_one_size:
+            settings.append(f"{field}={EDGE}")
+        elif group in ("read", "train_read", "frontend") and key in EDGES and not has_one_size:
+            settings += [f"{field}={EDGES[key]}"] if text not in ("none", "0") else []
+    return small_settings(recipe, "schedule.eval_every=2", "schedule.save_every=2", *settings)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every data set in miniature, in the layout of its distribution."""
+    root = tmp_path_factory.mktemp("images")
+    test_small_sets.miniature(root)
+    test_retrieval_sets.miniature(root)
+    synthetic_glyphs.write_glyphs(
+        root / "folders", num_alphabets=4, num_characters=4, num_drawers=4, size=EDGE
+    )
+    small_sets.write_digits(root / "demo")
+    return root
+
+
+@pytest.mark.parametrize(("name", "variant", "own_network"), to_train())
+def test_trains_and_is_measured(name, variant, own_network, data, tmp_path):
+    recipe = small_image(MODULES[name].RECIPES[variant], own_network)
+    where = data / name if name in ("folders", "demo") else data
+    model = fit(recipe, data=where, out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    if len(settings_of(recipe.measure)) == 2 and recipe.schedule.watch:
+        assert 0 <= lines[-1][recipe.schedule.watch] <= 1
+        assert model.name == "best.safetensors"
+    if isinstance(recipe.measure, ItemMeasure):
+        measured = run_test(recipe, tmp_path / "run", where)
+        values = metrics_of(recipe.metrics, measured)
+        right = measured.columns.get("correct", np.array([0.0, 1.0]))
+        assert list(values) == list(recipe.metrics)
+        for metric, value in values.items():  # the AUROC of right and wrong predictions needs both
+            assert np.isfinite(value) or (metric == "auroc" and not 0 < right.sum() < right.size), (
+                metric
+            )

@@ -1,13 +1,15 @@
 """Pages of docs/ say what the code says: the reference, the papers, notebooks; versions agree."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
 import json
 import re
 import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,17 @@ import yaml
 from packaging.version import Version
 
 import likeness
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_scores
+from likeness.models.bundled import FINDING_MODELS, model_for, resolve_model
+from likeness.models.load import load_named
 from likeness.models.verdicts import PairRow, read_pairs
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.memory import Memory
 from likeness.training.recipe_files import locate
-from tests.scripts import loaded, touch
+from tests.scripts import loaded, printed, touch
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -177,3 +183,108 @@ def test_the_citation_is_of_the_newest_version() -> None:
 def test_this_version_is_the_newest_or_on_the_way_to_the_next() -> None:
     now, stated = Version(PROJECT["version"]), Version(newest())
     assert now == stated or (now > stated and now.is_devrelease)
+
+
+PAGE = ROOT / "docs" / "reference" / "papers.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
+
+
+@cache
+def listed(name: str) -> dict[str, recipes.Recipe]:
+    made: dict[str, recipes.Recipe] = recipes.read(locate(name))["RECIPES"]
+    return made
+
+
+@pytest.mark.parametrize(("name", "pattern"), NAMED)
+def test_a_named_variant_exists(name: str, pattern: str) -> None:
+    # a data set stands for its group
+    assert any(
+        fnmatchcase(variant, pattern) or variant.startswith(f"{pattern}.")
+        for variant in listed(name)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"),
+    [
+        ("face/vggface2", "simple"),
+        ("face/ms1mv2", "b_simple"),
+        ("face/ms1mv2", "c_simple"),
+        ("image/simple", "cub200.simple"),
+        ("speaker/voxceleb", "simple"),
+    ],
+)
+def test_the_readings_of_simple_are_eq_8_and_the_angle(name: str, simple: str) -> None:
+    made = listed(name)
+    paper, angle = made[f"{simple}_paper"], made[f"{simple}_learned_angle"]
+    loss = paper.loss(8, 3)
+    assert (loss.reduction, loss.weight, loss.features) == ("joint", 1, "raw")
+    assert not paper.backbone.keywords["dim"] % 2  # polar-like features take one output more
+    assert angle.loss(8, 3).b_theta.requires_grad
+    assert describe(replace(angle, loss=made[simple].loss)) == describe(made[simple])
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"), [("image/simple", "cub200.simple"), ("speaker/voxceleb", "simple")]
+)
+def test_simple_released_has_the_release_s_factor_and_features(name: str, simple: str) -> None:
+    made = listed(name)
+    released, loss = made[f"{simple}_released"], made[f"{simple}_released"].loss(8, 3)
+    assert (loss.reduction, loss.weight, loss.features) == ("separate", 500, "polarlike")
+    assert released.backbone.keywords["dim"] == made[simple].backbone.keywords["dim"] + 1
+
+
+NETWORKS: list[dict[str, str]] = tomllib.loads(
+    (ROOT / "docs" / "networks.toml").read_text(encoding="utf-8")
+)["network"]
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    maker = loaded(ROOT / "docs" / "make_networks.py")
+    page = (ROOT / "docs" / "how-to" / "networks.md").read_text(encoding="utf-8")
+    assert page == maker.page(), "run python docs/make_networks.py"
+
+
+def test_every_network_states_everything_and_an_address_of_its_project() -> None:
+    keys = {"name", "takes", "model", "fetch", "size", "code", "weights", "data"}
+    keys |= {"published", "source", "tried"}
+    kinds = (
+        r"(likeness|wespeaker|speechbrain|redimnet|insightface|hub):\S+( --frontend \w+)?|own\.py"
+        r"|~/\.likeness/\S+\.onnx"
+    )
+    for network in NETWORKS:
+        assert set(network) == keys, network["name"]
+        assert all(network.values()), network["name"]
+        assert re.fullmatch(kinds, network["model"]), network["model"]
+        assert network["source"].startswith("https://") or (ROOT / network["source"]).exists()
+    assert len({network["name"] for network in NETWORKS}) == len(NETWORKS)
+    page = (ROOT / "docs" / "how-to" / "networks.md").read_text(encoding="utf-8")
+    assert not re.search(r"pypi|pythonhosted", page)
+
+
+def test_the_help_of_verify_names_the_page() -> None:
+    text = " ".join(printed("verify", "--help").split())
+    assert "docs/how-to/networks.md" in text
+    assert "likeness prepare" in text
+
+
+MISSING: dict[str, Callable[[], Any]] = {
+    "a run": lambda: load_named("runs/nothing"),
+    "another kind": lambda: load_named("nemo:titanet"),
+    "wespeaker": lambda: load_named("wespeaker:nothing.pt"),
+    "redimnet": lambda: load_named("redimnet:nothing.pt"),
+    "insightface": lambda: load_named("insightface:nothing"),
+    "hub": lambda: load_named("hub:nothing"),
+    "unispeech": lambda: load_named("hub:nothing.pth"),
+    "included": lambda: resolve_model("likeness:nothing"),
+    "neither sound nor picture": lambda: model_for(["a.txt"]),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_errors_about_a_missing_model_name_the_page(case: str) -> None:
+    with pytest.raises(LikenessError) as caught:
+        MISSING[case]()
+    assert str(caught.value).endswith(FINDING_MODELS)
+    assert (ROOT / FINDING_MODELS.split()[0]).is_file()

@@ -2,8 +2,6 @@
 read again, whatever its size and its time are.
 """
 
-from __future__ import annotations
-
 import ast
 import gzip
 import io
@@ -35,7 +33,7 @@ from tests.sounds import chatter
 ROOMS = ("eval", "toolkit", "modalities", "recipes", "likeness")
 # These are read once in a process, and say so.
 READ_ONCE = {"listing", "_detector_of", "_distributions"}
-# What was made of other files is refused there, as tests/test_papers.py tries.
+# What was made of other files is refused there, as tests/likeness/training/test_papers.py tries.
 REFUSING = {"likeness/training/papers.py"}
 
 
@@ -43,12 +41,10 @@ class Cache(NamedTuple):
     """Something that is kept of files.
 
     Attributes:
-        module: Where it is kept.
         write: Writes version 0 or 1 of a source into a folder; both have as many bytes.
         read: What a user gets of the source, after it was read before.
     """
 
-    module: str
     write: Callable[[Path, int], Path]
     read: Callable[[Path, Path], Any]
 
@@ -116,36 +112,32 @@ def write_ink(folder: Path, version: int) -> Path:
     return folder / "ink.npz"
 
 
+def read_landmarks(folder: Path, _: Path) -> Any:
+    return ijb._kept(str(folder / "l.txt"), source_of(folder / "l.txt"))["a.jpg"].sum()
+
+
+def read_ink(folder: Path, _: Path) -> Any:
+    return int(small_sets._ink(folder / "ink.npz", source_of(folder / "ink.npz")).sum())
+
+
+def read_stretch(folder: Path, _: Path) -> Any:
+    return _packed.stretch(Item("a", folder / "a.gz"))
+
+
+def read_rows(folder: Path, _: Path) -> Any:
+    return rows._table(folder / "e.npz").matrix.tolist()
+
+
+# By the files that keep something.
+PIECES, CROPS = "likeness/embedding/extraction.py", "modalities/face/align.py"
 CACHES = {
-    "pieces": Cache("likeness/embedding/extraction.py", write_wave, embedded),
-    "index": Cache(
-        "toolkit/data/shards.py", write_shard, lambda folder, _: shards.items(folder)[0].label
-    ),
-    "crops": Cache("modalities/face/align.py", write_photograph, aligned),
-    "packed": Cache(
-        "modalities/image/_packed.py",
-        write_compressed,
-        lambda folder, _: _packed.stretch(Item("a", folder / "a.gz")),
-    ),
-    "rows": Cache(
-        "modalities/embedding/rows.py",
-        write_vectors,
-        lambda folder, _: rows._table(folder / "e.npz").matrix.tolist(),
-    ),
-    "landmarks": Cache(
-        "modalities/face/ijb.py",
-        write_landmarks,
-        lambda folder, _: ijb._kept(str(folder / "l.txt"), source_of(folder / "l.txt"))[
-            "a.jpg"
-        ].sum(),
-    ),
-    "ink": Cache(
-        "modalities/image/small_sets.py",
-        write_ink,
-        lambda folder, _: int(
-            small_sets._ink(folder / "ink.npz", source_of(folder / "ink.npz")).sum()
-        ),
-    ),
+    PIECES: Cache(write_wave, embedded),
+    CROPS: Cache(write_photograph, aligned),
+    "toolkit/data/shards.py": Cache(write_shard, lambda folder, _: shards.items(folder)[0].label),
+    "modalities/image/_packed.py": Cache(write_compressed, read_stretch),
+    "modalities/embedding/rows.py": Cache(write_vectors, read_rows),
+    "modalities/face/ijb.py": Cache(write_landmarks, read_landmarks),
+    "modalities/image/small_sets.py": Cache(write_ink, read_ink),
 }
 
 
@@ -159,17 +151,17 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def test_every_module_that_keeps_something_of_a_file_is_here() -> None:
+def test_every_module_that_keeps_something_of_a_file_is_here():
     keeping = {
         name
         for name, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "source_of" in [each.name for each in node.names]
     }
-    assert keeping - REFUSING == {cache.module for cache in CACHES.values()}
+    assert keeping - REFUSING == CACHES.keys()
 
 
-def test_what_a_process_keeps_of_a_path_is_kept_of_its_source() -> None:
+def test_what_a_process_keeps_of_a_path_is_kept_of_its_source():
     without = []
     for name, tree in modules().items():
         for node in ast.walk(tree):
@@ -186,9 +178,7 @@ def test_what_a_process_keeps_of_a_path_is_kept_of_its_source() -> None:
 
 @pytest.mark.parametrize("name", CACHES)
 @pytest.mark.parametrize("how", ["changed", "touched", "with its old time", "renamed over"])
-def test_a_source_that_changed_is_read_again(
-    name: str, how: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_source_that_changed_is_read_again(name, how, request, tmp_path):
     world = request.getfixturevalue("_world")
     cache, folder, fresh = CACHES[name], tmp_path / "kept", tmp_path / "fresh"
     folder.mkdir()
@@ -217,13 +207,8 @@ def test_a_source_that_changed_is_read_again(
     assert after != before
 
 
-@pytest.mark.parametrize("name", ["pieces", "crops"])
-def test_what_failed_is_tried_again(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("name", [PIECES, CROPS])
+def test_what_failed_is_tried_again(name, request, tmp_path, capfd):
     world = request.getfixturevalue("_world")
     cache = CACHES[name]
     source = cache.write(tmp_path, 0)
@@ -232,11 +217,11 @@ def test_what_failed_is_tried_again(
     assert cache.read(tmp_path, world) != whole
     cache.write(tmp_path, 0)
     assert cache.read(tmp_path, world) == whole
-    if name == "pieces":
+    if name == PIECES:
         assert capfd.readouterr().err.count("1 items of these pieces changed") == 2
 
 
-def test_a_crop_of_a_photograph_that_is_gone_stays_and_is_counted(tmp_path: Path) -> None:
+def test_a_crop_of_a_photograph_that_is_gone_stays_and_is_counted(tmp_path):
     write_photograph(tmp_path, 1)
     shutil.copy(tmp_path / "photos" / "a.png", tmp_path / "photos" / "b.png")
     detector = tiny_detector(tmp_path / "d.onnx")

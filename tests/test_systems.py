@@ -3,8 +3,6 @@ code of their authors, and that each of them trains, repeats, goes on after a st
 model that is opened like any other.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Folders as `save_pretrained` writes them, with random networks of every family, for tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -29,15 +27,14 @@ _CONVOLUTIONS: dict[str, Any] = {
     "conv_stride": [5, 8, 8],  # 320 samples in all, as in the published networks
     "num_feat_extract_layers": 3,
 }
-_WAVES: dict[str, Any] = {
-    **_CONVOLUTIONS,
+SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 24,
-    "num_conv_pos_embeddings": 4,
-    "num_conv_pos_embedding_groups": 2,
 }
+POSITIONS = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+_WAVES: dict[str, Any] = {**_CONVOLUTIONS, **SIZES, **POSITIONS}
 _TDNN = {
     "tdnn_dim": [12, 10, 14],
     "tdnn_kernel": [3, 2, 1],
@@ -46,85 +43,52 @@ _TDNN = {
 }
 _LARGE = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
 _TEXT = {**_VIT, "vocab_size": 99}
-# name -> (class of the network, class of the configuration, settings)
-IMAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "vit": ("ViTModel", "ViTConfig", _VIT),
-    "vit classifier": ("ViTForImageClassification", "ViTConfig", _VIT),
-    "dinov2": ("Dinov2Model", "Dinov2Config", _VIT),
-    "dinov2 registers": (
-        "Dinov2WithRegistersModel",
-        "Dinov2WithRegistersConfig",
-        {**_VIT, "num_register_tokens": 3},
-    ),
-    "dinov3": (
-        "DINOv3ViTModel",
-        "DINOv3ViTConfig",
-        {**_VIT, "hidden_size": 16, "num_register_tokens": 2},
-    ),
-    "clip": ("CLIPVisionModel", "CLIPVisionConfig", _VIT),
-    "clip, both towers": (
-        "CLIPModel",
-        "CLIPConfig",
-        {"vision_config": _VIT, "text_config": _TEXT, "projection_dim": 10},
-    ),
-    "siglip": ("SiglipVisionModel", "SiglipVisionConfig", _VIT),
-    "siglip2": (
-        "Siglip2VisionModel",
-        "Siglip2VisionConfig",
-        {**{k: v for k, v in _VIT.items() if k != "image_size"}, "num_patches": 16},
-    ),
-    "convnext": (
-        "ConvNextModel",
-        "ConvNextConfig",
-        {"depths": [1, 1], "hidden_sizes": [8, 12], "num_stages": 2},
-    ),
-    "resnet": (
-        "ResNetModel",
-        "ResNetConfig",
-        {"depths": [1, 1], "hidden_sizes": [8, 12], "embedding_size": 6, "layer_type": "basic"},
-    ),
+_STAGES = {"depths": [1, 1], "hidden_sizes": [8, 12]}
+_ANY_SIZE = {key: value for key, value in _VIT.items() if key != "image_size"}
+_WHISPER = {
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "vocab_size": 99,
+    "max_source_positions": 1500,
+    "pad_token_id": 0,
 }
-SPEECH: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "wav2vec2 base": ("Wav2Vec2Model", "Wav2Vec2Config", _WAVES),
-    "wav2vec2 large": ("Wav2Vec2Model", "Wav2Vec2Config", {**_WAVES, **_LARGE}),
-    "wav2vec2 ctc": ("Wav2Vec2ForCTC", "Wav2Vec2Config", {**_WAVES, **_LARGE, "vocab_size": 9}),
-    "hubert base": ("HubertModel", "HubertConfig", _WAVES),
-    "hubert large": ("HubertModel", "HubertConfig", {**_WAVES, **_LARGE}),
-    "wavlm base": ("WavLMModel", "WavLMConfig", {**_WAVES, "num_buckets": 8}),
-    "wavlm large": ("WavLMModel", "WavLMConfig", {**_WAVES, **_LARGE, "num_buckets": 8}),
-    "unispeech-sat base": ("UniSpeechSatModel", "UniSpeechSatConfig", _WAVES),
-    "w2v-bert": (
-        "Wav2Vec2BertModel",
-        "Wav2Vec2BertConfig",
-        {
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 24,
-            "feature_projection_input_dim": 160,
-            "conv_depthwise_kernel_size": 5,
-        },
-    ),
-    "whisper": (
-        "WhisperModel",
-        "WhisperConfig",
-        {
-            "d_model": 16,
-            "encoder_layers": 2,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 2,
-            "decoder_attention_heads": 2,
-            "encoder_ffn_dim": 24,
-            "decoder_ffn_dim": 24,
-            "vocab_size": 99,
-            "max_source_positions": 1500,
-            "pad_token_id": 0,
-        },
-    ),
+_STACKED = {"feature_projection_input_dim": 160, "conv_depthwise_kernel_size": 5}
+_TOWERS = {"vision_config": _VIT, "text_config": _TEXT, "projection_dim": 10}
+Network = tuple[str, str, dict[str, Any]]
+# name -> (stem of the classes of network and configuration, ending of the first, settings)
+IMAGES: dict[str, Network] = {
+    "vit": ("ViT", "Model", _VIT),
+    "vit classifier": ("ViT", "ForImageClassification", _VIT),
+    "dinov2": ("Dinov2", "Model", _VIT),
+    "dinov2 registers": ("Dinov2WithRegisters", "Model", {**_VIT, "num_register_tokens": 3}),
+    "dinov3": ("DINOv3ViT", "Model", {**_VIT, "hidden_size": 16, "num_register_tokens": 2}),
+    "clip": ("CLIPVision", "Model", _VIT),
+    "clip, both towers": ("CLIP", "Model", _TOWERS),
+    "siglip": ("SiglipVision", "Model", _VIT),
+    "siglip2": ("Siglip2Vision", "Model", {**_ANY_SIZE, "num_patches": 16}),
+    "convnext": ("ConvNext", "Model", {**_STAGES, "num_stages": 2}),
+    "resnet": ("ResNet", "Model", {**_STAGES, "embedding_size": 6, "layer_type": "basic"}),
+}
+SPEECH: dict[str, Network] = {
+    "wav2vec2 base": ("Wav2Vec2", "Model", _WAVES),
+    "wav2vec2 large": ("Wav2Vec2", "Model", {**_WAVES, **_LARGE}),
+    "wav2vec2 ctc": ("Wav2Vec2", "ForCTC", {**_WAVES, **_LARGE, "vocab_size": 9}),
+    "hubert base": ("Hubert", "Model", _WAVES),
+    "hubert large": ("Hubert", "Model", {**_WAVES, **_LARGE}),
+    "wavlm base": ("WavLM", "Model", {**_WAVES, "num_buckets": 8}),
+    "wavlm large": ("WavLM", "Model", {**_WAVES, **_LARGE, "num_buckets": 8}),
+    "unispeech-sat base": ("UniSpeechSat", "Model", _WAVES),
+    "w2v-bert": ("Wav2Vec2Bert", "Model", {**SIZES, **_STACKED}),
+    "whisper": ("Whisper", "Model", _WHISPER),
 }
 # the same with the head of an x-vector
-X_VECTORS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    f"{cls} {size}": (f"{cls}ForXVector", f"{cls}Config", {**_WAVES, **_TDNN, **more})
+X_VECTORS: dict[str, Network] = {
+    f"{cls} {size}": (cls, "ForXVector", {**_WAVES, **_TDNN, **more})
     for cls in ("Wav2Vec2", "WavLM", "UniSpeechSat")
     for size, more in (("base", {"use_weighted_layer_sum": True}), ("large", _LARGE))
 }
@@ -132,10 +96,10 @@ X_VECTORS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 def network(name: str) -> Any:
     """A random network of a family, of transformers' own class, whose layers all matter."""
-    cls, config_class, settings = {**IMAGES, **SPEECH, **X_VECTORS}[name]
+    stem, ending, settings = {**IMAGES, **SPEECH, **X_VECTORS}[name]
     torch.manual_seed(len(name))
-    config = getattr(transformers, config_class)(**settings)
-    made: Any = getattr(transformers, cls)(config)
+    config = getattr(transformers, f"{stem}Config")(**settings)
+    made: Any = getattr(transformers, f"{stem}{ending}")(config)
     with torch.no_grad():
         for parameter in made.parameters():  # a fresh one has biases of 0 and nearly equal norms
             parameter += 0.1 * torch.randn_like(parameter)

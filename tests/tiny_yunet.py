@@ -5,9 +5,6 @@ The detector has the names and shapes of OpenCV's face_detection_yunet_2023mar.o
 and kps at the strides 8, 16 and 32.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +20,7 @@ POINTS = np.array([[-0.5, -0.25], [1.5, -0.3], [0.5, 0.6], [-0.3, 1.3], [1.25, 1
 BOX = np.array([0.5, 0.5, np.log(4.0), np.log(4.5)])  # its centre in cells, the logs of its sides
 
 
-def tiny_yunet(
-    path: Path,
-    size: tuple[int | str, int | str] = (96, 128),
-    *,
-    strides: tuple[int, ...] = (8,),
-    kps: int = 10,
-    leave_out: str = "",
-) -> Path:
+def tiny_yunet(path, size=(96, 128), *, strides=(8,), kps=10, leave_out=""):
     """Write a network in which every cell finds a face if its mean of the red channel is high.
 
     The score is (the mean of red) / 255 at `strides`, and 0 at the others. Boxes and landmarks move
@@ -78,13 +68,7 @@ def tiny_yunet(
     return save_onnx(path, f"float[1,3,{size[0]},{size[1]}] input", outputs, lines, constants)
 
 
-def save_onnx(
-    path: Path,
-    inputs: str,
-    outputs: Sequence[str],
-    lines: Sequence[str],
-    constants: Mapping[str, np.ndarray],
-) -> Path:
+def save_onnx(path, inputs, outputs, lines, constants):
     """Write a network in ONNX's text form: its inputs, outputs, nodes and constants."""
     body = "\n".join(lines)
     graph = onnx.parser.parse_graph(f"tiny ({inputs}) => ({', '.join(outputs)}) {{\n{body}\n}}")

@@ -1,26 +1,16 @@
-"""What tests/test_writes.py runs: writers.py full|killed FOLDER KIND ... writes each kind of file
-again.
-
-full: once more, with a limit of its size. The system refuses what goes beyond the limit as it
-refuses what a full disk has no room for. Prints JSON: {kind: [exception type, message, whether the
-old one is there, names left behind]}.
-
-killed: again and again, in processes that are killed at given calls. Prints JSON: {kind: [kills,
-times that the old one was there, times the new one, what else was there]}.
+"""What tests/test_writes.py runs: writers.py FOLDER KIND ... writes each kind of file, and once
+more with a limit of its size. The system refuses what goes beyond the limit as it refuses what a
+full disk has no room for. Prints JSON: {kind: [exception type, message, whether the old one is
+there, names left behind]}.
 """
 
-from __future__ import annotations
-
 import json
-import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,8 +24,6 @@ from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.run import Plateau, Run, latest, read, save_run
 
 LIMIT = 3_000  # bytes
-NUM_POINTS = 16
-CALLS = ("replace", "rename", "fsync", "mkdir", "rmdir", "unlink", "execute", "executemany")
 Write = Callable[[Path, int], object]
 Read = Callable[[Path], object]
 
@@ -149,75 +137,11 @@ def full(folder: Path, write: Write, read_back: Read) -> list[object]:
     return [*raised, read_back(folder) == before, left]
 
 
-class Counter:
-    """Counts the calls and returns of this process; kills it at the `last`. marks: those at which
-    files are renamed, synchronised or committed.
-    """
-
-    def __init__(self, last: int = -1) -> None:
-        self.count, self.last, self.marks = 0, last, list[int]()
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        self.count += 1
-        if event == "c_call" and getattr(argument, "__name__", "") in CALLS:
-            self.marks.append(self.count)
-        if self.count == self.last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def counted(write: Write, folder: Path, version: int, last: int = -1) -> Counter:
-    counter = Counter(last)
-    sys.setprofile(counter)
-    try:
-        write(folder, version)
-    finally:
-        sys.setprofile(None)
-    return counter
-
-
-def killed(folder: Path, write: Write, read_back: Read) -> list[object]:
-    """What kills leave of a writer."""
-    write(folder, 0)
-    first = counted(write, folder, 1)
-    points = {*np.linspace(1, first.count, NUM_POINTS).astype(int).tolist()}
-    marks = first.marks[:: max(1, len(first.marks) // 6)] + first.marks[-3:]
-    points |= {mark + k for mark in marks for k in (0, 1)}
-    kills, old, new, other = 0, 0, 0, list[str]()
-    for number, point in enumerate(sorted(points), 2):
-        at = f"kill at call {point} of {first.count}: "
-        before = read_back(folder)
-        child = os.fork()
-        if not child:
-            counted(write, folder, number, point)
-            os._exit(0)
-        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        try:
-            loaded = read_back(folder)
-        except Exception as error:  # told below
-            other.append(f"{at}{type(error).__name__}: {error}")
-            continue
-        for part in folder.rglob("*.part"):
-            os.utime(part, (0, 0))  # a day later
-        write(folder, number)  # goes on or begins anew, whatever was left
-        if left := [path.name for path in folder.rglob(".*")]:
-            other.append(f"{at}the next write leaves {left}")
-        whole = read_back(folder)
-        old += loaded == before
-        new += loaded == whole
-        if loaded not in (before, whole):
-            other.append(f"{at}neither the old nor the new")
-    return [kills, old, new, other]
-
-
-def main(how: str, root: Path, kinds: list[str]) -> None:
+if __name__ == "__main__":
     torch.set_num_threads(1)
     result = {}
-    for number, kind in enumerate(kinds):
-        folder = root / str(number)
+    for number, kind in enumerate(sys.argv[2:]):
+        folder = Path(sys.argv[1], str(number))
         folder.mkdir()
-        result[kind] = {"full": full, "killed": killed}[how](folder, *KINDS[kind])
+        result[kind] = full(folder, *KINDS[kind])
     print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

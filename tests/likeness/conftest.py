@@ -1,7 +1,5 @@
 """What the tests of the application share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 recordings and pictures in each condition against what it says.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
@@ -28,7 +26,6 @@ from tests.test_json_schemas import check
 from tests.tiny import BASE, untrained
 
 FEW = likeness.VerificationSettings((), fars=(), num_resamples=50)
-SOUNDS = "mp3, ogg, opus, 8khz, noiseN (up to 100), reverbN (up to 10), quietN (up to 100)"
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +35,7 @@ def world(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("bench")
     names = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.flac"))]
-    lines = [
-        f"{a} {b} {int(a.split('/')[0] == b.split('/')[0])}\n" for a, b in combinations(names, 2)
-    ]
+    lines = [f"{a} {b} {int(a[:6] == b[:6])}\n" for a, b in combinations(names, 2)]
     (folder / "trials.txt").write_text("".join(lines))
     speakers = sorted({name.split("/")[0] for name in names})
     (folder / "sex.txt").write_text("".join(f"{s} {'fm'[k % 2]}\n" for k, s in enumerate(speakers)))
@@ -62,9 +57,7 @@ def results_of(found: Bench, condition: str, system: str = "plain") -> dict[str,
 
 
 @pytest.mark.parametrize("both_sides", [False, True])
-def test_a_cell_is_what_embed_score_and_evaluate_give(
-    both_sides: bool, world: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_a_cell_is_what_embed_score_and_evaluate_give(both_sides, world, voices, tmp_path):
     options: dict[str, Any] = {"root": voices, "far": 0.1, "num_resamples": 50}
     found = likeness.bench(
         [world / "plain"], world / "trials.txt", ["quiet20"], both_sides=both_sides, **options
@@ -92,7 +85,7 @@ def test_a_cell_is_what_embed_score_and_evaluate_give(
         assert [*cell["refused"].counts.values()] == [48, 448, 8, 62, 0]
 
 
-def test_what_a_model_refuses_is_counted_and_not_scored(world: Path, voices: Path) -> None:
+def test_what_a_model_refuses_is_counted_and_not_scored(world, voices):
     models = [world / "plain", world / "wide"]
     found = likeness.bench(
         models, world / "trials.txt", ["8khz"], root=voices, far=0.1, num_resamples=20
@@ -108,9 +101,7 @@ def test_what_a_model_refuses_is_counted_and_not_scored(world: Path, voices: Pat
     }
 
 
-def test_differences_are_on_the_trials_that_all_models_scored(
-    world: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_differences_are_on_the_trials_that_all_models_scored(world, voices, tmp_path):
     untrained(tmp_path / "other", replace(BASE, read=partial(audio.read, min_seconds=0.75)))
     found = likeness.bench(
         [world / "plain", tmp_path / "other"], world / "trials.txt", root=voices, num_resamples=0
@@ -121,7 +112,7 @@ def test_differences_are_on_the_trials_that_all_models_scored(
     assert found.paired.differences["other, clean", "eer"].value == 0  # one network, these trials
 
 
-def test_groups_split_the_trials_by_both_sides(world: Path, voices: Path) -> None:
+def test_groups_split_the_trials_by_both_sides(world, voices):
     options: dict[str, Any] = {"groups": world / "sex.txt", "far": 0.1, "num_resamples": 0}
     found = likeness.bench([world / "plain"], world / "trials.txt", root=voices, **options)
     scored = likeness.score(world / "trials.txt", likeness.load(world / "plain").embed(voices))
@@ -141,7 +132,7 @@ def test_groups_split_the_trials_by_both_sides(world: Path, voices: Path) -> Non
         assert cell["refused"].counts["nontargets"] == np.sum(~target)
 
 
-def test_recordings_are_what_the_condition_says(voices: Path, tmp_path: Path) -> None:
+def test_recordings_are_what_the_condition_says(voices, tmp_path):
     path = min(voices.rglob("*.flac"))
     wave, _ = soundfile.read(path)
     heard = {}
@@ -160,7 +151,7 @@ def test_recordings_are_what_the_condition_says(voices: Path, tmp_path: Path) ->
     assert not np.allclose(heard["reverb"], wave, atol=0.01)
 
 
-def test_pictures_are_what_the_condition_says(tmp_path: Path) -> None:
+def test_pictures_are_what_the_condition_says(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     (tmp_path / "a.png").write_bytes(encode(pixels))
     seen = {}
@@ -177,16 +168,12 @@ def test_pictures_are_what_the_condition_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mp4", "noise0", "noise101", "mp33", "dark50"])
-def test_an_unknown_condition_is_named_with_the_known_ones(name: str) -> None:
-    with pytest.raises(LikenessError) as refusal:
+def test_an_unknown_condition_is_named_with_the_known_ones(name):
+    with pytest.raises(LikenessError, match=f"{name!r}.*reverbN"):
         parse(["ogg", name], "speaker")
-    assert repr(name) in str(refusal.value)
-    assert SOUNDS in str(refusal.value)
 
 
-def test_the_command_writes_the_table_json_and_a_page(
-    world: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_the_command_writes_the_table_json_and_a_page(world, voices, tmp_path):
     command = ["bench", "--model", world / "plain", "--trials", world / "trials.txt"]
     command += ["--root", voices, "--resamples", 20]
     assert "'mp4'" in refused(*command, "--conditions", "mp4")

@@ -1,54 +1,50 @@
-"""The command line from end to end on synthetic voices, and what it says of wrong input."""
+"""The command line from end to end on synthetic voices, and what it says of wrong input; which
+libraries common commands import, and that a command walks a folder once.
+"""
 
-from __future__ import annotations
-
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import likeness
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.trials import read_scores, read_trials
-from tests.scripts import printed, refused, run_command, touch
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.items import listing
+from likeness.modalities.synthetic import write_voices
+from tests.scripts import printed, program, refused, run_command, touch
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
 
 
-def test_train_embed_score_evaluate(example: Path, voices: Path, tmp_path: Path) -> None:
-    run, trials = tmp_path / "run", example / "trials.txt"
+def test_train_embed_score_evaluate(example, voices, tmp_path):
+    run, trials, scores = tmp_path / "run", example / "trials.txt", tmp_path / "s.txt"
     settings = ("schedule.steps=2", "--data", voices, "--out", run)
     assert run_command("train", f"{TINY}:simple", *settings) == 0
     trained_page = (run / "report" / "index.html").read_text()
-    assert "Loss by step" in trained_page
-    assert "Lowest target scores" in trained_page
-    assert "<audio controls" in trained_page
-    for suffix in ("npz", "ark"):
-        out, scores = tmp_path / f"e.{suffix}", tmp_path / f"{suffix}.txt"
-        items = ("--items", example / "voices", "--out", out)
-        assert run_command("embed", "--model", run, *items) == 0
-        compared = ("--trials", trials, "--embeddings", out)
-        assert run_command("score", *compared, "--out", scores) == 0
-    listed, values = read_scores(tmp_path / "npz.txt")
-    assert np.array_equal(values, read_scores(tmp_path / "ark.txt")[1])
-    assert len(listed) == len(read_trials(trials))
+    for shown in ("Loss by step", "Lowest target scores", "<audio controls"):
+        assert shown in trained_page
+    out = ("--out", tmp_path / "e.npz")
+    assert run_command("embed", "--model", run, "--items", example / "voices", *out) == 0
+    assert run_command("score", "--trials", trials, "--embeddings", out[1], "--out", scores) == 0
+    listed, values = read_scores(scores)
     # The similarity of the loss travels with the embeddings.
-    stored = embeddings.read_embeddings(tmp_path / "e.npz")
+    stored = embeddings.read_embeddings(out[1])
     assert stored.meta["similarity"] == "simple:0.3"
     ids = (listed.enrol_ids[listed.enrol[5]], listed.probe_ids[listed.probe[5]])
     a, b = stored.matrix[stored.rows(ids)].astype(np.float64)
     expected = a @ b - 0.3 * np.linalg.norm(a) * np.linalg.norm(b)
     assert values[5] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    points = ("--p-target", "0.1", "--far", "0.5")
-    made = ("--json", tmp_path / "r.json", "--report", tmp_path / "report")
-    shown = printed("evaluate", tmp_path / "npz.txt", *points, *made)
+    points = ("--p-target", "0.1", "--far", "0.5", "--json", tmp_path / "r.json")
+    shown = printed("evaluate", scores, *points)
     document = json.loads((tmp_path / "r.json").read_text())
-    assert document["schema"] == "likeness.results/1"
     metrics = {"eer", "min_dcf(0.1)", "tar_at_far(0.5)", "balanced_accuracy"}
     assert {result["metric"] for result in document["results"]} == metrics
     assert f"{100 * document['results'][0]['value']:.2f}" in shown
-    assert "likeness evaluate" in (tmp_path / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -65,9 +61,7 @@ def test_train_embed_score_evaluate(example: Path, voices: Path, tmp_path: Path)
         ("demo --only smell --out {tmp}/o", "smell"),
     ],
 )
-def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
-    command: str, word: str, run: Path, tmp_path: Path
-) -> None:
+def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(command, word, run, tmp_path):
     (tmp_path / "items.txt").write_text("gone.wav\n")
     embeddings.write_embeddings(tmp_path / "one.npz", embeddings.Embeddings(("a",), [[1.0, 1.0]]))
     (tmp_path / "missing.txt").write_text("a b 1\na c 0\n")
@@ -78,9 +72,7 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
-    example: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reasons_are_grouped_and_unread_formats_counted(example, run, tmp_path, capsys):
     folder = tmp_path / "mine" / "ann"
     folder.mkdir(parents=True)
     for number in range(5):
@@ -97,7 +89,7 @@ def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
     assert "5 of 6 items cannot be read" in refused("embed", *refuse)
 
 
-def test_a_finished_demo_stays(tmp_path: Path) -> None:
+def test_a_finished_demo_stays(tmp_path):
     touch(tmp_path, "report/index.html", "speaker/results.json")
     assert "already holds a demo" in refused("demo", "--out", tmp_path)
     words = ("demo", "--only", "speaker", "--out", tmp_path / "speaker")
@@ -120,8 +112,103 @@ def test_a_finished_demo_stays(tmp_path: Path) -> None:
         ("train", "RECIPE is missing"),
     ],
 )
-def test_a_value_that_an_option_does_not_take_is_one_sentence(words: str, said: str) -> None:
+def test_a_value_that_an_option_does_not_take_is_one_sentence(words, said):
     message = refused(*words.format(file=__file__).split())
     assert message.startswith("likeness: ")
     assert message.count("\n") == 1
     assert said in message
+
+
+CONSOLE = {"lazy_loader", "typer"}
+VALUES = {"numpy", "pyarrow", "pydantic", "scipy", "charset_normalizer"}
+VOICES = {"numpy", "onnx", "onnxruntime", "pydantic", "soundfile", "soxr"}
+LIBRARIES = """
+import sys
+from importlib.metadata import packages_distributions
+
+from likeness.cli import main
+
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    assert not ended.code
+parts = {".".join(name.split(".")[:2]) for name in sys.modules}
+names = {name.partition(".")[0] for name in parts} & set(packages_distributions())
+print(*names, *(parts & {"scipy.stats", "scipy.signal"}), file=sys.stderr)
+"""
+# What comes with those, or stands in every process of an environment.
+BESIDE = {
+    *("likeness", "annotated_doc", "annotated_types", "shellingham", "typing_extensions"),
+    *("typing_inspection", "pydantic_core", "_soundfile", "_soundfile_data", "google", "ml_dtypes"),
+    *("_cffi_backend", "_distutils_hack", "cloudpickle", "rich", "click"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trials with scores, and two recordings."""
+    folder = tmp_path_factory.mktemp("start")
+    write_voices(folder / "voices", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
+    for number, path in enumerate(sorted((folder / "voices").rglob("*.flac"))):
+        path.rename(folder / f"{number}.flac")
+    rows = (f"a{i % 7}/1 a{i % 7 + i % 2}/{i} {1 - i % 2} {0.1 * (i % 17)}\n" for i in range(210))
+    (folder / "scores.txt").write_text("".join(rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--help"], CONSOLE),
+        (["--version"], CONSOLE),
+        (["verify", "--help"], CONSOLE | {"numpy", "pydantic"}),
+        (["evaluate", "scores.txt"], CONSOLE | VALUES),
+        (["verify", "0.flac", "1.flac"], CONSOLE | VOICES),
+    ],
+)
+def test_only_what_is_needed_is_imported(folder, words, needed):
+    ran = program("-c", LIBRARIES, *words, cwd=folder)
+    assert set(ran.stderr.split("\n")[-2].split()) - BESIDE <= needed
+
+
+FEW = ["schedule.steps=1", "schedule.warmup_steps=0", "sampling.batch_size=4", "compute.threads=1"]
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that were walked, in order."""
+    folders: list[Path] = []
+    walk = listing._walk
+
+    def noted(root: Path, *others: Any) -> Any:
+        folders.append(root)
+        return walk(root, *others)
+
+    monkeypatch.setattr(listing, "_walk", noted)
+    return folders
+
+
+@pytest.mark.parametrize("recipe", ["speaker/folders", "speaker/folders:resnet34"])
+def test_train_walks_once(recipe, example, walked, tmp_path):
+    few = [*FEW, "compute.workers=0", "schedule.watch=", "schedule.eval_every=1"]
+    data = ("--data", example / "voices", "--out", tmp_path / "run")
+    assert run_command("train", recipe, *few, *data) == 0
+    assert walked == [example / "voices"]
+
+
+def test_check_and_embed_walk_once_and_evaluate_never(example, walked, tmp_path):
+    voices, trials, scores, sex = example / "voices", *(tmp_path / name for name in "tsx")
+    run_command("check", voices)
+    assert walked == [voices]
+    out = ("--out", tmp_path / "e.npz")
+    assert run_command("embed", "--items", voices, "--model", "likeness:voice", *out) == 0
+    assert walked == [voices] * 2
+    # Groups are read from a list, so that no folder is walked.
+    ids = sorted(path.relative_to(voices).as_posix() for path in voices.rglob("*.flac"))
+    speakers = sorted({id.split("/")[0] for id in ids})
+    pairs = itertools.combinations(ids, 2)
+    trials.write_text("".join(f"{a} {b} {int(a[:6] == b[:6])}\n" for a, b in pairs))
+    likeness.score(trials, tmp_path / "e.npz").save(scores)
+    sex.write_text("".join(f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(speakers)))
+    assert run_command("evaluate", scores, "--groups", sex, "--resamples", "20") == 0
+    assert walked == [voices] * 2

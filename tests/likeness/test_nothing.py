@@ -4,8 +4,6 @@ Readers are found in the modalities, and commands in the command line, so that a
 until it says what it does.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
@@ -132,13 +130,13 @@ def picture(path: Path, pixels: np.ndarray) -> Path:
     return path
 
 
-def test_every_reader_is_known() -> None:
+def test_every_reader_is_known():
     assert FOUND.keys() == READERS.keys()
 
 
 @pytest.mark.parametrize("kind", SOUNDS)
 @pytest.mark.parametrize("reader", [name for name in READERS if name.startswith("speaker")])
-def test_sounds_that_hold_no_voice_are_refused(reader: str, kind: str, tmp_path: Path) -> None:
+def test_sounds_that_hold_no_voice_are_refused(reader, kind, tmp_path):
     item = Item("a", sound(tmp_path / "a.wav", SOUNDS[kind]))
     with pytest.raises(Unreadable):
         list(FOUND[reader](item, **READERS[reader](tmp_path)))
@@ -146,7 +144,7 @@ def test_sounds_that_hold_no_voice_are_refused(reader: str, kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("reader", [name for name in READERS if not name.startswith("speaker")])
-def test_pictures_that_show_nothing_are_refused(reader: str, kind: str, tmp_path: Path) -> None:
+def test_pictures_that_show_nothing_are_refused(reader, kind, tmp_path):
     item = Item("a/1.png", picture(tmp_path / "1.png", PICTURES[kind]))
     (tmp_path / "landmarks.txt").write_text("1.png 38 51 73 51 56 71 41 92 70 92 0.9\n")
     with pytest.raises(Unreadable) as caught:
@@ -155,34 +153,21 @@ def test_pictures_that_show_nothing_are_refused(reader: str, kind: str, tmp_path
         assert isinstance(caught.value, Empty)
 
 
-# How each command is called that decodes items, with a folder of one file that holds nothing; and
-# those that decode none.
-CALLS: dict[str, tuple[object, ...]] = {
-    "check": ("check", "DATA", "--strict"),
-    "align": ("align", "DATA", "--out", "OUT", "--detector", "DETECTOR"),
-    "train": ("train", "speaker/folders", "--data", "DATA", "--check"),
-    "embed": ("embed", "--model", "likeness:voice", "--items", "DATA", "--out", "OUT.npz"),
-    "verify": ("verify", "FILE", "FILE"),
-    "verify --pairs": ("verify", "--pairs", "PAIRS", "--root", "DATA", "--out", "OUT.csv"),
-    "bench": ("bench", "--model", "likeness:voice", "--trials", "PAIRS", "--root", "DATA"),
-    "gallery enrol": ("gallery", "enrol", "DATA", "--model", "likeness:voice", "--gallery", "OUT"),
-    "gallery search": (
-        *("gallery", "search", "DATA", "--model", "likeness:voice", "--gallery", "PEOPLE"),
-        *("--threshold", "0.5"),
-    ),
-    "gallery cluster": (
-        *("gallery", "cluster", "DATA", "--model", "likeness:voice", "--threshold", "0.5"),
-        *("--out", "OUT.csv"),
-    ),
-    "threshold": (
-        "threshold",
-        "--unlabelled",
-        "DATA",
-        "--model",
-        "likeness:voice",
-        "--out",
-        "OUT.json",
-    ),
+# What is typed for each command that decodes items, of a folder of files that hold nothing; and the
+# commands that decode none.
+VOICE = "--model likeness:voice"
+CALLS = {
+    "check": "check {data} --strict",
+    "align": "align {data} --out {out} --detector {detector}",
+    "train": "train speaker/folders --data {data} --check",
+    "embed": f"embed {VOICE} --items {{data}} --out {{out}}.npz",
+    "verify": "verify {data}/a/0.wav {data}/a/0.wav",
+    "verify --pairs": "verify --pairs {pairs} --root {data} --out {out}.csv",
+    "bench": f"bench {VOICE} --trials {{pairs}} --root {{data}}",
+    "gallery enrol": f"gallery enrol {{data}} {VOICE} --gallery {{out}}",
+    "gallery search": f"gallery search {{data}} {VOICE} --gallery {{people}} --threshold 0.5",
+    "gallery cluster": f"gallery cluster {{data}} {VOICE} --threshold 0.5 --out {{out}}.csv",
+    "threshold": f"threshold --unlabelled {{data}} {VOICE} --out {{out}}.json",
 }
 # Both train, and export calibrates, by the reading of a recipe; `serve` is tested below.
 BY_READERS = {"demo", "compare", "reproduce", "export", "serve"}
@@ -192,48 +177,34 @@ DECODES_NONE = {
 }
 
 
-def test_every_command_is_known() -> None:
+def test_every_command_is_known():
     assert {name.partition(" --")[0] for name in CALLS} | BY_READERS | DECODES_NONE == {*COMMANDS}
 
 
 @pytest.mark.parametrize("command", [name for name in CALLS if name != "align"])
-def test_commands_name_what_holds_no_voice(
-    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    data, people = tmp_path / "data", tmp_path / "people"
-    for label in "abcdefghijklmnop":
-        for number in range(2):
-            (data / label).mkdir(parents=True, exist_ok=True)
-            seed = 2 * ord(label) + number
-            sound(data / label / f"{number}.wav", noise(0, level=0.001, seed=seed))
-    listed = "a/0.wav a/1.wav 1\na/0.wav b/0.wav 0\n"
-    words = {
-        "DATA": data,
-        "FILE": data / "a/0.wav",
-        "PEOPLE": people,
-        "OUT": tmp_path / "out",
-        "OUT.npz": tmp_path / "e.npz",
-        "OUT.csv": tmp_path / "o.csv",
-        "OUT.json": tmp_path / "o.json",
-        "PAIRS": tmp_path / "pairs.txt",
-    }
-    words["PAIRS"].write_text(listed)
+def test_commands_name_what_holds_no_voice(command, tmp_path, capfd):
+    places = {name: tmp_path / name for name in ("data", "people", "pairs", "out")}
+    for number, label in enumerate("abcdefghijklmnop" * 2):
+        (places["data"] / label).mkdir(parents=True, exist_ok=True)
+        wave = noise(0, level=0.001, seed=number)
+        sound(places["data"] / label / f"{number // 16}.wav", wave)
+    places["pairs"].write_text("a/0.wav a/1.wav 1\na/0.wav b/0.wav 0\n")
     if command == "gallery search":
         voices = tmp_path / "voices" / "ann"
         voices.mkdir(parents=True)
         sound(voices / "1.wav", chatter(2.0))
-        enrol = ("enrol", voices.parent, "--model", "likeness:voice", "--gallery", people)
+        enrol = ("enrol", voices.parent, *VOICE.split(), "--gallery", places["people"])
         assert run_command("gallery", *enrol) == 0
         capfd.readouterr()
-    code = run_command(*(words.get(str(word), word) for word in CALLS[command]))
+    code = run_command(*(word.format(**places) for word in CALLS[command].split()))
     shown = "".join(capfd.readouterr())
     assert code or command in ("verify --pairs", "bench")
     assert "noise" in shown
     assert "same subject, probability" not in shown
-    assert not words["OUT.npz"].exists()
+    assert not (tmp_path / "out.npz").exists()
 
 
-def test_align_names_pictures_that_show_nothing(tmp_path: Path) -> None:
+def test_align_names_pictures_that_show_nothing(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for number, pixels in enumerate(PICTURES.values()):
@@ -244,7 +215,7 @@ def test_align_names_pictures_that_show_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SOUNDS)
-def test_arrays_hold_no_voice_either(kind: str) -> None:
+def test_arrays_hold_no_voice_either(kind):
     model = likeness.load("likeness:voice")
     with pytest.raises(likeness.LikenessError):
         model.verify(SOUNDS[kind].astype(np.float32), SPOKEN, rate_hz=HZ)
@@ -252,7 +223,7 @@ def test_arrays_hold_no_voice_either(kind: str) -> None:
         model.embed([SOUNDS[kind].astype(np.float32)], rate_hz=HZ)
 
 
-def test_the_service_refuses_it_too(run: Path, tmp_path: Path) -> None:
+def test_the_service_refuses_it_too(run, tmp_path):
     model = load_model(run)
     gallery = open_gallery(str(tmp_path / "people"), model.meta)
     ask = asking(service_of(model, gallery))
@@ -270,7 +241,7 @@ def test_the_service_refuses_it_too(run: Path, tmp_path: Path) -> None:
     gallery.close()
 
 
-def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path: Path) -> None:
+def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path):
     """A vowel that somebody holds, faint speech, and what may be a texture."""
     vowel = sum(np.sin(2 * np.pi * 110 * k * TIME) / k for k in range(1, 20)) * 0.1
     for wave, word in ((vowel, "steady"), (SPOKEN * 1e-3, "nearly silent")):
@@ -283,7 +254,7 @@ def test_where_a_doubt_is_possible_there_is_a_warning(tmp_path: Path) -> None:
         assert images.read(Item("a", snow)).shape == (3, 112, 112)
 
 
-def test_warnings_of_many_items_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_many_items_are_counted(capsys):
     with _plain_warnings():
         for number in range(50):
             refuse_empty(f"{number}.wav", Lack("it hardly changes", is_sure=False))

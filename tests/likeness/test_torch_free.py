@@ -2,13 +2,12 @@
 else the extras train and face bring, the commands give what torch gives here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from likeness.modalities.synthetic import write_voices
 from likeness.modalities.synthetic_faces import write_faces
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.pixels import ADAFACE
-from likeness.toolkit.losses.softmax import NormFace
-from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
 from tests.tiny_yunet import tiny_yunet
 
@@ -92,12 +89,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_faces(folder / "faces", num_subjects=2, num_shots=2, size=32)
     face = min((folder / "faces").rglob("*.png"))
     Image.open(face).save(face.with_suffix(".jpg"))
-    recipe = Recipe(
+    recipe = replace(
+        tiny.BASE,
         modality="face",
         frontend=ADAFACE,
         backbone=partial(SmallCNN, dim=8, image_size=32),
-        loss=NormFace,
-        items=folders.items,
         read=partial(images.read, size=(32, 32)),
     )
     likeness.load(tiny.untrained(folder / "run", recipe)).export(folder / "face.onnx")

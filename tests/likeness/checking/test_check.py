@@ -1,23 +1,29 @@
 """`likeness check`: every planted fault is found, and clean data give no finding."""
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.stats import f_oneway
 
-from likeness.checking.check import Checked, check
+from likeness.checking._confounds import find, goodman_kruskal, intraclass
+from likeness.checking._files import Seen
+from likeness.checking.check import Checked, Finding, check
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import list_items
+from likeness.toolkit.data.reading import Header
 from tests.scripts import run_command
 from tests.sounds import chatter
 
@@ -67,13 +73,13 @@ def found(result: Checked) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 @pytest.mark.parametrize("decode", [True, False])
-def test_clean_data_give_no_finding(clean_voices: Path, decode: bool) -> None:
+def test_clean_data_give_no_finding(clean_voices, decode):
     result = checked(clean_voices, decode=decode)
     assert list(result.findings) == []
     assert set(result.left_out) == {""}
 
 
-def test_files_that_cannot_be_trained_on(voices: Path) -> None:
+def test_files_that_cannot_be_trained_on(voices):
     whole = (voices / "ann" / "0.wav").read_bytes()
     (voices / "ann" / "0.wav").write_bytes(whole[: len(whole) // 2])
     (voices / "ann" / "1.wav").write_bytes(b"")
@@ -98,7 +104,7 @@ def test_files_that_cannot_be_trained_on(voices: Path) -> None:
     assert sum(map(bool, decoded.left_out)) == 6
 
 
-def test_clipped_recordings_are_named_and_kept(voices: Path) -> None:
+def test_clipped_recordings_are_named_and_kept(voices):
     loud = np.clip(20 * wave(93), -1, 1)
     soundfile.write(voices / "ann" / "loud.wav", loud, RATE_HZ)
     slow = np.clip(3 * np.sin(np.arange(4000) / 40) + wave(94), -1, 1)
@@ -109,7 +115,7 @@ def test_clipped_recordings_are_named_and_kept(voices: Path) -> None:
     assert set(result.left_out) == {""}
 
 
-def test_copies(voices: Path) -> None:
+def test_copies(voices):
     shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
     shutil.copy(voices / "bob" / "0.wav", voices / "cyd" / "bob.wav")
     samples, rate = soundfile.read(voices / "ann" / "1.wav", dtype="int16")
@@ -126,7 +132,7 @@ def test_copies(voices: Path) -> None:
     assert left == ["ann/again.wav", "ann/other.flac", "bob/0.wav", "cyd/bob.wav"]
 
 
-def test_labels(voices: Path) -> None:
+def test_labels(voices):
     shutil.copytree(voices / "ann", voices / "Ann")
     for file in (voices / "Ann").iterdir():
         soundfile.write(file, wave(50 + int(file.stem)), RATE_HZ)
@@ -140,7 +146,7 @@ def test_labels(voices: Path) -> None:
     }
 
 
-def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
+def test_one_label_and_folders_that_are_no_speakers(voices):
     with pytest.raises(LikenessError, match="level 2 has 3"):
         checked(voices.parent)
     shutil.rmtree(voices / "bob")
@@ -148,7 +154,7 @@ def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
     assert found(checked(voices)) == {"one-label": (("ann",),)}
 
 
-def test_leaks(voices: Path, tmp_path: Path) -> None:
+def test_leaks(voices, tmp_path):
     test = tmp_path / "test"
     for name, seed in (("Bob", 70), ("dan", 80)):
         (test / name).mkdir(parents=True)
@@ -162,7 +168,7 @@ def test_leaks(voices: Path, tmp_path: Path) -> None:
     assert sum(map(bool, result.left_out)) == 5
 
 
-def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
+def test_sessions_and_stretches_of_a_table(voices):
     lines = ["path,speaker,session,start,end"]
     for name, session in (("ann", "01"), ("bob", "00"), ("cyd", "01")):
         for i in range(4):
@@ -185,7 +191,7 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
     assert len(groups) == 4
 
 
-def test_images(faces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images(faces, capsys):
     assert run_command("check", faces, "--strict") == 0
     Image.new("RGB", (40, 30), "red").save(faces / "ann" / "blank.png")
     content = (faces / "bob" / "0.jpg").read_bytes()
@@ -207,7 +213,7 @@ def test_images(faces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_swapped_labels_are_found_by_embeddings(voices: Path) -> None:
+def test_swapped_labels_are_found_by_embeddings(voices):
     items = list_items(voices, suffixes=[".wav"])
     numbers = np.repeat(np.arange(3), 4)
     numbers[[1, 6]] = numbers[[6, 1]]
@@ -225,7 +231,7 @@ def test_swapped_labels_are_found_by_embeddings(voices: Path) -> None:
     assert left == ["ann/1.wav", "ann/3.wav", "bob/2.wav"]
 
 
-def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_path: Path) -> None:
+def test_the_page_shows_and_plays_what_was_found(faces, voices, tmp_path):
     Image.open(faces / "bob" / "0.jpg").save(faces / "bob" / "<b>.png")
     shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
     (voices / "bob" / "0.wav").write_bytes(b"")
@@ -237,7 +243,7 @@ def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_
         assert "://" not in page.replace("http://www.w3.org", "")
 
 
-def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
+def test_the_list_to_train_on(voices, tmp_path):
     """Its items are read as they were, whatever their names, stretches and columns."""
     (voices / "ann" / "0.wav").rename(voices / "ann" / 'a, "b" é.wav')
     soundfile.write(voices / "bob" / "0.wav", 0 * wave(0), RATE_HZ)
@@ -262,9 +268,7 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
-def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
-    voices: Path, tmp_path: Path
-) -> None:
+def test_names_that_cannot_be_used_are_reported_and_the_others_checked(voices, tmp_path):
     os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")
     os.mkdir(os.fsencode(voices) + b"/d\xff")
     shutil.copy(voices / "bob" / "0.wav", os.fsencode(voices) + b"/d\xff/0.wav")
@@ -272,3 +276,98 @@ def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
     assert set(found(result)["name"]) == {("ann/\\udcff\\udcfe.wav",), ("d\\udcff",)}
     assert len(result.items) == 11
     assert run_command("check", voices, "--out", tmp_path / "i.csv") == 0
+
+
+SPEAKERS = [f"spk{k}" for k in range(6)]
+
+
+def write(folder: Path, odd: str = "", *, mixed: bool = False, files: int = 4) -> Path:
+    """Six speakers; what is odd is so for the first two, or where it is mixed for the first third
+    of the recordings of each.
+    """
+    rng = np.random.default_rng(0)
+    for k, name in enumerate(SPEAKERS):
+        (folder / name).mkdir(parents=True)
+        for i in range(files):
+            is_odd = odd if (i < files // 3 if mixed else k < 2) else ""
+            rate_hz = 8_000 if is_odd == "rate in Hz" else 16_000
+            seconds = (2.0 if is_odd == "duration" else 0.5) * rng.uniform(0.9, 1.1)
+            level = (0.01 if is_odd == "level" else 0.1) * rng.uniform(0.8, 1.2)
+            suffix = ".flac" if is_odd == "format" else ".wav"
+            wave = chatter(seconds, rate_hz, int(rng.integers(2**31)), level)
+            soundfile.write(folder / name / f"{i}{suffix}", wave, rate_hz)
+    return folder
+
+
+def confounds_in(data: Path) -> list[Finding]:
+    return [of for of in check(data).findings if of.kind == "goes-with-label"]
+
+
+@pytest.mark.parametrize("odd", ["rate in Hz", "format", "level", "duration"])
+def test_what_goes_with_some_speakers_is_found(odd, tmp_path):
+    (finding,) = confounds_in(write(tmp_path / "apart", odd))
+    assert sorted(group[0] for group in finding.groups) == SPEAKERS[:2]
+    assert odd in finding.text
+    assert confounds_in(write(tmp_path / "mixed", odd, mixed=True, files=6)) == []
+    assert confounds_in(write(tmp_path / "single", odd, files=1)) == []
+
+
+def test_a_device_of_a_table_is_found_and_the_sex_is_not(tmp_path):
+    write(tmp_path)
+    rows = [
+        f"{name}/{i}.wav,{name},{'fm'[k % 2]},{'phone' if k < 3 else 'studio'}"
+        for k, name in enumerate(SPEAKERS)
+        for i in range(4)
+    ]
+    table = tmp_path / "items.csv"
+    table.write_text("\n".join(["path,speaker,sex,device", *rows]) + "\n")
+    (finding,) = confounds_in(table)
+    assert "device" in finding.text
+    assert finding.count == 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=2, max_size=30).filter(
+        lambda rows: len({value for value, _ in rows}) > 1
+    )
+)
+def test_lambda_is_what_counting_gives(rows):
+    values, labels = zip(*rows, strict=True)
+    of_label = defaultdict(list)
+    for value, label in rows:
+        of_label[label].append(value)
+    missed = len(rows) - Counter(values).most_common(1)[0][1]
+    still = len(rows) - sum(Counter(of).most_common(1)[0][1] for of in of_label.values())
+    assert goodman_kruskal(values, labels) == pytest.approx((missed - still) / missed)
+
+
+@given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 99))
+def test_the_correlation_is_that_of_the_f_ratio(num, size, seed):
+    values = np.random.default_rng(seed).normal(size=(num, size)) + np.arange(num)[:, None]
+    ratio = float(f_oneway(*values).statistic)
+    correlation, between = intraclass(values.ravel(), np.repeat(np.arange(num), size))
+    assert correlation == pytest.approx(max(0.0, (ratio - 1) / (ratio + size - 1)))
+    within = values.var(axis=1, ddof=1).mean()
+    assert between**2 == pytest.approx(max(0.0, values.mean(1).var(ddof=1) - within / size))
+
+
+def test_formats_by_chance_are_not_named():
+    rng, named = np.random.default_rng(0), 0
+    for _ in range(400):
+        labels = np.repeat(np.arange(4), 2).tolist()
+        items = Items.of(Item(f"{k}", Path(f"{k}"), f"s{of}") for k, of in enumerate(labels))
+        formats = rng.choice(["WAV", "FLAC"], size=8)
+        named += bool(find(items, [Seen(Header(str(of), 1)) for of in formats]))
+    assert named <= 400 * 0.005 + 3  # of 400 such sets two are expected at most
+
+
+def test_training_names_the_findings_and_goes_on(tmp_path, capsys):
+    data = write(tmp_path / "data", "format")
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
+    command = ["train", f"{recipe}:arcface", "--data", data, "--out", tmp_path / "run"]
+    assert run_command(*command) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "format" in line]
+    assert len(lines) == 1
+    assert "gives away: 2." in lines[0]
+    assert (tmp_path / "run" / "last.safetensors").is_file()

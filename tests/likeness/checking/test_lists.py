@@ -1,7 +1,5 @@
 """`likeness lists`, and training and embedding from a table: the slice from a CSV to scores."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,12 +1,12 @@
 """Every option of every command reaches the function that it is made from, with the value that was
-typed, or is refused. What only the command knows changes what it writes or says.
+typed, or is refused. What only the command knows changes what it writes or says. Messages name only
+options that the command has.
 
 Commands, functions and options are those that likeness.commands._signature found, so that a new one
 is covered without a change here.
 """
 
-from __future__ import annotations
-
+import ast
 import contextlib
 import functools
 import importlib
@@ -25,8 +25,9 @@ from typer.models import ArgumentInfo
 
 from likeness import cli
 from likeness.commands import _signature
-from likeness.commands._signature import Call, Command, Source, sources_of
-from tests.scripts import ROOT, run_command, touch
+from likeness.commands._signature import Call, Command, Source, _names_of, sources_of
+from likeness.eval import option as option_texts
+from tests.scripts import ROOT, refused, run_command, touch
 
 
 def commands() -> Iterator[tuple[str, Command]]:
@@ -245,7 +246,7 @@ def lines_with(
 @pytest.mark.parametrize(
     ("name", "function"), FUNCTIONS, ids=[f"{name}-{of.__qualname__}" for name, of in FUNCTIONS]
 )
-def test_every_option_arrives(name: str, function: Callable[..., Any], folder: Path) -> None:
+def test_every_option_arrives(name, function, folder):
     sources = COMMANDS[name].sources
     base_words, base = started(name, function, folder)
     for source in sources_of(function):
@@ -267,7 +268,7 @@ def test_every_option_arrives(name: str, function: Callable[..., Any], folder: P
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_option_is_dropped(name: str, folder: Path) -> None:
+def test_no_option_is_dropped(name, folder):
     """On the way to a function, an option of another one is refused, or has gone to that one."""
     command = COMMANDS[name]
     ways = {function: started(name, function, folder) for function in command.functions}
@@ -296,7 +297,7 @@ ELSEWHERE = {  # commands whose further options are tested on real data
     "demo": "tests/likeness/training/test_demo.py",
     "lists": "tests/likeness/checking/test_lists.py",
     "gallery cluster": "tests/eval/scoring/test_threshold_files.py",
-    "train": "tests/likeness/training/test_training_check.py",
+    "train": "tests/likeness/training/test_held_out.py",
 }
 OWN = [
     (name, parameter)
@@ -307,9 +308,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("name", "parameter"), OWN, ids=["-".join(pair) for pair in OWN])
-def test_what_only_the_command_has_changes_what_it_does(
-    name: str, parameter: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_the_command_has_changes_what_it_does(name, parameter, folder, monkeypatch):
     monkeypatch.chdir(folder)
     command = COMMANDS[name]
     words = own_words(parameter, command.own[parameter], folder)
@@ -330,7 +329,7 @@ def test_what_only_the_command_has_changes_what_it_does(
     raise AssertionError(f"{words} changes nothing: {done.said}")
 
 
-def test_every_command_says_what_it_is_for() -> None:
+def test_every_command_says_what_it_is_for():
     for name in cli.COMMANDS:
         summary = cli.summary_of(name)
         assert summary.endswith((".", "?"))
@@ -344,7 +343,7 @@ _PYTHON = re.compile(  # words that help texts do without
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_for_users_and_has_every_default(name: str) -> None:
+def test_help_is_for_users_and_has_every_default(name):
     for source in COMMANDS[name].sources.values():
         text = str(source.parameter(is_required=False).annotation.__metadata__[0].help)
         assert not _PYTHON.search(text), f"{source.name}: {text}"
@@ -352,3 +351,101 @@ def test_help_is_for_users_and_has_every_default(name: str) -> None:
             assert f"(default: {source.default:g})" in text, source.name
         elif isinstance(source.default, str) and source.default:
             assert f"(default: {source.default})" in text, source.name
+
+
+OPTIONS = {
+    name: {*command.sources, *(typed for each in command.own.values() for typed in _names_of(each))}
+    for name, command in COMMANDS.items()
+}
+_LOADING = "embed verify threshold serve gallery+enrol gallery+search gallery+cluster"
+# The commands that reach a message of a file; of files that are not here, those whose function
+# stands in the file. What only some of them reach goes through `if_option`.
+REACHED = {
+    "eval/items/levels.py": "check lists train compare gallery+enrol",
+    "eval/items/pairs.py": "lists train compare",
+    "eval/protocols/ijb/protocol.py": "evaluate identify",
+    "eval/protocols/side_by_side.py": "evaluate bench",
+    "eval/reports/comparison.py": "compare",
+    "eval/scoring/threshold_files.py": "verify serve gallery+check gallery+search gallery+cluster",
+    "eval/scoring/thresholds.py": "verify serve bench evaluate gallery+check gallery+search",
+    "eval/formats/writing.py": "",  # of a command that has --force, alone
+    "likeness/checking/report.py": "check",
+    "likeness/embedding/_ray.py": "embed",
+    "likeness/models/_sherpa.py": "export",
+    "likeness/models/bundled.py": "verify embed gallery+enrol",
+    "likeness/models/load.py": _LOADING,
+    "likeness/models/reading.py": "embed",
+    "likeness/models/trust.py": f"{_LOADING} export",
+    "likeness/models/verdicts.py": "verify",
+    "likeness/prepare/wheels.py": "",  # of pip
+    "likeness/service/_guard.py": "serve",
+    "likeness/service/_inputs.py": "serve",
+    "likeness/service/_work.py": "serve",
+    "modalities/folders.py": "lists train compare",
+    "modalities/speaker/cnceleb.py": "",  # whole lines of commands
+    "modalities/image/small_sets.py": "train compare reproduce",
+    "likeness/cli.py": "",
+    "likeness/models/_hub.py": "",  # of hf
+    "likeness/training/demo.py": "",
+    "likeness/training/papers.py": "",
+    "likeness/training/prepare.py": "",
+    "toolkit/parallel/distributed.py": "",  # of torchrun
+    "toolkit/data/readers.py": "embed verify threshold gallery+enrol gallery+cluster",
+    "toolkit/gallery/gallery.py": "gallery+search",
+    "toolkit/models/export.py": "export",
+    "toolkit/models/parts.py": "embed",
+    "toolkit/training/_keeper.py": "train",
+    "toolkit/training/compare.py": "compare",
+    "toolkit/training/run.py": "train",
+    "toolkit/training/search.py": "compare",
+}
+ANY_OF = {"likeness/embedding/galleries.py", "likeness/training/train.py"}  # of several commands
+OF_OTHERS = {("likeness/models/load.py", "--out")}  # a line of `likeness export`
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Each file, and an option that a text of it names outside a quoted command."""
+    for room in ("eval", "toolkit", "modalities", "likeness"):
+        for file in sorted((ROOT / room).rglob("*.py")):
+            below = file.relative_to(ROOT)
+            is_linked = any(parent.is_symlink() for parent in file.parents)
+            if is_linked or below.parts[:2] == ("likeness", "commands"):
+                continue
+            nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+            passed = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+            for node in nodes:
+                if getattr(getattr(node, "func", None), "id", "") in ("if_option", "Option"):
+                    passed |= set(map(id, ast.walk(node)))
+            for node in nodes:
+                if isinstance(getattr(node, "value", None), str) and id(node) not in passed:
+                    text = re.sub(r"`[^`]*`|likeness \w+ .*", "", node.value)
+                    yield from ((below.as_posix(), o) for o in re.findall(r"--[a-z][a-z-]+", text))
+
+
+@pytest.mark.parametrize(("file", "name"), sorted(set(named())))
+def test_a_message_names_an_option_of_the_command(file, name):
+    module = f"likeness.{file.removeprefix('likeness/').removesuffix('.py').replace('/', '.')}"
+    own = [
+        each
+        for each, command in COMMANDS.items()
+        if any(function.__module__ == module for function in command.functions)
+    ]
+    assert own or file in REACHED, f"which commands reach {file}, where {name} is named?"
+    reached = [each.replace("+", " ") for each in REACHED[file].split()] if file in REACHED else own
+    lacking = [each for each in reached if name not in OPTIONS[each]]
+    if file in ANY_OF:
+        assert len(lacking) < len(own)
+    elif (file, name) not in OF_OTHERS:
+        assert not lacking, f"{lacking} have no {name}, which {file} names: use if_option"
+
+
+def test_a_part_of_a_message_is_left_out_where_the_option_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(option_texts, "_options", frozenset({"--root"}))
+    assert option_texts.if_option(", or by --columns") == ""
+    assert option_texts.if_option(", or by --root") == ", or by --root"
+    (tmp_path / "trials.txt").write_text("a b maybe\n")
+    trials = tmp_path / "trials.txt"
+    said = refused("fit", "fusion", trials, trials, "--out", tmp_path / "fusion.json")
+    assert "--columns" not in said
+    said = refused("evaluate", trials)
+    assert "--columns" in said

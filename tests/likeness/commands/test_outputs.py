@@ -1,7 +1,5 @@
 """Outputs stay unless they are forced, and inputs beside or within them always."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -23,9 +21,7 @@ SCORES = "ann/1 ann/2 0.9 1\nann/1 bob/1 0.2 0\nbob/1 bob/2 0.8 1\nbob/2 ann/2 0
     ("option", "out", "written"),
     [("--json", "results.json", "results.json"), ("--report", "report", "report/index.html")],
 )
-def test_outputs_stay_unless_they_are_forced(
-    tmp_path: Path, option: str, out: str, written: str
-) -> None:
+def test_outputs_stay_unless_they_are_forced(tmp_path, option, out, written):
     scores = tmp_path / "scores.txt"
     scores.write_text(SCORES)
     words = ("evaluate", scores, "--resamples", 0, option, tmp_path / out)
@@ -39,7 +35,7 @@ def test_outputs_stay_unless_they_are_forced(
     assert scores.read_text() == SCORES
 
 
-def test_lists_stay_and_a_device_is_written_to(tmp_path: Path) -> None:
+def test_lists_stay_and_a_device_is_written_to(tmp_path):
     for name in ("ann/1.wav", "ann/2.wav", "bob/1.wav", "bob/2.wav"):
         (tmp_path / "voices" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "voices" / name).write_bytes(b"")
@@ -54,7 +50,7 @@ def test_lists_stay_and_a_device_is_written_to(tmp_path: Path) -> None:
     assert run_command("evaluate", scores, "--resamples", 0, "--json", "/dev/null") == 0
 
 
-def test_a_folder_of_pieces_with_another_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_pieces_with_another_file_is_refused(tmp_path):
     touch(tmp_path, "voices/ann/1.wav", "e.npz.pieces/thesis.tex")
     words = ("embed", "--model", "likeness:voice", "--items", tmp_path / "voices")
     assert run_command(*words, "--out", tmp_path / "e.npz") == 2
@@ -65,9 +61,7 @@ def test_a_folder_of_pieces_with_another_file_is_refused(tmp_path: Path) -> None
     ("source", "out"),
     [("items.left-out.csv", "items.csv"), ("lists/items.txt", "lists"), ("x.scp", "x.ark")],
 )
-def test_an_input_beside_or_within_the_output_is_kept(
-    tmp_path: Path, source: str, out: str
-) -> None:
+def test_an_input_beside_or_within_the_output_is_kept(tmp_path, source, out):
     touch(tmp_path, "ann/1.wav", "ann/2.wav")
     given = tmp_path / source
     given.parent.mkdir(exist_ok=True)
@@ -80,7 +74,7 @@ def test_an_input_beside_or_within_the_output_is_kept(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="this system has no locks of folders")
-def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(tmp_path: Path) -> None:
+def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(tmp_path):
     scores, out = tmp_path / "scores.txt", tmp_path / "r.json"
     scores.write_text(SCORES)
     words = ("evaluate", scores, "--resamples", 0, "--json", out)
@@ -96,7 +90,7 @@ def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(tmp_path: Pa
     assert not left.exists()
 
 
-def test_a_folder_of_the_user_with_the_name_of_a_hidden_one_stays(tmp_path: Path) -> None:
+def test_a_folder_of_the_user_with_the_name_of_a_hidden_one_stays(tmp_path):
     (tmp_path / "scores.txt").write_text(SCORES)
     page = tmp_path / "report"
     touch(tmp_path, ".report.0123456789ab.part/thesis.tex", ".report.0123456789ab.part/report")
@@ -111,7 +105,7 @@ def test_a_folder_of_the_user_with_the_name_of_a_hidden_one_stays(tmp_path: Path
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid(), reason="needs two users")
-def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy() -> None:
+def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy():
     with TemporaryDirectory() as name:  # other users enter no folder of tmp_path
         out = Path(name, "r.json")
         Path(name).chmod(0o777)
@@ -129,7 +123,7 @@ def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy() -> None:
         assert [path.name for path in Path(name).iterdir()] == [left.name]
 
 
-def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) -> None:
+def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path):
     run = tmp_path / "run"
     touch(run, "last.safetensors", "held-out/embeddings.npz")
     (run / "held-out" / "scores.txt").write_text(SCORES)
@@ -146,7 +140,7 @@ def test_what_a_run_keeps_and_another_output_are_not_replaced(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 9, -5]', '[1, {}, ".wav", 0, 1]']
 )
-def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> None:
+def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path, row):
     tar(tmp_path / "a.tar", [("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")])
     whole = shards.items(tmp_path)
     source = json.dumps(source_of(tmp_path / "a.tar"))

@@ -5,8 +5,6 @@ output needs a line in WRITERS or UNREAD, a new input one in READERS or FOREIGN.
 read by each reader of its kind.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -23,96 +21,38 @@ from tests.likeness.commands.test_contract import COMMANDS
 from tests.scripts import ROOT, run_command
 
 VOICE, TINY = "likeness:voice", ROOT / "tests" / "tiny.py"
-# (command, output) -> what is typed for it, {w} being the folder of all, and the kinds of its files
-Written = dict[str, list[str]]
-WRITERS: dict[tuple[str, str], list[tuple[str, Written]]] = {
-    ("lists", "--out"): [
-        (
-            "lists {w}/voices --split all --out {w}/lists",
-            {
-                "items": ["lists/items.txt"],
-                "trials": ["lists/trials.txt"],
-                "labels": ["lists/labels.txt", "lists/items.txt"],
-            },
-        )
-    ],
-    ("check", "--out"): [
-        (
-            "check {w}/voices --out {w}/checked.csv",
-            {"items": ["checked.csv"], "labels": ["checked.csv"], "groups": ["checked.csv:label"]},
-        )
-    ],
-    ("embed", "--out"): [
-        (
-            "embed --model {m} --items {w}/some.txt --bad-items skip --out {w}/f.npz",
-            {"failures": ["f.npz.skipped.txt"]},
-        ),
-        (
-            "embed --model {m} --items {w}/lists/items.txt --out {w}/e.npz",
-            {"embeddings": ["e.npz"], "embeddings of all": ["e.npz"]},
-        ),
-        (
-            "embed --model {m} --items {w}/checked.csv --out {w}/k.ark",
-            {"embeddings": ["k.ark", "k.scp"], "embeddings of all": ["k.ark", "k.scp"]},
-        ),
-        (
-            "embed --model {m} --items {w}/voices --out {w}/p.parquet",
-            {"embeddings": ["p.parquet"], "embeddings of all": ["p.parquet"]},
-        ),
-        (
-            "embed --model {m} --items {w}/voices --part 1/1 --out {w}/part.npz",
-            {"parts": ["part.npz"]},
-        ),
-    ],
-    ("score", "--out"): [
-        (
-            f"score --trials {{w}}/lists/trials.txt --embeddings {{w}}/e.npz --out {{w}}/{name}",
-            {"scores": [name], "trials": [name], "of one model": [name]},
-        )
-        for name in ("s.txt", "s.csv", "s.txt.gz", "s.parquet")
-    ],
-    ("fit plda", "--out"): [("fit plda {w}/many.npz --out {w}/plda.json", {"plda": ["plda.json"]})],
-    ("fit calibration", "--out"): [
-        (
-            "fit calibration --trials {w}/lists/trials.txt --embeddings {w}/e.npz --out {w}/c.json",
-            {"calibration": ["c.json"]},
-        )
-    ],
-    ("fit fusion", "--out"): [
-        ("fit fusion {w}/s.txt {w}/s.csv --out {w}/fusion.json", {"fusion": ["fusion.json"]})
-    ],
-    ("verify", "--out"): [
-        (
-            f"verify --pairs {{w}}/{pairs} --root {{w}}/voices --out {{w}}/{name}",
-            {"scores": [name], "trials": [name], "of one model": [name]},
-        )
-        for pairs, name in (("lists/trials.txt", "v.csv"), ("pairs.csv", "v.tsv"))
-    ],
-    ("evaluate", "--save-to"): [
-        ("evaluate {w}/s.txt --far 0.1 --save-to {w}/t.json", {"thresholds": ["t.json"]})
-    ],
-    ("gallery enrol", "--gallery"): [
-        ("gallery enrol {w}/voices --model {m} --gallery {w}/gallery", {"gallery": ["gallery"]})
-    ],
-    ("gallery cluster", "--out"): [
-        (f"gallery cluster {{w}}/e.npz --num-clusters 4 --out {{w}}/{name}", {"clusters": [name]})
-        for name in ("clusters.csv", "clusters.tsv")
-    ],
-    ("train", "--out"): [
-        (
-            "train {tiny} schedule.steps=2 --data {w}/voices --out {w}/run",
-            {
-                "model": ["run"],
-                "embeddings": ["run/held-out/embeddings.npz"],
-                "trials": ["run/held-out/trials.txt", "run/held-out/scores.txt"],
-                "run": ["run", "run/held-out/scores.txt"],
-                "labels": ["run/held-out/labels.txt", "run/held-out/items.txt"],
-                "few items": ["run/held-out/items.txt"],
-            },
-        )
-    ],
-    ("export", "--out"): [("export {w}/run --out {w}/m.onnx", {"model": ["m.onnx"]})],
-}
+# What is typed, {w} being the folder of all, and each file that it writes there behind its kinds.
+WRITERS = """
+    lists {w}/voices --split all --out {w}/lists ->
+        items lists/items.txt, trials lists/trials.txt,
+        labels lists/labels.txt, labels lists/items.txt
+    check {w}/voices --out {w}/checked.csv ->
+        items checked.csv, labels checked.csv, groups checked.csv:label
+    embed --model {m} --items {w}/some.txt --bad-items skip --out {w}/f.npz ->
+        failures f.npz.skipped.txt
+    embed --model {m} --items {w}/lists/items.txt --out {w}/e.npz -> embeddings all-embeddings e.npz
+    embed --model {m} --items {w}/checked.csv --out {w}/k.ark ->
+        embeddings all-embeddings k.ark, embeddings all-embeddings k.scp
+    embed --model {m} --items {w}/voices --out {w}/p.parquet -> embeddings all-embeddings p.parquet
+    embed --model {m} --items {w}/voices --part 1/1 --out {w}/part.npz -> parts part.npz
+    score --trials {l} --embeddings {w}/e.npz --out {w}/s.txt -> scores trials s.txt
+    score --trials {l} --embeddings {w}/e.npz --out {w}/s.csv -> scores trials s.csv
+    score --trials {l} --embeddings {w}/e.npz --out {w}/s.txt.gz -> scores trials s.txt.gz
+    score --trials {l} --embeddings {w}/e.npz --out {w}/s.parquet -> scores trials s.parquet
+    fit plda {w}/many.npz --out {w}/plda.json -> plda plda.json
+    fit calibration --trials {l} --embeddings {w}/e.npz --out {w}/c.json -> calibration c.json
+    fit fusion {w}/s.txt {w}/s.csv --out {w}/fusion.json -> fusion fusion.json
+    verify --pairs {l} --root {w}/voices --out {w}/v.csv -> scores trials v.csv
+    verify --pairs {w}/pairs.csv --root {w}/voices --out {w}/v.tsv -> scores trials v.tsv
+    evaluate {w}/s.txt --far 0.1 --save-to {w}/t.json -> thresholds t.json
+    gallery enrol {w}/voices --model {m} --gallery {w}/gallery -> gallery gallery
+    gallery cluster {w}/e.npz --num-clusters 4 --out {w}/clusters.csv -> clusters clusters.csv
+    gallery cluster {w}/e.npz --num-clusters 4 --out {w}/clusters.tsv -> clusters clusters.tsv
+    train {tiny} schedule.steps=2 --data {w}/voices --out {w}/run -> model run run,
+        embeddings run/held-out/embeddings.npz, trials run/held-out/trials.txt,
+        run trials run/held-out/scores.txt, labels run/held-out/labels.txt,
+        labels few-items run/held-out/items.txt
+    export {w}/run --out {w}/m.onnx -> model m.onnx"""
 # Outputs that are results, pages or folders of data of which each is what another command writes.
 UNREAD = {
     **dict.fromkeys(
@@ -145,7 +85,7 @@ READERS = {
         retrieve --embeddings {w}/e.npz --report {o} --media {x}
         identify --gallery {w}/e.npz --probes {w}/e.npz --resamples 0 --report {o} --media {x}
         export {w}/run --precision int8 --calibrate {x} --out {o}.onnx""",
-    "few items": """
+    "few-items": """
         embed --model {m} --items {x} --out {o}.npz
         evaluate {w}/run --resamples 0 --report {o} --media {x}""",
     "trials": """
@@ -155,12 +95,11 @@ READERS = {
         bench --model {m} --trials {x} --root {w}/voices --conditions quiet20 --resamples 0
         verify --pairs {x} --root {w}/voices --out {o}.csv""",
     "scores": """
-        evaluate {x} --resamples 0
+        evaluate {x} --resamples 0 --far 0.1 --save-to {o}.json
         score --trials {f} --embeddings {w}/k.ark --out {o} && fit fusion {x} {o} --out {o}.json
         score --trials {f} --embeddings {w}/k.ark --out {o} &&
             score {x} {o} --fusion {w}/fusion.json --out {o}.fused""",
     "run": "evaluate {x} --resamples 0",
-    "of one model": "evaluate {x} --far 0.1 --save-to {o}.json",
     "embeddings": """
         check {w}/voices --embeddings {x}
         score --trials {t} --embeddings {x} --out {o}
@@ -173,7 +112,7 @@ READERS = {
         retrieve --embeddings {x}
         retrieve --embeddings {f} --gallery {x}
         gallery cluster {x} --num-clusters 2 --out {o}.csv""",
-    "embeddings of all": """
+    "all-embeddings": """
         fit calibration --trials {l} --embeddings {x} --out {o}.json
         fit calibration --trials {l} --embeddings {f} --probe {x} --out {o}.json
         fit calibration --trials {l} --embeddings {f} --cohort {x} --norm s --out {o}.json
@@ -270,25 +209,35 @@ def inputs() -> Iterator[tuple[str, str]]:
             yield name, f"--{key.replace('_', '-')}"
 
 
+def lines_of(text: str, indent: int) -> list[str]:
+    """The lines of a text, of which those that are indented further go on with the one above."""
+    return [line.strip() for line in re.sub(f"\n {{{indent + 1},}}", " ", text).strip().split("\n")]
+
+
+def command_in(words: list[str]) -> str:
+    return words[0] if words[0] in COMMANDS else " ".join(words[:2])
+
+
 def cells() -> Iterator[tuple[str, str, str, str]]:
     """The kind of file, the command, its input and the line of each reader."""
     for kind, text in READERS.items():
-        for line in re.sub(r"\n {12,}", " ", text).strip().splitlines():
+        for line in lines_of(text, 8):
             words = next(part for part in line.split("&&") if "{x}" in part).split()
-            name = words[0] if words[0] in COMMANDS else " ".join(words[:2])
-            before = words[words.index("{x}") - 1]
+            name, before = command_in(words), words[words.index("{x}") - 1]
             arguments = [each for each in COMMANDS[name].sources if not each.startswith("-")]
-            yield kind, name, before if before.startswith("--") else arguments[0], line.strip()
+            yield kind, name, before if before.startswith("--") else arguments[0], line
 
 
 CELLS = list(cells())
+TYPED = [line.partition("->")[::2] for line in lines_of(WRITERS, 4)]
+WRITTEN = [part.split() for _, files in TYPED for part in files.split(",")]
 
 
-def test_every_output_and_every_input_is_of_a_kind() -> None:
-    assert set(outputs()) <= WRITERS.keys() | UNREAD.keys()
+def test_every_output_and_every_input_is_of_a_kind():
+    written = {(command_in(line.split()), word) for line, _ in TYPED for word in line.split()}
+    assert set(outputs()) <= written | UNREAD.keys()
     assert set(inputs()) == {cell[1:3] for cell in CELLS} | ELSEWHERE.keys()
-    kinds = {kind for lines in WRITERS.values() for _, files in lines for kind in files}
-    assert kinds == READERS.keys()
+    assert {kind for *kinds, _ in WRITTEN for kind in kinds} == READERS.keys()
 
 
 def typed(line: str, **places: object) -> list[list[str]]:
@@ -314,34 +263,29 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Embeddings(ids, matrix).save(world / "many.npz")
     pairs = [(a, b) for a in ids for b in ids if a < b]
     (world / "many.txt").write_text("".join(f"{a} {b} {a[0] == b[0]:d}\n" for a, b in pairs))
-    for lines in WRITERS.values():
-        for line, _ in lines:
-            for words in typed(line, w=world, m=VOICE, tiny=TINY):
-                assert run_command(*words) == 0, line
-            if line.startswith("lists"):
-                listed = (world / "lists" / "trials.txt").read_text("utf-8")
-                rows = [row.split() for row in listed.splitlines()]
-                rows[0][2] = ""  # nobody knows whether they are one
-                table = "".join(
-                    ",".join(row) + "\n" for row in [["first", "second", "same"], *rows]
-                )
-                (world / "pairs.csv").write_text(table, "utf-8")
-                (world / "lost.txt").write_text(f"{listed}bad/1 ann/utt00.flac 0\n", "utf-8")
+    places = {"w": world, "m": VOICE, "tiny": TINY, "l": world / "lists/trials.txt"}
+    for line, _ in TYPED:
+        (words,) = typed(line, **places)
+        assert run_command(*words) == 0, line
+        if line.startswith("lists"):
+            listed = places["l"].read_text("utf-8")
+            rows = [row.split() for row in listed.splitlines()]
+            rows[0][2] = ""  # nobody knows whether they are one
+            table = [",".join(row) for row in [["first", "second", "same"], *rows]]
+            (world / "pairs.csv").write_text("\n".join(table), "utf-8")
+            (world / "lost.txt").write_text(f"{listed}bad/1 ann/utt00.flac 0\n", "utf-8")
     return world
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "option", "line"), CELLS, ids=lambda text: text.replace(" ", "-")[:20]
 )
-def test_what_one_command_writes_others_read(
-    kind: str, name: str, option: str, line: str, world: Path, tmp_path: Path
-) -> None:
-    written = [files[kind] for lines in WRITERS.values() for _, files in lines if kind in files]
+def test_what_one_command_writes_others_read(kind, name, option, line, world, tmp_path):
     a, b = (world / "voices" / "ann" / f"utt0{number}.flac" for number in (0, 1))
     held = world / "run" / "held-out"
     places = {"w": world, "m": VOICE, "tiny": TINY, "a": a, "b": b, "l": world / "lists/trials.txt"}
     places |= {"t": held / "trials.txt", "s": held / "scores.txt", "e": held / "embeddings.npz"}
-    for number, file in enumerate(file for files in written for file in files):
+    for number, file in enumerate(file for *kinds, file in WRITTEN if kind in kinds):
         source = world / file
         if kind == "gallery":  # some of its readers change it
             source = Path(shutil.copytree(source, tmp_path / f"{number}.copy"))

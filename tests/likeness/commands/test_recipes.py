@@ -2,8 +2,6 @@
 and a file that exists for itself.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from tests.scripts import printed, refused
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_recipe_is_listed_with_a_sentence() -> None:
+def test_every_recipe_is_listed_with_a_sentence():
     lines = [line.split(maxsplit=1) for line in printed("recipes").splitlines()]
     files = {path for path in (ROOT / "recipes").rglob("*.py") if path.name[0] != "_"}
     assert len(files) >= 17
@@ -26,9 +24,7 @@ def test_every_recipe_is_listed_with_a_sentence() -> None:
     assert all(len(" ".join(line)) <= 100 for line in lines)
 
 
-def test_a_file_that_exists_is_taken_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_exists_is_taken_as_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "speaker" / "folders").mkdir(parents=True)
     assert Path(recipe_files.locate("speaker/folders")).is_absolute()  # a folder is no recipe
@@ -41,14 +37,14 @@ def test_a_file_that_exists_is_taken_as_it_is(
     )  # train says that it is absent
 
 
-def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused(tmp_path):
     for command in ("train", "compare"):
         assert "'speaker/an4'" in refused(command, "speaker/an5", "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", recipe_files.names())
-def test_a_copy_trains_the_same(name: str, tmp_path: Path) -> None:
+def test_a_copy_trains_the_same(name, tmp_path):
     written = recipe_files.copy(name, tmp_path / "mine.py")
     assert sorted(tmp_path.iterdir()) == sorted(written)
     ours, theirs = (
@@ -70,7 +66,7 @@ def test_a_copy_trains_the_same(name: str, tmp_path: Path) -> None:
         ("image/vmf", "other/mine.py"),
     ],
 )
-def test_what_cannot_be_copied_is_left_alone(name: str, path: str, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_is_left_alone(name, path, tmp_path):
     (tmp_path / "there.py").write_text("mine")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "_shared.py").write_text("mine")

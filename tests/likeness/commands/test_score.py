@@ -2,8 +2,6 @@
 hand, and everything that can be wrong with the files.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +65,9 @@ def calibrate(folder, trials="trials", *, quality=(), p_target=0.5, models=None,
 
 
 def expected(folder: Path, similarity: str = "simple:0.2", centred: bool = False):
-    trials, loaded, cohort = (
-        read_trials(folder / "trials"),
-        files.read_embeddings(folder / "e.npz"),
-        files.read_embeddings(folder / "c.npz").matrix,
-    )
-    matrix = loaded.matrix
+    trials = read_trials(folder / "trials")
+    loaded, cohort = (files.read_embeddings(folder / name) for name in ("e.npz", "c.npz"))
+    matrix, cohort = loaded.matrix, cohort.matrix
     if centred:
         matrix, cohort = subtract_mean(matrix, cohort), subtract_mean(cohort, cohort)
     i, j = loaded.rows(trials.enrol_ids)[trials.enrol], loaded.rows(trials.probe_ids)[trials.probe]

@@ -4,14 +4,12 @@ Commands are found by their signatures: what takes trials, scores or pairs, what
 and what draws trials. A new one has to say here how it is called, or why it compares nothing.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,31 @@ NOTHING_IS_COMPARED = {
     "serve Setup": "searches what is uploaded, which has no id",
 }
 ITSELF, LABELS = "an item with itself", "labelled both"
-MODEL, BENCH = ("--model", "runs/voices"), ("--resamples", 0, "--json", "new.json")
+MODEL = ("--model", "runs/voices")
+# What is typed for a command that takes a list of trials, or with an ending files of their scores.
+OF_TRIALS = {
+    "score score": "score --trials {list} --embeddings e.npz --out new",
+    "score fuse": "score {list}.1 {list}.2 --fusion fusion.json --out new",
+    "fit calibrate": "fit calibration --trials {list} --embeddings e.npz --out new.json",
+    "fit fit": "fit fusion {list}.1 {list}.2 --out new.json",
+    "evaluate evaluate": "evaluate {list}.1 --resamples 0 --json new.json",
+    "bench bench": "bench --model runs/voices --trials {list} --root voices --resamples 0",
+    "verify verify_pairs": "verify --model runs/voices --pairs {list} --root voices",
+}
+OF_SEARCHES = {
+    "identify identify": "identify --resamples 0 --json new.json --gallery e.npz --probes",
+    "retrieve retrieve": "retrieve --resamples 0 --json new.json --gallery e.npz --embeddings",
+}
+IDS = [f"spk{k:03}/utt{n:02}.flac" for k in range(4) for n in range(2)]
+OTHERS = {
+    "gallery search": "test_a_file_that_is_enrolled_is_named",
+    "lists draw_lists": "test_lists_hold_no_file_against_itself",
+    "threshold estimate_thresholds": "test_a_threshold_is_of_distinct_items",
+}
+
+
+def of_trials(name: str, trials: str) -> list[str]:
+    return OF_TRIALS[name].format(list=trials).split()
 
 
 def members() -> Iterator[str]:
@@ -53,42 +75,7 @@ def members() -> Iterator[str]:
                     yield f"{name} {function.__name__}"
 
 
-def of_trials(name: str, lists: Sequence[str]) -> list[Any]:
-    """What is typed for a command that takes lists of trials; fusions take score files."""
-    rows = ("--embeddings", "e.npz")
-    return {
-        "score score": ["score", "--trials", lists[0], *rows, "--out", "new"],
-        "score fuse": ["score", *lists, "--fusion", "fusion.json", "--out", "new"],
-        "fit calibrate": ["fit", "calibration", "--trials", lists[0], *rows, "--out", "new.json"],
-        "fit fit": ["fit", "fusion", *lists, "--out", "new.json"],
-        "evaluate evaluate": ["evaluate", lists[0], "--resamples", 0, "--json", "new.json"],
-        "bench bench": ["bench", *MODEL, "--trials", lists[0], "--root", "voices", *BENCH],
-        "verify verify_pairs": ["verify", *MODEL, "--pairs", lists[0], "--root", "voices"],
-    }[name]
-
-
-OF_TRIALS = {
-    "score score": "trials",
-    "score fuse": "scores",
-    "fit calibrate": "trials",
-    "fit fit": "scores",
-    "evaluate evaluate": "scores",
-    "bench bench": "trials",
-    "verify verify_pairs": "trials",
-}
-OF_SEARCHES = {
-    "identify identify": ["identify", "--resamples", 0, "--json", "new.json", "--probes"],
-    "retrieve retrieve": ["retrieve", "--resamples", 0, "--json", "new.json", "--embeddings"],
-}
-IDS = [f"spk{k:03}/utt{n:02}.flac" for k in range(4) for n in range(2)]
-OTHERS = {
-    "gallery search": "test_a_file_that_is_enrolled_is_named",
-    "lists draw_lists": "test_lists_hold_no_file_against_itself",
-    "threshold estimate_thresholds": "test_a_threshold_is_of_distinct_items",
-}
-
-
-def test_every_command_that_compares_is_known() -> None:
+def test_every_command_that_compares_is_known():
     known = [*OF_TRIALS, *OF_SEARCHES, *OTHERS, *NOTHING_IS_COMPARED]
     assert sorted(members()) == sorted(known)
     assert all(test in globals() for test in OTHERS.values())
@@ -153,10 +140,9 @@ def results() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", OF_TRIALS)
-def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
+def test_trials(name, world, said):
     def run(kind: str, code: int = 0) -> str:
-        scores = [f"{kind}.1", f"{kind}.2"]
-        return said(*of_trials(name, scores if OF_TRIALS[name] == "scores" else [kind]), code=code)
+        return said(*of_trials(name, kind), code=code)
 
     what = "pairs" if name.startswith("verify") else "trials"
     assert ITSELF not in run("plain")
@@ -173,52 +159,48 @@ def test_trials(name: str, world: Path, said: Callable[..., str]) -> None:
     assert f"2 of 30 {what} repeat a pair" in shown
     assert shown.count("repeat a pair") == 1
     # The scores of the pair in the other order are drawn anew.
-    assert ("1 pair scored twice" in shown) == (OF_TRIALS[name] == "scores")
+    assert ("1 pair scored twice" in shown) == ("{list}.1" in OF_TRIALS[name])
     for kind in ("contradiction", "crossed"):
         assert LABELS in run(kind, code=2)
 
 
-def test_a_verdict_on_one_item_is_not_counted(world: Path, said: Callable[..., str]) -> None:
-    words = [*of_trials("verify verify_pairs", ["itself"]), "--threshold", -1]
+def test_a_verdict_on_one_item_is_not_counted(world, said):
+    words = [*of_trials("verify verify_pairs", "itself"), "--threshold", -1]
     assert "28 of 29 pairs compared (cosine): 28 the same subject, 0 different" in said(*words)
 
 
-def test_scores_of_self_trials_fit_a_list_without_them(
-    world: Path, said: Callable[..., str]
-) -> None:
+def test_scores_of_self_trials_fit_a_list_without_them(world, said):
     for trials in ("plain", "itself"):
         said("evaluate", "itself.1", "--trials", trials, "--resamples", 0, "--json", "new.json")
         assert {of["counts"]["targets"] for of in results()} == {4}
 
 
-def test_what_a_list_and_its_scores_repeat_is_named_once(
-    world: Path, said: Callable[..., str]
-) -> None:
+def test_what_a_list_and_its_scores_repeat_is_named_once(world, said):
     lines = Path("repeat").read_text() + f"{IDS[0]} {IDS[0]} 1\n"
     Path("list").write_text(lines)
     words = ("evaluate", "repeat.1", "--trials", "list", "--resamples", 0, "--json", "new.json")
     assert said(*words).count("repeat a pair") == 1
 
 
-def test_a_blind_list_is_scored_whole(world: Path, said: Callable[..., str]) -> None:
+def test_a_blind_list_is_scored_whole(world, said):
     lines = [line.rpartition(" ")[0] for line in Path("itself").read_text().splitlines()]
     Path("blind").write_text("\n".join(lines))
-    assert f"1 of 29 trials compares {ITSELF}" in said(*of_trials("score score", ["blind"]))
+    assert f"1 of 29 trials compares {ITSELF}" in said(*of_trials("score score", "blind"))
     assert len(Path("new").read_text().splitlines()) == 29
 
 
-def test_a_model_is_not_compared_with_what_enrols_it(world: Path, said: Callable[..., str]) -> None:
+def test_a_model_is_not_compared_with_what_enrols_it(world, said):
     first, second, other = IDS[0], IDS[1], IDS[2]
     Path("models").write_text(f"m {first}\n")
     Path("list").write_text(f"m {first} 1\nm {second} 1\nm {other} 0\n")
-    shown = said(*of_trials("score score", ["list"]), "--enrolment", "models")
+    shown = said(*of_trials("score score", "list"), "--enrolment", "models")
     assert f"1 of 3 trials compares {ITSELF}" in shown
     Path("list").write_text(f"{first[:-5]} {first} 1\n{first} {second} 1\n{first} {other} 0\n")
-    shown = said(*of_trials("score score", ["list"]), "--strip-extension")
+    shown = said(*of_trials("score score", "list"), "--strip-extension")
     assert f"1 of 3 trials compares {ITSELF}" in shown
 
 
-def test_a_copy_is_named_and_counts(world: Path, said: Callable[..., str]) -> None:
+def test_a_copy_is_named_and_counts(world, said):
     rows = read_embeddings("e.npz")
     copy = likeness.Embeddings(("spk000/copy",), rows.matrix[:1])
     likeness.Embeddings((*rows.ids, *copy.ids), [*rows.matrix, *copy.matrix]).save("more.npz")
@@ -226,17 +208,15 @@ def test_a_copy_is_named_and_counts(world: Path, said: Callable[..., str]) -> No
     Path("list").write_text(f"{rows.ids[0]} spk000/copy 1\n{rows.ids[0]} {rows.ids[2]} 0\n")
     scored = ["score", "--trials", "list", "--embeddings", "more.npz", "--out", "new"]
     assert "1 of 2 trials compares two copies of one item" in said(*scored)
-    for words in OF_SEARCHES.values():
-        assert "1 of 1 searches compares two copies" in said(
-            *words, "copy.npz", "--gallery", "e.npz"
-        )
+    for line in OF_SEARCHES.values():
+        assert "1 of 1 searches compares two copies" in said(*line.split(), "copy.npz")
 
 
 @pytest.mark.parametrize("name", OF_SEARCHES)
-def test_searches(name: str, world: Path, said: Callable[..., str]) -> None:
-    words = OF_SEARCHES[name]
+def test_searches(name, world, said):
+    words = OF_SEARCHES[name].split()
     for probes in ("e.npz", "spelled.npz"):
-        shown = said(*words, probes, "--gallery", "e.npz")
+        shown = said(*words, probes)
         assert f"8 of 8 searches compare {ITSELF}" in shown
         assert {of["conventions"]["self_matches"] for of in results()} == {8}
     values = {of["metric"]: of["value"] for of in results()}
@@ -244,22 +224,20 @@ def test_searches(name: str, world: Path, said: Callable[..., str]) -> None:
     assert values.get("recall@1", values.get("rank_k(1)")) == pytest.approx(expected)
     Path("labels").write_text("".join(f"{id} someone{k % 3}\n" for k, id in enumerate(IDS)))
     option = "--probe-subjects" if name.startswith("identify") else "--gallery-labels"
-    assert LABELS in said(*words, "e.npz", "--gallery", "e.npz", option, "labels", code=2)
+    assert LABELS in said(*words, "e.npz", option, "labels", code=2)
 
 
-def test_probes_that_only_they_enrol_are_no_strangers(
-    world: Path, said: Callable[..., str]
-) -> None:
+def test_probes_that_only_they_enrol_are_no_strangers(world, said):
     rows = read_embeddings("e.npz")
     likeness.Embeddings(rows.ids[::2], rows.matrix[::2]).save("half.npz")
-    words = OF_SEARCHES["identify identify"]
-    said(*words, "e.npz", "--gallery", "half.npz")
+    words = OF_SEARCHES["identify identify"].replace("e.npz", "half.npz").split()
+    said(*words, "e.npz")
     assert {(of["counts"]["probes"], of["counts"]["mated_probes"]) for of in results()} == {(4, 4)}
-    assert "does not find itself" in said(*words, "half.npz", "--gallery", "half.npz", code=2)
+    assert "does not find itself" in said(*words, "half.npz", code=2)
 
 
 @pytest.mark.parametrize("protocol", ["open", "closed"])
-def test_galleries_apart_do_not_give_a_probe_back(protocol: str, world: Path) -> None:
+def test_galleries_apart_do_not_give_a_probe_back(protocol, world):
     """The numbers are those of each probe searched alone among the others."""
     rows, rng = read_embeddings("e.npz"), np.random.default_rng(1)
     strangers = rng.standard_normal((6, 16)).astype(np.float32)
@@ -279,14 +257,14 @@ def test_galleries_apart_do_not_give_a_probe_back(protocol: str, world: Path) ->
     assert found.results[0].conventions["self_matches"] == 8
 
 
-def test_a_file_that_is_enrolled_is_named(world: Path, said: Callable[..., str]) -> None:
+def test_a_file_that_is_enrolled_is_named(world, said):
     place = ("--gallery", "people", *MODEL)
     assert run_command("gallery", "enrol", "voices", *place) == 0
     shown = said("gallery", "search", "voices", *place)
     assert f"8 of 8 searches compare {ITSELF}" in shown
 
 
-def test_a_copy_that_is_enrolled_is_named(world: Path, said: Callable[..., str]) -> None:
+def test_a_copy_that_is_enrolled_is_named(world, said):
     copy = Path("more", IDS[0])
     copy.parent.mkdir(parents=True)
     shutil.copy(Path("voices", IDS[0]), copy)
@@ -296,7 +274,7 @@ def test_a_copy_that_is_enrolled_is_named(world: Path, said: Callable[..., str])
     assert "1 of 1 file holds the same as another" in said(*words)
 
 
-def test_lists_hold_no_file_against_itself(world: Path, said: Callable[..., str]) -> None:
+def test_lists_hold_no_file_against_itself(world, said):
     rows = [f"{id},{id},{id[:6]}\n" for id in IDS]
     Path("items.csv").write_text("".join(["id,path,label\n", *rows, f"again,{IDS[0]},spk000\n"]))
     shown = said("lists", "items.csv", "--root", "voices", "--split", "all", "--out", "lists")
@@ -304,7 +282,7 @@ def test_lists_hold_no_file_against_itself(world: Path, said: Callable[..., str]
     assert f"{IDS[0]} again" not in Path("lists/trials.txt").read_text()
 
 
-def test_a_threshold_is_of_distinct_items(world: Path, said: Callable[..., str]) -> None:
+def test_a_threshold_is_of_distinct_items(world, said):
     Path("lobby").mkdir()
     for number in range(52):
         wave = chatter(0.75, seed=number) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
@@ -314,13 +292,13 @@ def test_a_threshold_is_of_distinct_items(world: Path, said: Callable[..., str])
     assert "left out: 1 of 53" in shown
 
 
-def test_a_file_verified_against_itself_is_named(world: Path, said: Callable[..., str]) -> None:
+def test_a_file_verified_against_itself_is_named(world, said):
     first, second = (f"voices/{id}" for id in IDS[:2])
     assert ITSELF in said("verify", first, f"./{first}", *MODEL)
     assert ITSELF not in said("verify", first, second, *MODEL)
 
 
-def test_what_a_training_measures_is_without_them() -> None:
+def test_what_a_training_measures_is_without_them():
     """`train`, `compare` and `reproduce` list the trials of a recipe by one function."""
     trials = Trials(("a", "b"), ("a", "b"), [0, 0], [0, 1], [True, False])
     with pytest.warns(UserWarning, match=ITSELF):

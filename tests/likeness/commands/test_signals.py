@@ -2,10 +2,7 @@
 code 130, and with nothing left of what it began.
 """
 
-from __future__ import annotations
-
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -56,28 +53,6 @@ ORDERS = (
     ("SIGTERM", "SIGINT", "SIGTERM", "SIGHUP"),
 )
 FEW = ("evaluate", "gallery enrol", "serve")
-
-
-# Whatever starts processes or threads, or owns a signal, sees to it that they end.
-STARTS = r"signal\.signal\(|Process\(|Popen\(|Executor\(|Thread\(|DataLoader\(|ray\.init\(|os\.fork"
-SEEN_TO = {
-    "eval/intervals/resampling.py",
-    "likeness/embedding/_ray.py",
-    "likeness/service/_work.py",
-    "likeness/service/server.py",
-    "likeness/training/demo.py",
-    "likeness/training/papers.py",
-    "toolkit/data/readers.py",
-    "toolkit/signals.py",
-    "toolkit/training/loading.py",
-}
-
-
-def test_what_starts_processes_is_here() -> None:
-    tops = ("eval", "likeness", "modalities", "recipes", "toolkit")
-    files = [path for top in tops for path in (ROOT / top).rglob("*.py")]
-    starting = {path for path in files if re.search(STARTS, path.read_text("utf-8"))}
-    assert {path.resolve().relative_to(ROOT).as_posix() for path in starting} == SEEN_TO
 
 
 def test_every_command_is_here() -> None:

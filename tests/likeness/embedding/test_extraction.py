@@ -2,8 +2,6 @@
 the pieces of a run that was stopped.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +31,7 @@ def items(voices: Path, tmp_path: Path) -> list[Item]:
     return [*listed_items[:7], Item("broken", broken, "x"), *listed_items[7:]]
 
 
-def test_pieces_join_in_order_and_go_on_where_they_stopped(
-    run: Path, items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_join_in_order_and_go_on_where_they_stopped(run, items, tmp_path, monkeypatch):
     loaded, out = load_model(run), tmp_path / "out.npz"
     whole = extraction.extract(loaded, items, tmp_path / "whole.npz")
     reads: list[str] = []
@@ -66,7 +62,7 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
     assert not list(tmp_path.glob("*.pieces/*"))
 
 
-def test_a_piece_of_unreadable_items_is_empty(run: Path, items: list[Item], tmp_path: Path) -> None:
+def test_a_piece_of_unreadable_items_is_empty(run, items, tmp_path):
     broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
     made = extraction.extract(
         load_model(run), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
@@ -79,9 +75,7 @@ def test_a_piece_of_unreadable_items_is_empty(run: Path, items: list[Item], tmp_
 
 
 @pytest.mark.slow  # three processes that import torch
-def test_two_processes_write_the_same_file_as_one(
-    run: Path, items: list[Item], tmp_path: Path
-) -> None:
+def test_two_processes_write_the_same_file_as_one(run, items, tmp_path):
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
     script = tmp_path / "run.py"
@@ -100,9 +94,7 @@ def test_two_processes_write_the_same_file_as_one(
     assert made[0].meta == made[1].meta
 
 
-def test_pieces_without_their_plan_are_not_gone_on_from(
-    run: Path, items: list[Item], tmp_path: Path
-) -> None:
+def test_pieces_without_their_plan_are_not_gone_on_from(run, items, tmp_path):
     """What a kill leaves while the folder of pieces is removed: nobody knows of which model they
     are.
     """
@@ -117,9 +109,7 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
     assert read_back[0].ids == tuple(item.id for item in items[:3])
 
 
-def test_parts_of_a_job_array_join_to_what_one_run_gives(
-    run: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_of_a_job_array_join_to_what_one_run_gives(run, items, tmp_path, capfd):
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
 

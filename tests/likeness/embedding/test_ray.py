@@ -1,7 +1,5 @@
 """`likeness embed --ray` on two Ray nodes of this machine, one of which is killed on the way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -103,9 +101,7 @@ def embed(folder: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow  # two nodes of Ray start, and that one of them is gone is noticed after a while
-def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(tmp_path, folder):
     (tmp_path / "own.py").write_text(OWN)
     torch.manual_seed(0)
     weights = torch.nn.Conv1d(1, 8, 400, stride=160).state_dict()
@@ -139,10 +135,7 @@ def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
     finally:
         for node in nodes:
             kill(node)
-    whole, made = (
-        embeddings.read_embeddings(tmp_path / "plain.npz"),
-        embeddings.read_embeddings(out),
-    )
+    whole, made = map(embeddings.read_embeddings, (tmp_path / "plain.npz", out))
     assert made.ids == whole.ids
     assert np.array_equal(made.matrix, whole.matrix)
     assert dict(made.meta) == dict(whole.meta)
@@ -150,6 +143,6 @@ def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(
     assert sorted(path.name for path in tmp_path.glob("*.npz*")) == left
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_named(tmp_path):
     with pytest.raises(LikenessError, match="no Ray cluster"):
         ray_embedding.embed(Mock(), [Item("a", tmp_path)], "127.0.0.1:1")

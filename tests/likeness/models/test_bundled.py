@@ -1,7 +1,5 @@
 """The voice model that comes with Likeness: its files, its card, and the commands that take it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -27,7 +25,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
+def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else():
     files = {path.name for path in VOICE.iterdir()}
     numbers = {"CARD.md", "calibration.json", "thresholds.json"}
     assert files == {*numbers, "last.safetensors", "model.onnx"}
@@ -39,9 +37,7 @@ def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
     assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
 
 
-def test_two_recordings_are_compared_without_naming_a_model(
-    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_recordings_are_compared_without_naming_a_model(spoken, tmp_path, capsys):
     ann = sorted((spoken / "spk000").iterdir())
     bob = sorted((spoken / "spk001").iterdir())
     assert run_command("verify", ann[0], bob[0], "--json", tmp_path / "v.json") == 0
@@ -58,14 +54,14 @@ def test_two_recordings_are_compared_without_naming_a_model(
     assert "small voice model" not in printed.err  # whoever names it knows it
 
 
-def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
+def test_every_format_that_is_read_is_a_recording_by_its_name():
     for suffix in (*SOUNDS, *AV_SOUNDS):
         assert bundled.model_for([f"a{suffix}", "b.png"]) == bundled.VOICE
         with pytest.raises(ValueError, match="is no recording"):
             bundled.model_for([f"a{suffix}x"])
 
 
-def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
+def test_what_the_model_was_not_made_for_is_refused(spoken, tmp_path):
     wave, rate_hz = soundfile.read(next((spoken / "spk000").iterdir()))
     soundfile.write(tmp_path / "short.wav", wave[: rate_hz // 2], rate_hz)
     soundfile.write(tmp_path / "telephone.wav", wave[::2], rate_hz // 2)
@@ -80,7 +76,7 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
     assert scores[0] == pytest.approx(scores[1], abs=0.2)  # neither loudness nor silence matters
 
 
-def test_training_starts_from_it() -> None:
+def test_training_starts_from_it():
     from likeness.models.load import read_initial
 
     initial = read_initial(bundled.VOICE)
@@ -88,7 +84,7 @@ def test_training_starts_from_it() -> None:
     assert initial.source.startswith("likeness:voice (")
 
 
-def test_both_of_its_files_are_one_model(spoken: Path) -> None:
+def test_both_of_its_files_are_one_model(spoken):
     in_onnx, in_torch = likeness.load(bundled.VOICE), likeness.load(VOICE)
     assert dict(in_onnx.meta) == dict(in_torch.meta)
     assert in_onnx.norm_is_quality == in_torch.norm_is_quality
@@ -98,7 +94,7 @@ def test_both_of_its_files_are_one_model(spoken: Path) -> None:
 
 
 @pytest.mark.slow  # an export
-def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> None:
+def test_it_is_exported_with_its_thresholds(spoken, tmp_path):
     assert run_command("export", bundled.VOICE, "--out", tmp_path / "voice.onnx") == 0
     exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(bundled.VOICE)
     assert exported.thresholds is not None

@@ -1,7 +1,5 @@
 """Smaller files and the layout of sherpa-onnx."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,9 +48,7 @@ def checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow  # three exports
-def test_smaller_files_keep_the_front_end_and_state_what_they_are(
-    checkpoint_file: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_smaller_files_keep_the_front_end(checkpoint_file, voices, tmp_path):
     plain = load_model(checkpoint_file)
     files = {name: tmp_path / f"{name}.onnx" for name in ("float32", "float16", "int8")}
     export.export(plain, files["float32"])
@@ -78,9 +74,7 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
         assert least <= distance < most
 
 
-def test_a_list_for_calibration_starts_from_the_root(
-    checkpoint_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_for_calibration_starts_from_the_root(checkpoint_file, tmp_path, capsys):
     (tmp_path / "items.txt").write_text("absent.wav\n")
     root = tmp_path / "voices"
     root.mkdir()
@@ -103,9 +97,7 @@ def voice_model(**settings: Any) -> Loaded:
 
 @pytest.mark.slow  # an export
 @pytest.mark.parametrize("settings", [{}, {"scale": 1.0, "cmn": False}], ids=["cmn", "plain"])
-def test_sherpa_onnx_gives_our_embeddings(
-    settings: dict[str, Any], voices: Path, tmp_path: Path
-) -> None:
+def test_sherpa_onnx_gives_our_embeddings(settings, voices, tmp_path):
     sherpa_onnx = pytest.importorskip("sherpa_onnx")
     model, out = voice_model(**SHERPA, **settings), tmp_path / "m.onnx"
     distance, num = _sherpa.write(model, out)
@@ -139,9 +131,7 @@ def test_sherpa_onnx_gives_our_embeddings(
         ({"scale": 2.0}, "scale"),
     ],
 )
-def test_filterbanks_that_sherpa_onnx_lacks_are_refused(
-    changed: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_filterbanks_that_sherpa_onnx_lacks_are_refused(changed, named, tmp_path):
     with pytest.raises(ValueError, match=named):
         _sherpa.write(voice_model(**SHERPA | changed), tmp_path / "m.onnx")
     assert not [*tmp_path.iterdir()]

@@ -1,7 +1,5 @@
 """likeness:face agrees with dlib, whose files it is made of, and is used without naming a model."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,9 +97,7 @@ def edges(rectangle: Any) -> Any:
     return np.array([getattr(rectangle, name)() for name in names], np.float32)
 
 
-def test_boxes_and_points_are_those_of_dlib(
-    folder: Path, dlib_files: dict[str, str], scenes: list[Pixels]
-) -> None:
+def test_boxes_and_points_are_those_of_dlib(folder, dlib_files, scenes):
     dlib = pytest.importorskip("dlib")
     theirs = dlib.cnn_face_detection_model_v1(dlib_files["mmod"])
     predictor = dlib.shape_predictor(dlib_files["shape"])
@@ -121,9 +117,7 @@ def test_boxes_and_points_are_those_of_dlib(
     assert max(distances) < 1
 
 
-def test_descriptors_are_those_of_dlib(
-    models: Path, dlib_files: dict[str, str], scenes: list[Pixels]
-) -> None:
+def test_descriptors_are_those_of_dlib(models, dlib_files, scenes):
     """On dlib's own chips, and on ours, which are hardly other ones."""
     dlib = pytest.importorskip("dlib")
     theirs = dlib.face_recognition_model_v1(dlib_files["resnet"])
@@ -146,9 +140,7 @@ def test_descriptors_are_those_of_dlib(
     assert np.median(own) < 0.1  # dlib takes two pictures at .6 for one person
 
 
-def test_two_photographs_are_compared_without_naming_a_model(
-    models: Path, shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_photographs_are_compared_without_naming_a_model(models, shared, capsys):
     faces = shared / "data/orl"
     assert run_command("verify", faces / "s1/1.pgm", faces / "s1/5.pgm") == 0
     printed = capsys.readouterr()
@@ -158,9 +150,7 @@ def test_two_photographs_are_compared_without_naming_a_model(
     assert "decision     different subjects" in capsys.readouterr().out
 
 
-def test_an_album_is_enrolled_and_searched_without_naming_a_model(
-    models: Path, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_album_is_enrolled_and_searched_without_naming_a_model(models, shared, tmp_path, capsys):
     for name in ("s1", "s3"):
         (tmp_path / "album" / name).mkdir(parents=True)
         for number in (1, 2):
@@ -180,7 +170,7 @@ def test_an_album_is_enrolled_and_searched_without_naming_a_model(
     assert _default_model(Setup()) == "likeness:voice"
 
 
-def test_small_and_large_faces_are_found(models: Path, shared: Path) -> None:
+def test_small_and_large_faces_are_found(models, shared):
     small = Image.open(shared / "data/gt/s01/01.png").convert("RGB")
     model = likeness.load("likeness:face")
     large = small.resize((1200, 1600), Image.Resampling.BICUBIC)
@@ -189,13 +179,13 @@ def test_small_and_large_faces_are_found(models: Path, shared: Path) -> None:
     assert model.verify(*both).score > 0.97
 
 
-def test_what_has_to_be_prepared_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_to_be_prepared_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("LIKENESS_MODELS", str(tmp_path))
     with pytest.raises(likeness.LikenessError, match="likeness prepare face"):
         likeness.load("likeness:face")
 
 
-def test_the_model_is_that_of_its_thresholds(models: Path) -> None:
+def test_the_model_is_that_of_its_thresholds(models):
     """The networks are written to the same bytes by every version of onnx."""
     model = likeness.load("likeness:face")
     assert model.thresholds is not None
@@ -204,7 +194,7 @@ def test_the_model_is_that_of_its_thresholds(models: Path) -> None:
     assert bundled.onnx_file("likeness:face") == models / "model.onnx"
 
 
-def test_another_network_takes_dlibs_frame(models: Path, shared: Path, tmp_path: Path) -> None:
+def test_another_network_takes_dlibs_frame(models, shared, tmp_path):
     """The crops of insightface:FILE@frame=dlib are those of likeness:face."""
     photograph = shared / "data/yale/s01/06.png"
     detector = models / "detector.onnx"

@@ -2,8 +2,6 @@
 model may import that names them.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterator
@@ -178,7 +176,7 @@ def forget() -> None:
 # ---------------------------------------------------------------- from training to embedding
 
 
-def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> None:
+def test_a_checkpoint_names_packages_and_versions(pets, voices):
     _, stated, _ = checkpoint.read(trained(pets, voices) / "last.safetensors", checkpoint.FORMAT)
     assert stated["frontend"] == {
         "call": "petnets.nets.Levels",
@@ -186,10 +184,8 @@ def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> N
         "package": "petnets",
         "version": "1.2",
     }
-    assert (stated["backbone"]["package"], stated["read"]["package"]) == (
-        "nearby_net",
-        "nearby_read",
-    )
+    packages = [stated[part]["package"] for part in ("backbone", "read")]
+    assert packages == ["nearby_net", "nearby_read"]
     version = stated["backbone"]["version"]
     assert len(version) == 12
     assert user_files.module_digest("nearby_net").startswith(version)
@@ -198,15 +194,13 @@ def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> N
     assert set(stated["recipe"]["measure"]["trials"]) == {"call", "args"}
 
 
-def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) -> None:
+def test_loading_imports_nothing_unless_it_is_trusted(pets, voices):
     run = trained(pets, voices)
     expected = load_embedder(run, recipes.load(str(pets / "pet_recipe.py"))[0]).embedder
     forget()
-    with pytest.raises(ValueError, match="--trust") as caught:
+    with pytest.raises(ValueError, match=r"petnets 1\.2.*--trust nearby_net"):
         likeness.load(run)
-    assert "petnets 1.2" in str(caught.value)
-    assert "--trust nearby_net.py --trust nearby_read.py --trust petnets" in str(caught.value)
-    with pytest.raises(ValueError, match="nearby_net") as caught:
+    with pytest.raises(ValueError, match="nearby_net"):
         likeness.load(run, trust="petnets")
     assert not {"petnets", "nearby_net"} & sys.modules.keys()
     model = likeness.load(run, trust=["petnets", pets], device="cpu")
@@ -218,7 +212,7 @@ def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) 
         read_as(model.loaded, Reading(crops=2))
 
 
-def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: Path) -> None:
+def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets, voices):
     settings = "backbone.dim=4"
     train = partial(likeness.train, pets / "pet_recipe.py", voices, pets / "run", settings=settings)
     model = train()
@@ -232,7 +226,7 @@ def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: P
 
 
 @pytest.mark.slow  # an export
-def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices: Path) -> None:
+def test_an_exported_model_needs_trust_for_its_reading_alone(pets, voices):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     run, nearby = trained(pets, voices), ("--trust", pets)
@@ -259,7 +253,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow  # two commands, and the processes that they spawn, import torch
-def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Path) -> None:
+def test_spawned_workers_find_the_functions_of_the_recipe(pets, voices):
     (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
     script = pets.parent / "program.py"
     script.write_text(SPAWN)
@@ -279,7 +273,7 @@ def part(call: str, package: str = "petnets", **args: Any) -> dict[str, Any]:
     return {"call": call, "args": args, "package": package, "version": "1.2"}
 
 
-def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
+def test_functions_that_return_a_module_are_parts(pets):
     made: Any = restore(part("petnets.nets.make_net"), "backbone", kind="module", trusted="petnets")
     assert made(3).dim == 8
     nested = part("petnets.nets.MeanNet", act=part("petnets.nets.Levels"), widths=[1, [2, 3]])
@@ -312,9 +306,7 @@ def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
         "",
     ],
 )
-def test_trust_in_a_package_opens_no_other_and_ours_only_for_what_it_defines(
-    call: str, pets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trust_in_a_package_opens_no_other_and_ours_only_for_its_own(call, pets, monkeypatch):
     monkeypatch.chdir(pets)
     stated = [part(call)] if call.startswith(("petnets", "other", "torch")) else []
     for described in (*stated, {"call": call, "args": {}}):
@@ -325,12 +317,12 @@ def test_trust_in_a_package_opens_no_other_and_ours_only_for_what_it_defines(
 
 
 @pytest.mark.parametrize("stated", [None, "os.system", {"call": 7, "args": {}}, {"call": "a.B"}])
-def test_descriptions_of_another_form_are_refused(stated: Any) -> None:
+def test_descriptions_of_another_form_are_refused(stated):
     with pytest.raises(ValueError, match="must be described"):
         restore(stated, "backbone", kind="module")
 
 
-def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
+def test_a_model_brings_no_path_of_weights(pets):
     for weights, kept in ((str(pets / "w.txt"), {}), ("distance", {"weights": "distance"})):
         given = {"network": part("petnets.nets.MeanNet", weights=weights)}
         nested = {"call": "toolkit.backbones.external.External", "args": given}
@@ -344,7 +336,7 @@ def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", ["pet-nets", "petnets.nets", "", "absent.py", "json.py"])
-def test_what_cannot_be_trusted(entry: str, pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_trusted(entry, pets, monkeypatch):
     """json.py has the name of an installed module."""
     (pets / "json.py").write_text("raise RuntimeError\n")
     monkeypatch.chdir(pets)
@@ -352,7 +344,7 @@ def test_what_cannot_be_trusted(entry: str, pets: Path, monkeypatch: pytest.Monk
         check_trusted({}, [entry], "m")
 
 
-def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path) -> None:
+def test_a_package_that_is_absent_or_of_another_version(pets, voices):
     run = trained(pets, voices, "package")
     trust = ["petnets", str(pets / "nearby_read.py")]
     forget()
@@ -376,34 +368,29 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
 
 
 @pytest.mark.parametrize(
-    ("variant", "change", "keyword"),
+    ("change", "keyword"),
     [
-        ("lambda", "backbone=lambda dim: None", "lambda"),
-        ("untyped", "backbone=make_anything", "annotated"),
-        ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
-        ("method", "backbone=MeanNet.forward", "top"),
-        ("reading", "read=Levels", "item"),
+        ("backbone=lambda dim: None", "lambda"),
+        ("backbone=make_anything", "annotated"),
+        ("backbone=partial(MeanNet, dim=8, act=object())", "object"),
+        ("backbone=MeanNet.forward", "top"),
+        ("read=Levels", "item"),
     ],
 )
-def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
-    variant: str, change: str, keyword: str, pets: Path, voices: Path
-) -> None:
+def test_what_no_checkpoint_can_state_is_refused_before_training(change, keyword, pets, voices):
     text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write")
     text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"
     (pets / "pet_recipe.py").write_text(text)
     recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:x")
-    with pytest.raises(ValueError, match="cannot be stored in a checkpoint") as caught:
+    with pytest.raises(ValueError, match=keyword):
         fit(recipe, data=voices, out=pets / "refused")
-    assert keyword in str(caught.value)
     assert not (pets / "refused").exists()
 
 
 # ---------------------------------------------------------------- a network in several files
 
 
-def test_a_network_in_several_files_needs_one_trust(
-    pets: Path, voices: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_in_several_files_needs_one_trust(pets, voices, monkeypatch):
     """It trains, and each command that `train` names next begins without the files imported."""
     monkeypatch.chdir(pets.parent)
     said = printed("train", "mine/pet_recipe.py", "--data", voices, "--out", "run")
@@ -428,7 +415,7 @@ def test_a_network_in_several_files_needs_one_trust(
     assert client.get("/health").json()["modality"] == "speaker"
 
 
-def test_a_folder_opens_its_files_and_no_installed_module(pets: Path) -> None:
+def test_a_folder_opens_its_files_and_no_installed_module(pets):
     (pets / "json.py").write_text("raise RuntimeError\n")
     (pets / "ownnets").mkdir()
     (pets / "ownnets" / "__init__.py").write_text("")

@@ -3,8 +3,6 @@
 Every network is random and tiny, and saved into a folder by the test.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +67,7 @@ def usual(name: str, out: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", tiny_hub.IMAGES)
-def test_image_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_image_embeddings_are_those_of_transformers(name, tmp_path):
     """From the file to the embedding: reading, scale, network and pooling."""
     network = tiny_hub.save(name, tmp_path / "net")
     items = pictures(tmp_path)
@@ -86,7 +84,7 @@ def test_image_embeddings_are_those_of_transformers(name: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     "name", ["vit", "dinov2 registers", "dinov3", "clip", "siglip", "convnext"]
 )
-def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_path: Path) -> None:
+def test_poolings_of_patches_leave_class_token_and_registers_out(name, tmp_path):
     network = image_tower(tiny_hub.save(name, tmp_path))
     registers = getattr(network.config, "num_register_tokens", 0)
     x = torch.randn(2, 3, 32, 32)
@@ -115,9 +113,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", tiny_hub.SPEECH)
-def test_speech_embeddings_are_those_of_transformers(
-    name: str, voices: Path, tmp_path: Path
-) -> None:
+def test_speech_embeddings_are_those_of_transformers(name, voices, tmp_path):
     """From the file to the embedding, one by one by transformers and in mixed batches here."""
     network = tiny_hub.save(name, tmp_path / "net")
     items = folders.items(voices, split="all")[:5]
@@ -160,7 +156,7 @@ def whisper_inputs(network: Any, wave: Any) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     "samples", [1, 160, 16_000, 16_001, 16_121, 479_600, 479_681, 480_000, 61 * RATE_HZ]
 )
-def test_whisper_pools_the_frames_that_the_extractor_marks(samples: int, tmp_path: Path) -> None:
+def test_whisper_pools_the_frames_that_the_extractor_marks(samples, tmp_path):
     """Also of two recordings in a batch, where the longer one has a window more. The frames of
     several windows count alike.
     """
@@ -182,7 +178,7 @@ def test_whisper_pools_the_frames_that_the_extractor_marks(samples: int, tmp_pat
 
 @pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
 @pytest.mark.parametrize("name", EXACT)
-def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -> None:
+def test_padding_changes_no_embedding(name, pooling, tmp_path):
     """A batch of lengths from a tenth to the whole, with rubbish in the padding."""
     tiny_hub.save(name, tmp_path)
     frontend = _hub.frontend(str(tmp_path))()
@@ -205,7 +201,7 @@ def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("pooling", ["weighted", "MHFA", "MFA"])
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm large", "w2v-bert", "whisper"])
-def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_path: Path) -> None:
+def test_poolings_see_the_layers_of_transformers(name, pooling, tmp_path):
     network = tiny_hub.save(name, tmp_path)
     weights: Any = load_named(f"hub:{tmp_path}").embedder
     backbone = _hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)(
@@ -248,7 +244,7 @@ GRADIENTS = [
 
 
 @pytest.mark.parametrize(("name", "pooling"), GRADIENTS)
-def test_every_parameter_gets_a_gradient(name: str, pooling: Any) -> None:
+def test_every_parameter_gets_a_gradient(name, pooling):
     """Training in many processes stops where one gets none. Masks are for pre-training, and
     SigLIP's own pooling is not trained where another one stands in.
     """
@@ -271,7 +267,7 @@ def test_every_parameter_gets_a_gradient(name: str, pooling: Any) -> None:
     assert not [key for key in backbone.state_dict() if "mask" in key]
 
 
-def test_the_digest_is_of_all_files(tmp_path: Path) -> None:
+def test_the_digest_is_of_all_files(tmp_path):
     tiny_hub.save("vit", tmp_path)
     before = load_named(f"hub:{tmp_path}").digest
     assert load_named(f"hub:{tmp_path}").digest == before
@@ -281,7 +277,7 @@ def test_the_digest_is_of_all_files(tmp_path: Path) -> None:
     assert len({before, second, load_named(f"hub:{tmp_path}").digest}) == 3
 
 
-def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
+def test_shards_are_joined_and_half_precision_is_read(tmp_path):
     tiny_hub.save("resnet", tmp_path)
     x = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
@@ -300,7 +296,7 @@ def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
     torch.testing.assert_close(near, before, rtol=1e-2, atol=1e-2)
 
 
-def test_names_of_older_checkpoints_and_of_larger_models_are_read(tmp_path: Path) -> None:
+def test_names_of_older_checkpoints_and_of_larger_models_are_read(tmp_path):
     """A weight norm's two parts, an encoder within a model with a head, and a tower's wrapper."""
 
     def older(folder: Path, change: Callable[[str], str], **more: Tensor) -> None:
@@ -362,7 +358,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_folder_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_folder_that_does_not_fit_is_refused(name, tmp_path):
     tiny_hub.save("vit", tmp_path)
     change, keyword = CHANGES[name]
     change(tmp_path)
@@ -370,7 +366,7 @@ def test_a_folder_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> Non
         load_named(f"hub:{tmp_path}")
 
 
-def test_what_names_code_is_left_out_of_the_configuration(tmp_path: Path) -> None:
+def test_what_names_code_is_left_out_of_the_configuration(tmp_path):
     tiny_hub.save("vit", tmp_path)
     tiny_hub.change(
         tmp_path / "config.json",

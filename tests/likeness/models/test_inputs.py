@@ -1,7 +1,5 @@
 """Inputs: tables, open files, and the ending of a file from its first bytes."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path
@@ -14,7 +12,6 @@ import soundfile
 import torch
 from PIL import Image
 
-from likeness.eval.reports.media import media_of
 from likeness.models.inputs import items_of, suffix_of
 
 
@@ -55,18 +52,6 @@ def test_bfloat16_is_read() -> None:
     wave = torch.linspace(-1, 1, 2_000).bfloat16()
     with items_of(wave, modality="speaker", rate_hz=16_000) as items:
         assert items[0].path.stat().st_size > 4 * 2_000
-
-
-def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
-    Image.new("RGB", (20, 20)).save(tmp_path / "a b.png")
-    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\tbob\n")
-    media = media_of(tmp_path / "list.tsv")
-    assert '<img alt="one" class="tiny" src="data:image/png;base64,' in media.show("one")
-    assert media.show("two") == media.show("three") == ""
-    assert "gone.png" in media.note()
-    (tmp_path / "bad.txt").write_text("a b c d\n")
-    with pytest.raises(ValueError, match="4 fields"):
-        media_of(tmp_path / "bad.txt")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 with small networks made here.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +14,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
@@ -28,6 +25,7 @@ from likeness.models import load
 from likeness.models.model import Model
 from likeness.toolkit.data.images import as_channels, encode
 from tests.scripts import run_command
+from tests.tiny_yunet import save_onnx
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
@@ -35,63 +33,38 @@ HEADS = {"plain": [], "mxnet": ["_minusscalar0", "_mulscalar0"], "half": ["Sub_0
 NAMES = ["Sub_1", "_minus", "Mul", "_mulscalar0", "Conv_0", "/Sub", "node_Mul_3", "sub", "_mu"]
 
 
-def save(
-    path: Path,
-    nodes: list[Any],
-    inputs: dict[str, Sequence[Any]],
-    outputs: dict[str, Sequence[Any]],
-    weights: dict[str, Any],
-    dtype: int = TensorProto.FLOAT,
-) -> Path:
-    make = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [make(name, dtype, shape) for name, shape in inputs.items()],
-        [make(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
-    )
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(path))
-    return path
-
-
-def recognizer(
-    path: Path,
-    head: Sequence[str] = (),
-    *,
-    size: int = 112,
-    batch: Any = "batch",
-    dim: int = 6,
-    seed: int = 0,
-    dtype: int = TensorProto.FLOAT,
-) -> Path:
+def recognizer(path, head=(), *, size=112, batch="batch", dim=6, seed=0, dtype=TensorProto.FLOAT):
     """A network (B, 3, size, size) -> (B, dim) whose first nodes bear these names; those called Sub
     and Mul scale the pixels, as MXNet's networks do.
     """
     rng, cells = np.random.default_rng(seed), size // 8
+    lines, at = [], "data"
+    if dtype != TensorProto.FLOAT:
+        lines, at = ["floats = Cast <to = 1> (data)"], "floats"
+    for k, name in enumerate(head):
+        kind, more = ("Mul", ", factor") if "ul" in name else ("Identity", "")
+        if "Sub" in name or "minus" in name:
+            kind, more = "Sub", ", mean"
+        lines.append(f"h{k} = {kind} ({at}{more})")
+        at = f"h{k}"
+    lines += [
+        f"cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> ({at})",
+        "flat = Flatten (cells)",
+        "embedding = MatMul (flat, matrix)",
+    ]
     weights = {
-        "mean": np.float32(127.5),
-        "factor": np.float32(1 / 128),
+        "mean": np.array(127.5, np.float32),
+        "factor": np.array(1 / 128, np.float32),
         "matrix": rng.normal(0, 0.1, (3 * cells * cells, dim)).astype(np.float32),
     }
-    nodes, at = [helper.make_node("Cast", ["data"], ["h"], "Cast_0", to=TensorProto.FLOAT)], "h"
-    if dtype == TensorProto.FLOAT:
-        nodes, at = [], "data"
-    for k, name in enumerate(head):
-        kind, more = ("Mul", ["factor"]) if "ul" in name else ("Identity", [])
-        if "Sub" in name or "minus" in name:
-            kind, more = "Sub", ["mean"]
-        nodes.append(helper.make_node(kind, [at, *more], [f"h{k}"], name))
-        at = f"h{k}"
-    cut = {"kernel_shape": [8, 8], "strides": [8, 8]}
-    nodes += [
-        helper.make_node("AveragePool", [at], ["cells"], "pool", **cut),
-        helper.make_node("Flatten", ["cells"], ["flat"], "flat"),
-        helper.make_node("MatMul", ["flat", "matrix"], ["embedding"], "fc1"),
-    ]
-    inputs, outputs = {"data": [batch, 3, size, size]}, {"embedding": [batch, dim]}
-    return save(path, nodes, inputs, outputs, weights, dtype)
+    kind = "float" if dtype == TensorProto.FLOAT else "uint8"
+    inputs = f"{kind}[{batch},3,{size},{size}] data"
+    save_onnx(path, inputs, [f"float[{batch},{dim}] embedding"], lines, weights)
+    model = onnx.load(str(path))
+    for node, name in zip(model.graph.node, head, strict=False):
+        node.name = name
+    onnx.save(model, str(path))
+    return path
 
 
 def detector(path: Path) -> Path:
@@ -100,23 +73,23 @@ def detector(path: Path) -> Path:
     """
     points = [-1, -1, 1, -1, 0, 0.1, -0.8, 1, 0.8, 1]
     # "never" is the second anchor of each cell.
-    weights: dict[str, Any] = {"first": 0, "column": [-1, 1], "never": np.full((64, 1), -1, "f4")}
-    nodes = [
-        helper.make_node("AveragePool", ["input"], ["cells"], kernel_shape=[8, 8], strides=[8, 8]),
-        helper.make_node("Gather", ["cells", "first"], ["red"], axis=1),
-        helper.make_node("Reshape", ["red", "column"], ["one"]),
-        helper.make_node("Concat", ["one", "never"], ["both"], axis=1),
-        helper.make_node("Reshape", ["both", "column"], ["score128"]),
+    weights = {"first": np.array(0), "column": np.array([-1, 1]), "never": -np.ones((64, 1), "f4")}
+    lines = [
+        "cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (input)",
+        "red = Gather <axis = 1> (cells, first)",
+        "one = Reshape (red, column)",
+        "both = Concat <axis = 1> (one, never)",
+        "score128 = Reshape (both, column)",
     ]
-    outputs: dict[str, Sequence[Any]] = {}
+    outputs = []
     for kind, row in (("score", [-1.0]), ("box", [2.0] * 4), ("points", points)):
         for count in (128, 32, 8):
             name = f"{kind}{count}"
-            outputs[name] = [count, len(row)]
+            outputs.append(f"float[{count},{len(row)}] {name}")
             if name != "score128":
                 weights[f"{name}_held"] = np.tile(np.array(row, np.float32), (count, 1))
-                nodes.append(helper.make_node("Identity", [f"{name}_held"], [name]))
-    return save(path, nodes, {"input": [1, 3, 64, 64]}, outputs, weights)
+                lines.append(f"{name} = Identity ({name}_held)")
+    return save_onnx(path, "float[1,3,64,64] input", outputs, lines, weights)
 
 
 def photograph(
@@ -179,7 +152,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("buffalo.onnx", False),
     ],
 )
-def test_the_licence_is_said_of_insightfaces_own_files(file: str, is_own: bool) -> None:
+def test_the_licence_is_said_of_insightfaces_own_files(file, is_own):
     pixels = insight.Pixels((112, 112), 127.5, 127.5)
     text = insight.Pack(Path("models") / file, pixels).text()
     assert ("non-commercial research only" in text) == is_own
@@ -187,9 +160,7 @@ def test_the_licence_is_said_of_insightfaces_own_files(file: str, is_own: bool) 
 
 
 @pytest.mark.parametrize(("name", "batch"), [*((name, "batch") for name in HEADS), ("plain", 1)])
-def test_embeddings_of_aligned_crops_are_insightfaces(
-    name: str, batch: Any, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embeddings_of_aligned_crops_are_insightfaces(name, batch, crops, tmp_path, capsys):
     file = recognizer(tmp_path / "r.onnx", HEADS[name], batch=batch)
     (tmp_path / "list.txt").write_text("".join(f"{crop.stem}\t{crop}\n" for crop in crops))
     words = ("embed", "--model", f"insightface:{file}", "--items", tmp_path / "list.txt")
@@ -209,15 +180,13 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(NAMES), max_size=len(NAMES), unique=True))
-def test_the_scale_is_guessed_from_names_as_arcface_onnx_does(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str]
-) -> None:
+def test_the_scale_is_guessed_from_names_as_arcface_onnx_does(tmp_path_factory, names):
     file = recognizer(tmp_path_factory.mktemp("heads") / "r.onnx", names)
     model = theirs(file)
     assert insight.read_pixels(file)[1:3] == (model.input_mean, model.input_std)
 
 
-def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: Path) -> None:
+def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack, tmp_path):
     sizes = (104, 112, 120, 128, 160)
     others = [recognizer(tmp_path / f"{size}.onnx", size=size) for size in sizes]
     names = {name: name for name in ("recognition", "detection")}
@@ -234,7 +203,7 @@ def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: 
     assert load.load_named(f"insightface:{pack}").digest == sha256(recognition)
 
 
-def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recognition_model_is_refused(pack, tmp_path):
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     recognizer(tmp_path / "outer" / "inner" / "r.onnx")
     (tmp_path / "only").mkdir()
@@ -257,9 +226,7 @@ def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Pa
         load.load_named(str(tmp_path / "r.onnx"))
 
 
-def test_a_photograph_gives_what_face_analysis_gives(
-    pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_photograph_gives_what_face_analysis_gives(pack, tmp_path, capsys):
     """Detection, choice, alignment, pixels and network together, with one face, with several, and
     in a picture that is not square.
     """
@@ -292,9 +259,7 @@ def test_a_photograph_gives_what_face_analysis_gives(
     assert loaded.meta["faces"] == f"central, aligned to 112 x 112, detector {digest}"
 
 
-def test_a_detector_serves_face_models_only_and_keeps_their_size(
-    pack: Path, tmp_path: Path
-) -> None:
+def test_a_detector_serves_face_models_only_and_keeps_their_size(pack, tmp_path):
     model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
     loaded = load.add_detector(model, found).read(item)

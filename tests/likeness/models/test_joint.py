@@ -1,7 +1,5 @@
 """Two models beside each other are one model, whose score is the weighted sum of theirs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
@@ -9,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from onnx import helper, numpy_helper
+from onnx import load as load_onnx
 
 import likeness
 from likeness.eval.errors import LikenessError
@@ -20,11 +17,11 @@ from likeness.eval.scoring.settings import Scoring
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.models import checkpoint, onnx
-from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models import onnx
 from likeness.toolkit.models.parts import describe
 from tests import tiny
 from tests.scripts import printed, refused
+from tests.tiny_yunet import save_onnx
 
 WEIGHTS, OFFSET = (1.5, 6.0), -2.0
 
@@ -32,23 +29,15 @@ WEIGHTS, OFFSET = (1.5, 6.0), -2.0
 def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "cosine") -> Path:
     """A file as `likeness export` writes it: the mean levels that random filters let through."""
     filters = np.random.default_rng(seed).normal(size=(6, 1, 80)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Unsqueeze", ["waves", "axes"], ["signal"]),
-            helper.make_node("Conv", ["signal", "filters"], ["filtered"], strides=[40]),
-            helper.make_node("Abs", ["filtered"], ["levels"]),
-            helper.make_node("ReduceMean", ["levels", "last"], ["embeddings"], keepdims=0),
-        ],
-        "net",
-        [helper.make_tensor_value_info("waves", 1, ("batch", "samples"))],
-        [helper.make_tensor_value_info("embeddings", 1, ("batch", 6))],
-        [
-            numpy_helper.from_array(filters, "filters"),
-            numpy_helper.from_array(np.array([1]), "axes"),
-            numpy_helper.from_array(np.array([2]), "last"),
-        ],
-    )
-    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    constants = {"filters": filters, "axes": np.array([1]), "last": np.array([2])}
+    lines = [
+        "signal = Unsqueeze (waves, axes)",
+        "filtered = Conv <strides = [40]> (signal, filters)",
+        "levels = Abs (filtered)",
+        "embeddings = ReduceMean <keepdims = 0> (levels, last)",
+    ]
+    outputs = ["float[batch,6] embeddings"]
+    net = load_onnx(str(save_onnx(path, "float[batch,samples] waves", outputs, lines, constants)))
     description = {
         "format": onnx.FORMAT,
         "modality": "speaker",
@@ -75,21 +64,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     in_onnx(folder / "slow.onnx", 3, rate_hz=8000)
     in_onnx(folder / "dot.onnx", 4, similarity="dot")
     in_onnx(folder / "far.onnx", 5, similarity="euclidean")
-    torch.manual_seed(0)
     backbone = partial(ResNet, dim=6, width=2, blocks=(1, 1, 1, 1))
-    frontend = partial(KaldiFbank, num_mels=16)
-    recipe = replace(
-        tiny.BASE, frontend=frontend, backbone=backbone, read=partial(audio.read, rate_hz=16_000)
-    )
-    (folder / "run").mkdir()
-    checkpoint.save_model(
-        folder / "run/last.safetensors",
-        TorchEmbedder(frontend(), backbone(16)).eval(),
-        recipe,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
+    parts = {"frontend": partial(KaldiFbank, num_mels=16), "backbone": backbone}
+    recipe = replace(tiny.BASE, **parts, read=partial(audio.read, rate_hz=16_000))
+    tiny.untrained(folder / "run", recipe)
     return folder
 
 
@@ -107,9 +85,7 @@ def all_scores(name: Path, voices: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("second", ["b", "slow", "dot"])
-def test_the_score_is_that_of_the_fusion(
-    second: str, models: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_the_score_is_that_of_the_fusion(second, models, voices, tmp_path):
     a, other = models / "a.onnx", models / f"{second}.onnx"
     fusion = fusion_of(a, other)
     joined = likeness.join(a, None, tmp_path / "both", beside=other, fusion=fusion)
@@ -127,7 +103,7 @@ def test_the_score_is_that_of_the_fusion(
     assert joined.verify(*files).llr == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_three_models_are_one_without_torch(models: Path, voices: Path, tmp_path: Path) -> None:
+def test_three_models_are_one_without_torch(models, voices, tmp_path):
     """A joint model of one reading is joined again, as a file or a folder."""
     a, b = models / "a.onnx", models / "b.onnx"
     likeness.join(a, None, tmp_path / "two.onnx", beside=b)
@@ -140,9 +116,7 @@ def test_three_models_are_one_without_torch(models: Path, voices: Path, tmp_path
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_command_joins_embeds_serves_a_gallery_and_exports(
-    models: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_joint_model_serves_all_commands(models, voices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     a, b = models / "run", models / "b.onnx"  # one in torch, one not
     fusion_of(a, b).save("fusion.json")
@@ -162,7 +136,7 @@ def test_the_command_joins_embeds_serves_a_gallery_and_exports(
     assert printed("verify", *files, "--model", "one.onnx", "--far", "0.1") == lines
 
 
-def test_what_is_no_sum_of_two_scores_is_refused(models: Path, tmp_path: Path) -> None:
+def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
     a, b = models / "a.onnx", models / "b.onnx"
     fusions = {
         "other": fusion_of(b, a),
@@ -191,7 +165,7 @@ def test_what_is_no_sum_of_two_scores_is_refused(models: Path, tmp_path: Path) -
         likeness.join(tmp_path / "two", None, tmp_path / "three", beside=a)
 
 
-def test_the_file_states_both_models(models: Path, tmp_path: Path) -> None:
+def test_the_file_states_both_models(models, tmp_path):
     files = [tmp_path / name for name in ("ab.onnx", "ba.onnx")]
     likeness.join(models / "a.onnx", None, files[0], beside=models / "b.onnx")
     likeness.join(models / "b.onnx", None, files[1], beside=models / "a.onnx")

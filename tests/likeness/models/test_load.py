@@ -2,15 +2,12 @@
 embeddings that their own code gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from torch import nn
@@ -19,14 +16,17 @@ from likeness.eval.formats.provenance import sha256
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
-from likeness.models import load
+from likeness.models import _speechbrain, load
 from likeness.models.reading import Reading, read_as
+from likeness.models.run import load_model
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
 from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
+from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
+from tests.tiny_yunet import save_onnx
 from tests.toolkit.backbones.test_released import wespeaker_names
 
 HYPERPARAMS = """
@@ -125,9 +125,7 @@ def hub_folder(folder: Path, kind: str) -> Path:
     [(ECAPA, 16_000, 1e-6), (ECAPA, 8_000, 1e-6), (XVECTOR, 16_000, 1e-3), (RESNET, 16_000, 1e-6)],
     ids=["ecapa", "telephone", "xvector", "resnet"],
 )
-def test_speechbrain_folders_embed_as_speechbrain_does(
-    kind: str, rate_hz: int, exact: float, voices: Path, tmp_path: Path
-) -> None:
+def test_speechbrain_folders_embed_as_speechbrain_does(kind, rate_hz, exact, voices, tmp_path):
     """x-vectors: SpeechBrain's pooling adds noise of up to 1e-4, ours the same number always."""
     folder = hub_folder(tmp_path / "spkrec", kind)
     yaml = folder / "hyperparams.yaml"
@@ -166,7 +164,7 @@ REFUSED_YAML = [
 ]
 
 
-def test_no_yaml_is_executed(tmp_path: Path) -> None:
+def test_no_yaml_is_executed(tmp_path):
     folder = hub_folder(tmp_path / "spkrec", ECAPA)
     yaml = folder / "hyperparams.yaml"
     whole, ran = yaml.read_text(), tmp_path / "ran"
@@ -203,7 +201,7 @@ BANKS = {"wespeaker": WESPEAKER_FBANK, "3dspeaker": THREED_SPEAKER_FBANK}
 
 
 @pytest.mark.parametrize("kind", WESPEAKER)
-def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None:
+def test_wespeakers_state_dicts_need_no_sizes(kind, tmp_path):
     torch.manual_seed(0)
     network = trained(WESPEAKER[kind]())
     state = network.state_dict()
@@ -223,7 +221,7 @@ def test_wespeakers_state_dicts_need_no_sizes(kind: str, tmp_path: Path) -> None
     assert load.load_named(file).digest == load.load_named(f"wespeaker:{tmp_path}").digest
 
 
-def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_other_state_dicts_are_refused_in_a_sentence(tmp_path):
     resnet = ResNet(24, dim=4, width=2).state_dict()
     wide = ReDimNet(60, size="b0", shape={"width": 20}, normalise=False)
     for state, says in [
@@ -240,20 +238,15 @@ def test_other_state_dicts_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def power(path: Path, *shape: Any) -> Path:
     """A network in ONNX form: the mean over T or S of the squares of (B, T, F) or (B, S)."""
-    make, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [
-        make.make_node("Mul", ["x", "x"], ["squares"]),
-        make.make_node("ReduceMean", ["squares"], ["z"], axes=[1], keepdims=int(len(shape) == 2)),
-    ]
-    inputs = [make.make_tensor_value_info("x", kind, shape)]
-    outputs = [make.make_tensor_value_info("z", kind, [shape[0], (*shape, 1)[2]])]
-    graph = make.make_graph(nodes, "power", inputs, outputs)
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8)
-    onnx.save_model(model, str(path))
-    return path
+    keep, sizes = int(len(shape) == 2), (*shape, 1)
+    lines = ["squares = Mul (x, x)", f"z = ReduceMean <keepdims = {keep}> (squares, axes)"]
+    inputs = f"float[{','.join(map(str, shape))}] x"
+    return save_onnx(
+        path, inputs, [f"float[{shape[0]},{sizes[2]}] z"], lines, {"axes": np.array([1])}
+    )
 
 
-def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:
+def test_onnx_networks_over_filterbanks(voices, tmp_path):
     """Embeddings of two front-ends are of two models."""
     path = power(tmp_path / "speaker model.v1.onnx", "B", "T", 80)
     items = folders.items(voices, split="all")[:5]
@@ -267,7 +260,7 @@ def test_onnx_networks_over_filterbanks(voices: Path, tmp_path: Path) -> None:
         assert (loaded.digest == sha256(path)) == (frontend == "wespeaker")
 
 
-def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
+def test_onnx_networks_over_waves_and_what_is_refused(tmp_path):
     loaded = load.load_named(str(power(tmp_path / "w.onnx", 1, "S")))
     wave = torch.randn(3, 8000)  # the model takes one at a time
     expected = wave.square().mean(1, keepdim=True)
@@ -283,7 +276,7 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path: Path) -> None:
             load.load_named(str(path))
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path):
     for model, says in [
         ("speechbrain:nowhere", "neither a folder nor an id"),
         ("speechbrain:../../nowhere", "neither a folder nor an id"),
@@ -295,3 +288,48 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ValueError, match=says):
             load.load_named(model)
+
+
+HOSTILE_YAML = {
+    "aliases": "a0: &a0 [x]\n"
+    + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)),
+    "merges": "b0: &b0 {x: 1}\n"
+    + "".join(f"b{i}: &b{i}\n  <<: [{','.join([f'*b{i - 1}'] * 10)}]\n" for i in range(1, 10)),
+    "depth": "[" * 5000,
+    "number": "a: 1" + ":1" * 20_000 + ".5",
+    "date": "a: 9999-99-99",
+    "size": "a: 1" + ":1" * 100_000,
+    "bytes": "a: \xff",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_YAML)
+def test_settings_of_any_depth_and_size_are_refused(kind, tmp_path):
+    """Ten aliases in a list, ten of that in another, ...: going through them, or merging them,
+    takes for ever.
+    """
+    (tmp_path / "hyperparams.yaml").write_text(HOSTILE_YAML[kind], encoding="latin-1")
+    with pytest.raises(ValueError, match=r"hyperparams\.yaml"):
+        _speechbrain.read_settings(tmp_path / "hyperparams.yaml")
+
+
+@pytest.mark.parametrize("depth", [40, 300])
+def test_parts_inside_parts_of_any_depth_are_refused(depth, tmp_path):
+    """Each level would be a call of a call, until Python's stack ends."""
+    part: dict[str, Any] = {"call": "toolkit.backbones.image_resnet.SmallCNN", "args": {"dim": 4}}
+    head = {"call": "toolkit.backbones.head.Head", "args": {}}
+    for _ in range(depth):
+        part = {"call": "toolkit.models.embedder.Joined", "args": {"network": part, "head": head}}
+    description = {
+        "modality": "image",
+        "frontend": {"call": "toolkit.data.pixels.PixelScale", "args": {}},
+        "backbone": part,
+        "read": {"call": "modalities.image.images.read", "args": {}},
+        "features": "raw",
+        "similarity": "cosine",
+        "step": 1,
+    }
+    file = tmp_path / "deep.safetensors"
+    checkpoint.save(file, {"x": torch.zeros(3)}, description, checkpoint.FORMAT)
+    with pytest.raises(ValueError, match="cannot be built"):
+        load_model(file)

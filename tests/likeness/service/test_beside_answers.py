@@ -2,8 +2,6 @@
 is kept of enrolments.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import threading
@@ -54,9 +52,7 @@ def pixels_at(address: str) -> np.ndarray[Any, Any]:
     return decode_bytes(base64.b64decode(text), "crop")
 
 
-def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
-    photographs: Any, detector: Path
-) -> None:
+def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(photographs, detector):
     ask = asking(service_of(photographs))
     got = ask("POST", "/faces", files={"file": photograph()}).json()
     assert (got["width"], got["height"], got["found"]) == (128, 96, 3)
@@ -72,9 +68,7 @@ def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
     assert (none["faces"], none["chosen"]) == ([], None)
 
 
-def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
-    photographs: Any, tmp_path: Path
-) -> None:
+def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(photographs, tmp_path):
     gallery = open_gallery(str(tmp_path), photographs.meta)
     ask = asking(service_of(photographs, gallery, keeps_media=True))
     found = ask("POST", "/faces", files={"file": photograph()}).json()
@@ -107,7 +101,7 @@ def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
     gallery.close()
 
 
-def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any) -> None:
+def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops):
     ask = asking(service_of(crops))
     takes = ask("GET", "/health").json()["takes"]
     assert (takes["kind"], takes["height"], takes["width"]) == ("crops", 112, 96)
@@ -125,7 +119,7 @@ def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any
     assert ask("POST", "/faces", files={"file": crop}).status_code == 422
 
 
-def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None:
+def test_thresholds_say_what_they_mean_or_why_there_are_none(crops):
     rng = np.random.default_rng(0)
     values = np.concatenate((rng.normal(2, 1, 200), rng.normal(0, 1, 2000)))
     scores = Scores(values, np.arange(2200) < 200)
@@ -143,7 +137,7 @@ def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None
     assert without("GET", "/thresholds").json()["reason"] == "because"
 
 
-def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_path: Path) -> None:
+def test_examples_are_given_out_by_number_and_nothing_else_is(crops, tmp_path):
     crop = np.random.default_rng(0).integers(0, 255, (112, 96, 3), dtype=np.uint8)
     (tmp_path / "secret.txt").write_text("secret")
     folder = tmp_path / "examples"
@@ -179,7 +173,7 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
         read_examples(folder, "speaker", 100_000)
 
 
-def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:
+def test_media_are_kept_only_if_the_server_is_told_so(photographs, tmp_path):
     for keeps in (False, True):
         folder = tmp_path / str(keeps)
         gallery = open_gallery(str(folder), photographs.meta)
@@ -210,9 +204,7 @@ def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path
         service_of(photographs, keeps_media=True)
 
 
-def test_who_is_removed_while_enrolling_leaves_no_media(
-    photographs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_removed_while_enrolling_leaves_no_media(photographs, tmp_path, monkeypatch):
     """Somebody asks for a removal as soon as a subject is stored."""
     removed: list[Any] = []
     removers: list[threading.Thread] = []
@@ -235,7 +227,7 @@ def test_who_is_removed_while_enrolling_leaves_no_media(
     assert not [path for path in (tmp_path / media.FOLDER).rglob("*") if path.is_file()]
 
 
-def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(tmp_path: Path) -> None:
+def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(tmp_path):
     path = tmp_path / "a.wav"
     with soundfile.SoundFile(path, "w", 8000, 2, subtype="FLOAT", format="WAV") as file:
         file.title = "where it was recorded"

@@ -2,8 +2,7 @@
 choose thresholds and faces; nothing is asked of the network. Skips without a browser.
 """
 
-from __future__ import annotations
-
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +23,7 @@ from likeness.service._pages import read_examples, slider
 from likeness.toolkit.gallery import media
 from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
-from tests.likeness.service.serving import (
-    FACE,
-    TOKEN,
-    face_network,
-    httpx,
-    photograph,
-    serving,
-)
+from tests.likeness.service.serving import FACE, TOKEN, face_network, httpx, photograph, serving
 from tests.tiny_yunet import tiny_yunet
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -69,7 +61,7 @@ def page_of(
 
 
 @pytest.mark.slow  # ten seconds of a browser; the next tests compare and enrol photos
-def test_voices_on_the_page(browser: Any, voices: Path, run: Path) -> None:
+def test_voices_on_the_page(browser, voices, run):
     files = [str(path) for path in sorted(voices.rglob("*.flac"))]
     model, fusion = load_model(run), Fusion((8.0,), -3.0, p_target=0.25)
     with page_of(browser, model, threshold=-1.0, calibration=fusion) as (page, _):
@@ -105,9 +97,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(path) for path in sorted(folder.rglob("*.*"))]
 
 
-def test_a_verdict_goes_with_the_files_that_were_compared(
-    browser: Any, photos: list[str], model: Loaded
-) -> None:
+def test_a_verdict_goes_with_the_files_that_were_compared(browser, photos, model):
     with page_of(browser, model, threshold=-1.0) as (page, _):
         page.set_input_files("#file-first", photos[0])
         page.wait_for_selector("[data-drop=first] img")
@@ -170,9 +160,7 @@ def move(page: Any, place: int) -> None:
     )
 
 
-def test_the_slider_changes_the_verdict_without_asking_again(
-    browser: Any, photos: list[str], model: Loaded
-) -> None:
+def test_the_slider_changes_the_verdict_without_asking_again(browser, photos, model):
     folder = Path(photos[0]).parents[1]
     examples = read_examples(folder, "face", 1_000_000)
     # The score lies where a fifth of strangers' pairs score higher, so that some thresholds are
@@ -212,7 +200,7 @@ def test_the_slider_changes_the_verdict_without_asking_again(
         assert asked == []
 
 
-def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> None:
+def test_a_face_is_chosen_by_keyboard_and_sent(browser, tmp_path):
     photo, empty = tmp_path / "three.png", tmp_path / "none.png"
     photo.write_bytes(photograph())
     empty.write_bytes(photograph(()))
@@ -231,16 +219,13 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
         page.click("#compare:not([disabled])")
         page.wait_for_selector(".verdict")
         both = {"first": photo.read_bytes(), "second": photo.read_bytes()}
-        expected = {
-            (first, second): httpx.post(
-                f"{url}verify",
-                files=both,
-                data={"first_face": first, "second_face": second},
-                timeout=60,
-            ).json()["score"]
-            for first in range(3)
-            for second in range(3)
-        }
+
+        def score(first: int, second: int) -> float:
+            data = {"first_face": first, "second_face": second}
+            answer = httpx.post(f"{url}verify", files=both, data=data, timeout=60)
+            return float(answer.json()["score"])
+
+        expected = {pair: score(*pair) for pair in itertools.product(range(3), repeat=2)}
         assert score_on(page) == pytest.approx(expected[(chosen + 1) % 3, chosen], abs=6e-4)
         assert score_on(page) < 0.999
         # Another face is another question.
@@ -253,9 +238,7 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
         assert page.is_disabled("#compare")
 
 
-def test_the_gallery_shows_what_is_kept_of_enrolments_and_is_searched(
-    browser: Any, photos: list[str], model: Loaded, tmp_path: Path
-) -> None:
+def test_the_gallery_shows_enrolments_and_is_searched(browser, photos, model, tmp_path):
     folder = tmp_path / "gallery"
     with page_of(browser, model, folder, threshold=-1.0, keeps_media=True) as (page, _):
         page.click("[data-tab=gallery]")

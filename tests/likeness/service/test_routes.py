@@ -1,7 +1,5 @@
 """What the routes of `likeness serve` answer, asked without a server."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from starlette.middleware.exceptions import ExceptionMiddleware
 
 from likeness import open_gallery
 from likeness.eval.errors import LikenessError
@@ -21,7 +20,7 @@ from likeness.eval.scoring.settings import Scoring
 from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.toolkit.models.loaded import Loaded
-from tests.likeness.service.serving import asking, face_network, photograph, service_of
+from tests.likeness.service.serving import TOKEN, asking, face_network, photograph, service_of
 from tests.tiny_yunet import tiny_yunet
 
 
@@ -44,9 +43,7 @@ def uploads(*files: bytes) -> list[tuple[str, tuple[str, bytes]]]:
     return [("files", ("secret.wav", file)) for file in files]
 
 
-def test_verify_says_what_the_command_says(
-    model: Loaded, paths: list[Path], files: list[bytes]
-) -> None:
+def test_verify_says_what_the_command_says(model, paths, files):
     calibration = Fusion((8.0,), -3.0, p_target=0.2)
     expected = Model(model, calibration).verify(paths[0], paths[9])
     ask = asking(service_of(model, calibration=calibration))
@@ -102,9 +99,7 @@ def test_two_people_are_compared_by_both_kinds(
         service_of(model, beside=(service_of(face), Fusion((1.0, 1.0), 0.0, ("a", "b"))))
 
 
-def test_a_gallery_is_managed_and_searched(
-    model: Loaded, files: list[bytes], tmp_path: Path
-) -> None:
+def test_a_gallery_is_managed_and_searched(model, files, tmp_path):
     gallery = open_gallery(str(tmp_path / "people"), model.meta)
     ask = asking(service_of(model, gallery))
     strange = "O'Neil / 日本"
@@ -139,13 +134,13 @@ def test_a_gallery_is_managed_and_searched(
     gallery.close()
 
 
-def test_without_a_gallery_nobody_is_searched(model: Loaded, files: list[bytes]) -> None:
+def test_without_a_gallery_nobody_is_searched(model, files):
     ask = asking(service_of(model))
     assert ask("GET", "/gallery").status_code == 404
     assert ask("POST", "/identify", files={"file": files[0]}).status_code == 404
 
 
-def test_malformed_uploads_are_the_callers_fault(model: Loaded, files: list[bytes]) -> None:
+def test_malformed_uploads_are_the_callers_fault(model, files):
     rng = np.random.default_rng(0)
     sound = io.BytesIO()
     soundfile.write(sound, 0.1 * rng.standard_normal(8_000), 16_000, format="WAV")
@@ -173,9 +168,7 @@ def test_malformed_uploads_are_the_callers_fault(model: Loaded, files: list[byte
         assert answer.json()["error"]
 
 
-def test_recordings_are_bounded_by_their_headers(
-    model: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recordings_are_bounded_by_their_headers(model, monkeypatch):
     from likeness.service import _inputs
 
     rng = np.random.default_rng(0)
@@ -192,9 +185,7 @@ def test_recordings_are_bounded_by_their_headers(
         assert ask("POST", "/verify", files=twice).status_code == status
 
 
-def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
-    model: Loaded, files: list[bytes]
-) -> None:
+def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(model, files):
     from likeness.service._work import MAX_EMBEDDED
 
     sent = files[:20]
@@ -211,7 +202,7 @@ def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     assert ask("POST", "/embed", files=uploads(*[b"x"] * (MAX_EMBEDDED + 1))).status_code == 422
 
 
-def test_large_uploads_stay_in_memory(model: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_uploads_stay_in_memory(model, monkeypatch):
     from starlette.formparsers import MultiPartParser
 
     def on_disk(_: object) -> None:
@@ -249,13 +240,7 @@ class Failing:
         (ConnectionError("postgresql://ann@db/faces: the database does not answer"), 503),
     ],
 )
-def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
-    model: Loaded,
-    files: list[bytes],
-    error: Exception,
-    status: int,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(model, files, error, status, caplog):
     ask = asking(service_of(model, Failing(error)))
     for method, path, more in (
         ("DELETE", "/gallery/Quentin", {}),
@@ -267,7 +252,7 @@ def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
     assert "Quentin" not in caplog.text
 
 
-def test_pages_ask_nothing_of_the_network_and_name_every_route(model: Loaded) -> None:
+def test_pages_ask_nothing_of_the_network_and_name_every_route(model):
     ask = asking(service_of(model))
     paths = ask("GET", "/openapi.json").json()["paths"]
     assert {"/verify", "/identify", "/enrol", "/embed", "/gallery/{subject}"} <= paths.keys()
@@ -280,3 +265,108 @@ def test_pages_ask_nothing_of_the_network_and_name_every_route(model: Loaded) ->
         assert "unsafe" not in policy
         assert got.headers["x-content-type-options"] == "nosniff"
         assert got.headers["x-frame-options"] == "DENY"
+
+
+def ask(requests=1, *, method="POST", path="/verify", chunks=(b"x",), local=True, **headers):
+    """Statuses of requests at once to a Guard before an application that reads the body and lets
+    all others come before it answers.
+    """
+    from likeness.service._guard import Guard
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        for _ in range(5 * requests):
+            await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b""})
+
+    asked = ExceptionMiddleware(application)
+    guard = Guard(asked, token=TOKEN, hosts=["proxy.example"], local=local, threads=1)
+    sent = {"host": "localhost", **headers}.items()
+    pairs = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in sent]
+    scope = {"type": "http", "method": method, "path": path, "headers": pairs}
+    statuses: list[int] = []
+
+    async def one() -> None:
+        left = list(chunks)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        await guard(dict(scope), receive, send)
+
+    async def everyone() -> None:
+        await asyncio.gather(*(one() for _ in range(requests)))
+
+    asyncio.run(everyone())
+    return sorted(statuses)
+
+
+SERVED = ("localhost:99", "LOCALHOST", "127.0.0.1:80", "[::1]:99", "Proxy.Example:443")
+REFUSED = ("evil.example", "127.0.0.1.evil.example:80", "192.168.1.1", "[::1", "user@localhost", "")
+
+
+def test_only_the_names_that_are_served_are_answered():
+    for method in ("GET", "POST"):
+        for host in (*SERVED, *REFUSED):
+            assert ask(method=method, host=host) == [421 if host in REFUSED else 200]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "status"),
+    [
+        ("origin", ("http://localhost", "https://LOCALHOST"), 200),
+        ("origin", ("http://localhost:81", "http://localhost.evil.example", "null", ""), 403),
+        ("sec_fetch_site", ("same-origin",), 200),
+        ("sec_fetch_site", ("cross-site", "same-site"), 403),
+    ],
+)
+def test_uploads_come_from_the_page_itself(name, values, status):
+    for value in values:
+        assert ask(**{name: value}) == [status]  # type: ignore[arg-type]
+        assert ask(method="GET", **{name: value}) == [200]  # a link may lead to the page
+
+
+def test_who_changes_the_gallery_needs_the_token():
+    accepted = (f"Bearer {TOKEN}", f"bearer {TOKEN}")
+    for method, path in (("POST", "/enrol"), ("DELETE", "/gallery/a")):
+        for value in (*accepted, f"Basic {TOKEN}", "Bearer wrong", "Bearer \xe9", ""):
+            expected = [200 if value in accepted else 401]
+            assert ask(method=method, path=path, authorization=value) == expected
+
+
+def test_other_machines_need_the_token_for_everything():
+    for path, token, status in (
+        ("/gallery", "", 401),
+        ("/identify", "", 401),
+        ("/verify", TOKEN, 200),
+        ("/health", "", 200),
+        ("/", "", 200),
+    ):
+        sent = {"host": "10.0.0.7:8000", "authorization": f"Bearer {token}"}
+        assert ask(path=path, local=False, **sent) == [status]
+
+
+def test_bodies_are_bounded_in_size_and_number(monkeypatch):
+    from likeness.service import _guard as guard
+
+    for name, value in (("MAX_BYTES", 100), ("MAX_HELD", 200), ("MAX_WAITING", 4)):
+        monkeypatch.setattr(guard, name, value)
+    assert ask(content_length="101") == [413]
+    assert ask(chunks=(b"x" * 60, b"x" * 60)) == [413]  # of no stated length
+    assert ask(chunks=(b"x" * 60, b"x" * 40)) == [200]
+    assert ask(9) == [200] * 5 + [503] * 4
+    assert ask(9, method="GET") == [200] * 9
+    assert ask(5, chunks=(b"x" * 50,)) == [200] * 4 + [503]
+
+
+def test_the_log_names_no_method_of_the_client_s_own(caplog):
+    with caplog.at_level("INFO", logger="likeness.serve"):
+        ask(method="EVIL" * 1_000, path="/health")
+    assert "EVIL" not in caplog.text
+    assert caplog.messages[0].startswith("- ")

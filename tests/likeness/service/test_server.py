@@ -1,7 +1,5 @@
 """`likeness serve` as it runs: its processes, how it starts and ends, TLS."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -56,9 +54,7 @@ def ask_as_the_docs_do(url: str, file: Path) -> None:
     assert TOKEN not in text
 
 
-def test_a_server_answers_bounds_and_ends(
-    run: Path, voices: Path, files: list[bytes], tmp_path: Path
-) -> None:
+def test_a_server_answers_bounds_and_ends(run, voices, files, tmp_path):
     """One server: what it keeps and logs, how large a request may be, and SIGTERM."""
     options = ("--gallery", tmp_path / "people", "--threshold", 0.5)
     with likeness_serve(run, tmp_path, *options) as (url, process), client(url) as asked:
@@ -92,7 +88,7 @@ def test_a_server_answers_bounds_and_ends(
 
 
 @pytest.mark.slow  # a server that starts a process anew: 30 seconds on a busy machine
-def test_a_worker_that_was_killed_is_started_anew(run: Path, tmp_path: Path) -> None:
+def test_a_worker_that_was_killed_is_started_anew(run, tmp_path):
     with likeness_serve(run, tmp_path, "--workers", 2) as (url, process):
         before = children_of(process.pid)
         os.kill(before[0], signal.SIGKILL)
@@ -106,7 +102,7 @@ def test_a_worker_that_was_killed_is_started_anew(run: Path, tmp_path: Path) -> 
         assert process.wait(60) == 0
 
 
-def test_processes_end_with_the_first_one(run: Path, tmp_path: Path) -> None:
+def test_processes_end_with_the_first_one(run, tmp_path):
     with likeness_serve(run, tmp_path, "--workers", 2) as (_, process):
         workers = children_of(process.pid)
         assert len(workers) == 2
@@ -150,9 +146,7 @@ def tell(processes: list[int], order: tuple[str, ...]) -> None:
         ),
     ],
 )
-def test_any_signals_end_an_idle_server(
-    order: tuple[str, ...], to_all: bool, run: Path, tmp_path: Path
-) -> None:
+def test_any_signals_end_an_idle_server(order, to_all, run, tmp_path):
     with likeness_serve(run, tmp_path) as (_, process):
         workers = children_of(process.pid)
         tell([process.pid, *workers] if to_all else [process.pid], order)
@@ -162,7 +156,7 @@ def test_any_signals_end_an_idle_server(
 
 
 @pytest.mark.slow  # it waits the 15 s that a request has in which to be answered
-def test_signals_end_a_server_under_load_and_while_it_stops(run: Path, tmp_path: Path) -> None:
+def test_signals_end_a_server_under_load_and_while_it_stops(run, tmp_path):
     """A request whose body never comes holds the process that answers it."""
     with likeness_serve(run, tmp_path, "--workers", 2) as (url, process):
         workers = children_of(process.pid)
@@ -181,9 +175,7 @@ def test_signals_end_a_server_under_load_and_while_it_stops(run: Path, tmp_path:
 
 @pytest.mark.slow  # two servers
 @pytest.mark.parametrize("order", ORDERS[:2])
-def test_signals_end_a_server_that_starts(
-    order: tuple[str, ...], run: Path, tmp_path: Path
-) -> None:
+def test_signals_end_a_server_that_starts(order, run, tmp_path):
     words = ("serve", "--model", str(run), "--port", "0", "--workers", "2")
     own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "likeness", *words], env=os.environ | own)
@@ -194,16 +186,14 @@ def test_signals_end_a_server_that_starts(
     assert not any(is_running(worker) for worker in workers)
 
 
-def test_a_short_token_is_refused(run: Path) -> None:
+def test_a_short_token_is_refused(run):
     assert "at least 16" in refused("serve", "--model", run, "--port", 0, "--token", "short")
 
 
 @pytest.mark.parametrize(
     "name", ["gallery", "port", pytest.param("workers", marks=pytest.mark.slow)]
 )
-def test_what_cannot_be_served_is_refused_at_the_start(
-    name: str, run: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_served_is_refused_at_the_start(name, run, tmp_path):
     """With one sentence and exit code 2, whichever process finds it."""
     open_gallery(str(tmp_path / "other"), {"model": "b" * 64}).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -219,7 +209,7 @@ def test_what_cannot_be_served_is_refused_at_the_start(
     assert name in ended.stderr
 
 
-def test_tls(run: Path, files: list[bytes], tmp_path: Path) -> None:
+def test_tls(run, files, tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("no openssl, to make a certificate")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"

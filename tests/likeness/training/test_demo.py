@@ -1,7 +1,5 @@
 """The demos, one and all at the same time, and the commands that a demo and `train` tell."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -20,9 +18,7 @@ from tests.scripts import printed, run_command
 from tests.tiny import QUICK
 
 
-def test_a_demo_that_is_stopped_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_demo_that_is_stopped_says_so(tmp_path, monkeypatch, capsys):
     def stop(_: Path) -> None:
         raise Interrupted("stopped after step 3 of 10")
 
@@ -32,10 +28,7 @@ def test_a_demo_that_is_stopped_says_so(
 
 
 PRINTS = "import os; print('first of {0}'); print('second of {0}', os.environ['OMP_NUM_THREADS'])"
-# The first ends only after the last has: were they not run at the same time, it would wait for
-# ever.
-WAITS = "import pathlib; pathlib.Path('pipe').read_text(); print('waited')"
-ENDS = "import pathlib; pathlib.Path('pipe').write_text(''); print('ended')"
+# Each waits for the first, so that both run at the same time.
 PAUSES = """
 import os, pathlib, signal, time
 pathlib.Path("{0}.pid").write_text(str(os.getpid()))
@@ -60,9 +53,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     demo.run_all({name: folder / name for name in programs}, folder)
 
 
-def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(tmp_path, monkeypatch, capfd):
     with pytest.raises(ValueError, match=r"1 of 2 demos failed, face"):
         run(tmp_path, monkeypatch, face=FAILS, image=PRINTS.format("image"))
     face, image = capfd.readouterr().out.split("\nimage:\n")
@@ -70,21 +61,9 @@ def test_lines_come_demo_by_demo_and_one_failure_stops_no_other(
     assert image.split("\n")[:2] == ["first of image", "second of image 1"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Unix")
-def test_they_run_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    run(tmp_path, monkeypatch, face=WAITS, image=ENDS)
-    out = capfd.readouterr().out
-    assert 0 < out.index("waited") < out.index("ended")
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_ends_all_of_them(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_all_of_them(name, tmp_path, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     programs = {"face": PAUSES.format("face", "nothing"), "image": PAUSES.format("image", name)}
     with pytest.raises(KeyboardInterrupt), ended_by_signals():
@@ -95,7 +74,7 @@ def test_a_signal_ends_all_of_them(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
+def test_the_last_lines_have_one_number_for_each_system(tmp_path):
     systems = (("face-likeness", 0.0878, [0.06, 0.1159]), ("face-pixels", 0.4033, None))
     results = [
         {"system": system, "metric": metric, "value": value, "interval": ends}
@@ -107,9 +86,6 @@ def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
     assert demo.summary({"face": tmp_path}).splitlines()[2:] == [
         "  face      Likeness 8.8 % [6.0, 11.6]     pixels alone 40.3 %"
     ]
-
-
-TINY = Path(__file__).parents[2] / "tiny.py"
 
 
 def commands_of(output: str) -> list[list[str]]:
@@ -125,7 +101,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Path) -> None:
+def test_a_verifier_is_evaluated_and_embeds_all_the_data(place, voices):
     data = place / "my voices"
     data.symlink_to(voices)
     places = ("--data", "my voices", "--out", "a run")
@@ -140,17 +116,13 @@ def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Pa
     assert (place / "a run" / "thresholds.json").is_file()
 
 
-@pytest.mark.slow  # trains on images, and starts two servers
-@pytest.mark.parametrize("kind", ["trials", "items"])
-def test_every_command_runs_as_it_is_printed(kind: str, place: Path, voices: Path) -> None:
-    if kind == "trials":
-        arguments = [f"{TINY}:simple", "--data", voices]
-    else:
-        synthetic_glyphs.write_glyphs(
-            place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
-        )
-        arguments = ["image/folders", "schedule.steps=2", "--data", "glyphs"]
-    commands = commands_of(printed("train", *arguments, "--out", "run"))
+@pytest.mark.slow  # trains on images, and starts a server
+def test_every_command_runs_as_it_is_printed(place):
+    synthetic_glyphs.write_glyphs(
+        place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
+    )
+    words = ("train", "image/folders", "schedule.steps=2", "--data", "glyphs", "--out", "run")
+    commands = commands_of(printed(*words))
     assert len(commands) == 3
     for command in commands:
         assert command[0] == "likeness"

@@ -1,13 +1,14 @@
 """What `likeness train` leaves of the held-out items, and `likeness evaluate RUN` on it."""
 
-from __future__ import annotations
-
 import json
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import likeness as front_door
 from likeness.eval.formats.embeddings import read_embeddings
@@ -17,11 +18,13 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic, synthetic_glyphs
+from likeness.modalities.face import validation
 from likeness.toolkit.training.recipe import load, override
 from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
-from tests.scripts import refused, run_command
+from tests import tiny
+from tests.scripts import printed, refused, run_command
 from tests.tiny import QUICK
 
 
@@ -55,9 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_a_damaged_file_is_found_before_the_first_step(
-    command: str, trained: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_found_before_the_first_step(command, trained, tmp_path):
     shutil.copytree(trained / "voices", tmp_path / "voices")
     held_out = read_trials(HeldOutFiles(trained / "run").trials)
     damaged = tmp_path / "voices" / held_out.enrol_ids[0]
@@ -70,7 +71,7 @@ def test_a_damaged_file_is_found_before_the_first_step(
     assert not (tmp_path / "run").exists()
 
 
-def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> None:
+def test_files_of_the_held_out_trials_agree_with_each_other(trained):
     files = HeldOutFiles(trained / "run")
     trials, values = read_scores(files.scores)
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
@@ -86,7 +87,7 @@ def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> No
     assert any(" " in item.id for item in items)
 
 
-def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path) -> None:
+def test_the_folder_of_a_run_stands_for_its_scores(trained, tmp_path):
     files, model = HeldOutFiles(trained / "run"), trained / "run"
     by_name = ("evaluate", files.scores, "--subjects", files.labels, "--far", 0.5)
     assert run_command(*by_name, "--json", tmp_path / "name.json") == 0
@@ -101,14 +102,14 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path
     assert verdict.accepted is (verdict.score >= verdict.threshold)
 
 
-def test_what_leaves_or_has_no_scores(trained: Path) -> None:
+def test_what_leaves_or_has_no_scores(trained):
     recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
     assert measure_held_out(recipe, trained / "run", trained / "voices") is None
     assert "held-out" in refused("evaluate", trained / "voices")
     assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
 
 
-def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained: Path, tmp_path: Path) -> None:
+def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained, tmp_path):
     copied = shutil.copytree(trained / "run", tmp_path / "run")
     for weights in copied.glob("*.safetensors"):
         weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
@@ -116,9 +117,7 @@ def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained: Path, tmp_
     assert run_command("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
 
 
-def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(tmp_path, capsys):
     synthetic.write_voices(
         tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7)
     )
@@ -130,7 +129,7 @@ def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
     assert front_door.load(tmp_path / "run").modality == "speaker"
 
 
-def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None:
+def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path):
     synthetic_glyphs.write_glyphs(
         tmp_path / "glyphs", num_alphabets=2, num_characters=5, num_drawers=3, size=64
     )
@@ -144,9 +143,7 @@ def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
-def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
-    rate_hz: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(rate_hz, tmp_path, capsys):
     synthetic.write_voices(
         tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7), rate_hz=rate_hz
     )
@@ -155,3 +152,37 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
     is_kept = prepared.read is recipe.read
     assert is_kept == (rate_hz == 16_000)
     assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)
+
+
+@pytest.mark.parametrize("memory", [r"\d+\.\d GiB", "not measured on this system"])
+def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path, monkeypatch):
+    if memory.startswith("not"):
+        monkeypatch.setattr("likeness.training.prepare.sys", SimpleNamespace(platform="win32"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    command = ["train", f"{recipe}:arcface", "schedule.steps=7200", "--data", voices, "--check"]
+    text = printed(*command)
+    planned = tiny.BASE.items(voices)
+    assert f"{len(planned)} items of" in text
+    assert re.search(f"memory: {memory}\n", text)
+    seconds = re.search(r"a step: ([\d.]+) s", text)
+    total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
+    assert seconds is not None
+    assert total is not None
+    hours = float(total[1]) / (1 if total[2] == "hours" else 60)
+    assert hours == pytest.approx(2 * float(seconds[1]), rel=0.1)
+    assert [path for path in sorted(tmp_path.iterdir()) if path.suffix != ""] == before
+
+
+def test_a_training_needs_a_place(voices):
+    assert "--out" in refused("train", "speaker/folders", "--data", voices)
+
+
+def test_sets_of_another_size_are_odd():
+    ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
+    trials = Trials(
+        ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])
+    )
+    assert validation.odd_sizes(trials) == ["lfw has 2 pairs here, and 6,000 as it was published"]

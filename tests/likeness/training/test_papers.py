@@ -2,8 +2,6 @@
 drawn data in the layouts of the real sets.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,15 +18,15 @@ from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce
 from likeness.training.recipe_files import locate
-from tests import test_recipes, test_recipes_image, test_recipes_image_tables
+from tests import test_recipes, test_recipes_papers
 from tests.eval.protocols.test_ijb_packs import write_pack
 from tests.modalities.speaker import test_voxceleb
 from tests.scripts import run_command
 from tests.tiny import QUICK, small_settings
 
 TABLES = reproduce.tables()
-images = test_recipes_image.data
-birds = test_recipes_image_tables.birds
+images = test_recipes.data
+birds = test_recipes_papers.birds
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +56,7 @@ def steps_of(table: reproduce.Table, rows: list[str]) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_steps_name_variants_that_exist(name: str) -> None:
+def test_steps_name_variants_that_exist(name):
     table = TABLES[name]
     named = 0
     for step in steps_of(table, list(table.rows)):
@@ -77,7 +75,7 @@ def test_steps_name_variants_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.columns])
-def test_rows_have_the_numbers_of_the_paper(name: str, shared: Path) -> None:
+def test_rows_have_the_numbers_of_the_paper(name, shared):
     """Each printed number stands in the text of the paper."""
     table = TABLES[name]
     text = (shared / "papers" / f"{name.partition('/')[0]}.txt").read_text(encoding="utf-8")
@@ -117,7 +115,7 @@ def settings_of(recipe: str) -> list[str]:
     file, _, variant = recipe.partition(":")
     made = replace(listed(file)[variant], memory=None)  # which not all rows have
     if file.startswith("image/"):
-        return test_recipes_image.shrinking(made)
+        return test_recipes.shrinking(made)
     if file.startswith("face/"):
         # IJB's faces are aligned to 112 pixels, of which networks of width 8 crash in oneDNN
         faces = [text.replace("32", "112") for text in test_recipes.FACES]
@@ -134,14 +132,7 @@ def settings_of(recipe: str) -> list[str]:
         for each in MINIATURES
     ],
 )
-def test_a_table_runs_in_miniature(
-    name: str,
-    rows: str,
-    recipe: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_runs_in_miniature(name, rows, recipe, tmp_path, request, monkeypatch):
     table = TABLES[name]
     if recipe.startswith("image/"):
         data = request.getfixturevalue("birds" if name == "simple/7" else "images")
@@ -199,9 +190,7 @@ CELLS = reproduce.Table(
     ("spread", "first"),
     [("standard error", "50.00±10.00 (6.13±0.05)"), ("standard deviation", "50.00±14.14 (6.13")],
 )
-def test_a_cell_has_the_digits_and_the_spread_of_its_table(
-    spread: Any, first: str, tmp_path: Path
-) -> None:
+def test_a_cell_has_the_digits_and_the_spread_of_its_table(spread, first, tmp_path):
     table = replace(CELLS, spread=spread)
     for seed, value in enumerate((0.4, 0.6)):
         for row in table.rows:
@@ -216,7 +205,7 @@ def test_a_cell_has_the_digits_and_the_spread_of_its_table(
     assert spread in text
 
 
-def test_a_table_says_what_its_spread_is() -> None:
+def test_a_table_says_what_its_spread_is():
     """vMF, Tables 2 and 4: "± 1 standard-error"; nivMF, Fig. 5: "standard deviation"."""
     spreads = {name: table.spread for name, table in TABLES.items() if "±" in table.published}
     assert spreads == {
@@ -225,7 +214,7 @@ def test_a_table_says_what_its_spread_is() -> None:
     }
 
 
-def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path: Path) -> None:
+def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
     """The steps of IJB write files; that compare refuses other runs is tested with it."""
     data, out = tmp_path / "data", tmp_path / "out"
     crop = data / "IJBB" / "1.jpg"
@@ -255,7 +244,7 @@ def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path: P
         reproduce_with()
 
 
-def test_what_is_asked_for_wrongly_is_said() -> None:
+def test_what_is_asked_for_wrongly_is_said():
     with pytest.raises(LikenessError, match="simple/8"):
         reproduce.reproduce("simpl/8", Path("data"), Path("out"))
     with pytest.raises(LikenessError, match="softmax"):

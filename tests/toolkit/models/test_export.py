@@ -141,7 +141,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
 @pytest.mark.slow  # every backbone: about a minute and a half
 @pytest.mark.parametrize(
     "make",
-    # of HubSpeech, what can be exported depends on the network: tests/likeness/models/test_hub_runs
+    # What can be exported of HubSpeech depends on the network: tests/likeness/models/test_hub_files
     [make for make in speech.BACKBONES if make.__name__ != "HubSpeech"],
     ids=lambda found: found.__name__,
 )

@@ -1,0 +1,248 @@
+"""The benchmarks: what those over folds share against its definitions; scorers.py, whose rules are
+derived once more in exact fractions, and whose answers on small sets are counted by hand, as
+docs/explanation/comparing.md says; gpu.py on a CPU; the ways of values.
+"""
+
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.metrics.verification import eer
+from likeness.eval.types import Trials
+from tests.scripts import loaded
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+folds = loaded(BENCHMARKS / "folds.py")
+
+
+def trials_of(speakers: str, rng: np.random.Generator) -> tuple[Trials, np.ndarray]:
+    """All pairs of three recordings of each speaker, with random scores."""
+    names = tuple(f"{speaker}/{number}" for speaker in speakers for number in range(3))
+    enrol, probe = np.triu_indices(len(names), 1)
+    target = np.array([names[i][0] == names[j][0] for i, j in zip(enrol, probe, strict=True)])
+    scores = rng.standard_normal(len(enrol)) + 2 * target
+    return Trials(names, names, enrol.astype(np.int32), probe.astype(np.int32), target), scores
+
+
+def test_pooled_folds_have_all_trials_and_none_across(tmp_path):
+    rng = np.random.default_rng(0)
+    written = [trials_of(speakers, rng) for speakers in ("abc", "de")]
+    files = [tmp_path / f"fold{number}.txt" for number in range(2)]
+    for file, (trials, scores) in zip(files, written, strict=True):
+        write_scores(file, trials, scores)
+    trials, scores = folds.pooled(files)
+    expected = np.concatenate([scores for _, scores in written])
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+    assert len(trials.enrol_ids) == 15
+    sides = {
+        (trials.enrol_ids[i], trials.probe_ids[j])
+        for i, j in zip(trials.enrol, trials.probe, strict=True)
+    }
+    assert len(sides) == 9 * 8 // 2 + 6 * 5 // 2
+    assert not any((a[0] in "abc") != (b[0] in "abc") for a, b in sides)
+
+    errors = folds.errors_of(trials, scores)
+    value = errors.values["eer"]
+    assert value == pytest.approx(eer(expected[trials.target], expected[~trials.target]))
+    assert folds.with_interval(errors, "eer").startswith(f"{100 * value:.2f} [")
+    assert folds.difference(errors, errors, "eer") == "no interval"
+
+
+def test_as_norm_is_the_definition_written_as_loops():
+    rng = np.random.default_rng(1)
+    trials, _ = trials_of("ab", rng)
+    tested = Embeddings(trials.enrol_ids, rng.standard_normal((6, 4)))
+    labels = np.array(["k", "k", "l", "m", "m", "m"])
+    known = Embeddings(tuple(f"t{row}" for row in range(6)), rng.standard_normal((6, 4)))
+    ours = folds.normalised(trials, tested, known, labels)
+
+    def unit(row: np.ndarray) -> np.ndarray:
+        return np.asarray(row / np.linalg.norm(row))
+
+    centre = np.mean(known.matrix, axis=0)
+    speakers = [
+        np.mean(
+            [unit(known.matrix[row] - centre) for row in np.flatnonzero(labels == label)], axis=0
+        )
+        for label in ("k", "l", "m")
+    ]
+    for place, (i, j) in enumerate(zip(trials.enrol, trials.probe, strict=True)):
+        sides = [unit(tested.matrix[row] - centre) for row in (i, j)]
+        halves = []
+        for side in sides:
+            cohort = [float(side @ unit(speaker)) for speaker in speakers]
+            halves.append((float(sides[0] @ sides[1]) - np.mean(cohort)) / np.std(cohort))
+        assert ours[place] == pytest.approx(np.mean(halves), abs=1e-4)
+
+
+scorers = loaded(BENCHMARKS / "scorers.py")
+
+
+rows = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=14).filter(
+    lambda trials: 0 < sum(target for _, target in trials) < len(trials)
+)
+
+
+def arrays(trials: list[tuple[int, bool]], step: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    scores, labels = zip(*trials, strict=True)
+    return np.array(scores) * step, np.array(labels, dtype=np.int64)
+
+
+def shares(rejected: list[bool], labels: np.ndarray) -> tuple[Fraction, Fraction]:
+    """FRR and FAR of a decision, counted trial by trial."""
+    misses = sum(no and label == 1 for no, label in zip(rejected, labels, strict=True))
+    accepts = sum(not no and label == 0 for no, label in zip(rejected, labels, strict=True))
+    return Fraction(misses, int(sum(labels == 1))), Fraction(accepts, int(sum(labels == 0)))
+
+
+def cost(frr: Fraction, far: Fraction, p: Fraction) -> Fraction:
+    return (p * frr + (1 - p) * far) / min(p, 1 - p)
+
+
+# ---------------------------------------------------------------- rules
+
+
+@given(rows)
+def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlier_equals(trials):
+    scores, labels = arrays(trials)
+    points = [
+        shares(
+            [
+                (scores[j], j) <= (scores[i], i)  # no sort: a pair of score and place
+                for j in range(len(scores))
+            ],
+            labels,
+        )
+        for i in range(len(scores))
+    ]
+    frr, far = scorers.rates_by_row(scores, labels)
+    expected = np.array(sorted(points), dtype=np.float64)
+    assert np.array(sorted(zip(frr, far, strict=True))) == pytest.approx(expected)
+    for p in (Fraction(1, 20), Fraction(1, 100)):
+        least = min(cost(*point, p) for point in points)
+        assert scorers.min_dcf_by_row(scores, labels, float(p)) == pytest.approx(float(least))
+    gap = min(abs(a - b) for a, b in points)
+    means = {float(a + b) / 2 for a, b in points if abs(a - b) == gap}
+    # of several points at the least distance rounding picks one
+    assert min(abs(scorers.eer_by_row(scores, labels) - mean) for mean in means) < 1e-12
+
+
+@given(rows)
+def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(trials):
+    scores, labels = arrays(trials)
+    target, nontarget = np.sort(scores[labels == 1]), scores[labels == 0]
+    num = len(target)
+    fitting = [
+        Fraction(k, num)
+        for k in range(num)
+        if Fraction(int(sum(nontarget >= target[k])), len(nontarget)) <= Fraction(k, num)
+    ]
+    expected = min([*fitting, Fraction(num - 1, num)])
+    assert scorers.eer_kaldi(scores, labels) == pytest.approx(float(expected))
+
+
+# ---------------------------------------------------------------- scores with exact answers
+
+# of the sets of scorers.TINY in their order, counted by hand
+EXACT = {
+    ("Likeness", "EERS"): ["0", "1", "1/2", "1/4", "1/2", "3/4"],
+    ("Likeness", "MIN_DCFS"): ["0", "1", "2/3", "1/2", "1", "1"],
+    ("Likeness, convex_hull", "EERS"): ["0", "1/2", "2/7", "1/4", "1/2", "3/7"],
+    ("Likeness, nearest", "EERS"): ["0", "1", "5/12", "1/4", "1/2", "3/4"],
+    ("one point per row", "MIN_DCFS"): ["0", "1", "2/3", "1/2", "1", "1"],
+    ("scikit-learn, argmin", "EERS"): ["0", "1", "1/2", "0", "0", "3/4"],
+    ("Kaldi's compute-eer", "EERS"): ["0", "1/2", "2/3", "1/2", "3/4", "3/4"],
+}
+
+
+@pytest.mark.parametrize(("name", "metric"), EXACT)
+def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name, metric):
+    scorer = getattr(scorers, metric)[name]
+    values = [scorer(*scorers.tiny(title)) for title in scorers.TINY]
+    assert values == pytest.approx([float(Fraction(text)) for text in EXACT[name, metric]])
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_a_difference_is_seen():
+    """Otherwise the comparison of a CPU with itself would prove nothing."""
+
+    class Wrong(torch.nn.Module):
+        """A loss that gives one percent more from its second call on, as a device might."""
+
+        def __init__(self, called: list[int]) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8))
+            self.called = called
+
+        def __deepcopy__(self, memo: object) -> "Wrong":
+            self.called.append(1)
+            return Wrong(self.called)
+
+        def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return ((z @ self.weight) ** 2).mean() * (1.01 if len(self.called) > 2 else 1.0)
+
+    torch.manual_seed(0)
+    z, y = torch.randn(16, 8), torch.arange(16)
+    value, of_z, of_weight, half, remark = loaded(BENCHMARKS / "gpu.py").loss_cells(
+        Wrong([]), z, y, z.device
+    )
+    assert value == pytest.approx(0.01, rel=1e-3)
+    assert of_z == pytest.approx(0.01, rel=1e-3)
+    assert of_weight == pytest.approx(0.01, rel=1e-3)
+    assert half == pytest.approx(0.01, rel=0.5)
+    assert remark == ""
+
+
+@pytest.mark.slow  # all sections, with processes of their own
+def test_all_sections_run_on_a_cpu(tmp_path):
+    pytest.importorskip("cv2")
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "gpu.py", "--small"],
+        check=True,
+        cwd=tmp_path,  # so that nothing is imported from the folder of the clone by chance
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    tables = [section.split("\n| ")[1:] for section in done.stdout.split("\n### ")[1:]]
+    assert len(tables) == 4
+    assert all(len(rows) > 1 for rows in tables)  # columns and rows
+    assert "failed: " not in done.stdout
+    values = [row.split(" | ")[1] for row in tables[0][1:]]
+    assert set(values) == {"0"}  # the CPU beside itself
+
+
+# From the command and from Python: at most so many functions, in so many files.
+BOUNDS = {
+    "a wav path of `verify`": ((20, 11), (16, 8)),
+    "a trial list of `score`": ((23, 10), (16, 6)),
+    "`--far` of `evaluate`": ((29, 11), (19, 7)),
+    "a batch to its loss": ((53, 21), (53, 21)),
+    "an override of `train`": ((39, 22), (27, 15)),
+}
+
+
+ways = loaded(BENCHMARKS / "ways.py")
+
+
+def test_ways_are_no_longer_than_they_were(tmp_path):
+    sizes = {
+        value: tuple(map(ways.size_of, both)) for value, both in ways.measure(tmp_path).items()
+    }
+    assert sizes.keys() == BOUNDS.keys() == ways.WANTED.keys()
+    for value, bounds in BOUNDS.items():
+        for (functions, files), (most, most_files) in zip(sizes[value], bounds, strict=True):
+            assert 0 < functions <= most, value
+            assert files <= most_files, value
