@@ -69,6 +69,36 @@ def test_rates_drop_where_the_release_drops_them(
         assert schedule.decay(epoch * per_epoch / schedule.steps) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize(
+    ("variant", "concentration", "temperature", "head"),
+    [  # example_runs.sh at 96c77265, cub200; main.py multiplies the last layer for proxyvmf alone
+        ("cos", 10, 0.00390625, 1),
+        ("l2", 200, 1, 1),
+        ("nivmf", 10, 0.03125, 1),
+        ("b_vmf", 10, 1, 150),
+        ("el_vmf", 10, 1, 150),
+        ("kl_vmf", 10, 1, 150),
+        ("elk_nivmf", 50, 1, 150),
+    ],
+)
+def test_figure_5_has_the_settings_of_its_release(
+    variant: str, concentration: float, temperature: float, head: float
+) -> None:
+    recipe, untuned = LISTED["cub200"][variant], LISTED["cub200"][f"{variant}_untuned"]
+    loss, middle = recipe.loss.keywords, untuned.loss.keywords
+    assert (loss["concentration"], loss["temperature"]) == (concentration, temperature)
+    assert (loss["kappa_lr_scale"], loss["temperature_lr_scale"]) == (50_000, 500)
+    assert (loss["num_samples"], recipe.optim.proxy_lr_scale) == (10, 5_000)
+    assert recipe.backbone.keywords["head_scale"] == head
+    assert recipe.sampling.batch_size == 106
+    assert recipe.schedule.steps == 50 * (5_864 // 106)
+    assert {recipe.schedule.decay(progress) for progress in (0.0, 0.5, 0.99)} == {1}
+    # the middle of the grid of Supp. I (Eq 46 and 47), and its 20 samples (Supp. H)
+    assert (middle["concentration"], middle["temperature"]) == (50, 1 / 32)
+    assert (middle["num_samples"], middle["distance"]) == (20, loss["distance"])
+    assert set(NIVMF.RANGES) >= {f"cub200.{variant}", f"cars196.{variant}"}
+
+
 def test_class_vectors_turn_at_their_releases_rates() -> None:
     """A step turns a row by about rate / size: [48]'s rates (docs/papers/mlrc.md) beside its
     network's 1e-6, and its sizes; oproxy.py's randn / 8.

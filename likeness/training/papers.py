@@ -5,7 +5,7 @@ its columns, and the numbers that the paper prints. A step is a command line in 
 stand for something else:
 
     {data} {out}      the folders of --data and --out
-    {settings}        FIELD=VALUE... of the command line
+    {settings} {tune} FIELD=VALUE... of the command line; what the set has in `tune`
     {rows}            the rows that are trained together, separated by commas
     {row} {trained}   one row, for each of which the step is repeated; its name without `suffix`
     {set}             one data set of `sets`: the step is repeated for each
@@ -19,11 +19,12 @@ row_steps come after its own.
 
 import itertools
 import math
+import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
@@ -63,6 +64,7 @@ class Table:
         row_steps: The command lines of single rows: `rows` are patterns of their names, and rows
             that stand `apart` are not among {rows}.
         sets: The data sets of {set}.
+        tune: Set -> the options by which its settings are searched.
         columns: [head, file, metric]: what is read from which .json file below --out, or from the
             runs in which folder. Those beyond the numbers of the paper are ours.
         definitions: By whose definition each column is measured.
@@ -84,6 +86,7 @@ class Table:
     steps: Sequence[str] = ()
     row_steps: Sequence[Mapping[str, Any]] = ()
     sets: Sequence[str] = ("",)
+    tune: Mapping[str, str] = field(default_factory=dict)
     columns: Sequence[Sequence[str]] = ()
     definitions: str = ""
     published: str = ""
@@ -161,6 +164,7 @@ def reproduce(
     *,
     settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
     rows: Annotated[Sequence[str], Option(separator=",")] = (),
+    sets: Annotated[Sequence[str], Option(separator=",")] = (),
     seeds: Annotated[int, Option(least=0)] = 0,
     run: Callable[[Sequence[str]], None] = in_new_process,
 ) -> str:
@@ -171,8 +175,11 @@ def reproduce(
         data: The folder of the data sets.
         out: The folder for runs and tables, where what is finished is not done again. Tables that
             share runs find them there.
-        settings: Changes of all recipes that are trained, such as optim.lr=0.05.
-        rows: The rows that are wanted, separated by commas (default: all).
+        settings: Changes of all recipes that are trained, such as optim.lr=0.05, or of one row,
+            such as simple:memory.size=4096.
+        rows: The rows to fill, separated by commas (default: all).
+        sets: The data sets to fill, such as mnist,cifar10 (default: all). Columns of other sets,
+            and of those whose steps fail, stay empty.
         seeds: How many runs each row has; 0: as many as in the paper.
         run: Runs the command line of a step.
 
@@ -180,8 +187,8 @@ def reproduce(
         The table, which is also in out/NAME.txt, .md and .tex.
 
     Raises:
-        LikenessError: There is no such table or row, `out` holds results of other settings or other
-            data, or a step failed.
+        LikenessError: There is no such table, row or set, `out` holds results of other settings or
+            other data, or a step of every set failed.
     """
     known = tables()
     if name not in known:
@@ -189,10 +196,19 @@ def reproduce(
             f"`likeness reproduce --list` names the tables; {name!r} is none of them"
             f"{suggest(name, list(known))}"
         )
-    table = known[name]
-    table = replace(table, seeds=seeds or table.seeds)
-    if wrong := [row for row in rows if row not in table.rows]:
-        raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
+    table = replace(known[name], seeds=seeds or known[name].seeds)
+    own: dict[str, list[str]] = {"": []}
+    for text in settings:
+        row = text.partition("=")[0].rpartition(":")[0]
+        own.setdefault(row, []).append(text.removeprefix(f"{row}:"))
+    for what, asked, there in (
+        ("row", [*rows, *filter(None, own)], table.rows),
+        ("data set", sets, table.sets),
+    ):
+        if wrong := [each for each in asked if each not in there]:
+            raise LikenessError(
+                f"{name} has no {what} {wrong[0]!r}; it has {', '.join(there) or 'none'}"
+            )
     words = {
         "data": str(data),
         "out": str(out),
@@ -203,17 +219,51 @@ def reproduce(
     chosen = list(rows or table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
-    for step in _steps(table, chosen, words, settings):
-        _do(step, run)
+    failed = _done(_steps(replace(table, sets=sets or table.sets), chosen, words, own), run)
+    if len(failed) == len(sets or table.sets):
+        raise next(iter(failed.values()))
     if not table.columns:
         return f"{name} is in {out}"
-    return _written(table, chosen, out)
+    missing = {each for each in table.sets if each in failed or (sets and each not in sets)}
+    columns = [
+        (head, "" if missing & {*re.split("[/-]", file)} else file, metric)
+        for head, file, metric in table.columns
+    ]
+    return _written(replace(table, columns=columns), chosen, out)
+
+
+def _done(
+    steps: Iterator[tuple[str, list[str]]], run: Callable[[Sequence[str]], None]
+) -> dict[str, LikenessError]:
+    """Do all steps, without those of a data set after its first that fails, which is returned."""
+    failed: dict[str, LikenessError] = {}
+    for name, step in steps:
+        if name in failed or _is_done(step):
+            continue
+        say(f"\n$ {shlex.join(step)}")
+        try:
+            if step[0] == "measure":
+                _measure(*step[1:])
+            else:
+                run(step)
+        except LikenessError as error:
+            if not name:
+                raise
+            say(f"{name} stays empty: {error}")
+            failed[name] = error
+    return failed
 
 
 def _steps(
-    table: Table, rows: Sequence[str], words: Mapping[str, str], settings: Sequence[str]
-) -> Iterator[list[str]]:
-    """Every command line of a table, in order."""
+    table: Table,
+    rows: Sequence[str],
+    words: Mapping[str, str],
+    settings: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[str, list[str]]]:
+    """Every command line of a table, in order, and the data set of each.
+
+    Settings are those of all rows, "", and of single ones, which are trained by themselves.
+    """
     own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
     trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
     # a row that is another one's run, measured otherwise
@@ -223,16 +273,25 @@ def _steps(
         for each in own[row]
         if each.get("suffix") and row.removesuffix(each["suffix"]) not in trained
     ]
-    if trained or not rows:
-        for text in table.steps:
-            yield from _repeated(text, table, {**words, "rows": ",".join(trained)}, settings)
-    for row, groups in own.items():
+    together = [row for row in trained if row not in settings]
+    groups = [[row] for row in trained if row in settings]
+    if together or not rows:
+        groups.insert(0, together)
+    for text in table.steps:
+        for group in groups if "{rows}" in text else groups[:1]:
+            values = {**words, "rows": ",".join(group)}
+            yield from _repeated(text, table, values, _of_rows(settings, group[:1]))
+    for row, each_own in own.items():
         preset = table.presets.get(row, table.presets.get("", ""))
-        for group in groups:
-            name = row.removesuffix(group.get("suffix", ""))
+        for each in each_own:
+            name = row.removesuffix(each.get("suffix", ""))
             values = {**words, "row": row, "trained": name, "preset": preset}
-            for text in group["steps"]:
-                yield from _repeated(text, table, values, settings)
+            for text in each["steps"]:
+                yield from _repeated(text, table, values, _of_rows(settings, {name, row}))
+
+
+def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:
+    return [text for row in ("", *rows) for text in settings.get(row, ())]
 
 
 def _fits(row: str, patterns: Sequence[str]) -> bool:
@@ -241,21 +300,21 @@ def _fits(row: str, patterns: Sequence[str]) -> bool:
 
 def _repeated(
     text: str, table: Table, words: Mapping[str, str], settings: Sequence[str]
-) -> Iterator[list[str]]:
+) -> Iterator[tuple[str, list[str]]]:
     """The command lines of a step: one for each data set and seed that it names."""
     sets = table.sets if "{set}" in text else [""]
     for name, seed in itertools.product(sets, table.numbers_in(text)):
         values = {**words, "runs": table.runs, "set": name, "seed": str(seed)}
-        yield [
-            part
-            for word in shlex.split(text)
-            for part in (settings if word == "{settings}" else [word.format_map(values)])
-        ]
+        several = {"{settings}": settings, "{tune}": table.tune.get(name, "").split()}
+        command: list[str] = []
+        for word in shlex.split(text):
+            command += several[word] if word in several else [word.format_map(values)]
+        yield name, command
 
 
-def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
-    """One command line, unless what it makes is there."""
-    program, *arguments = step
+def _is_done(step: Sequence[str]) -> bool:
+    """Whether what a command line makes is there."""
+    _, *arguments = step
     made = [Path(arguments[arguments.index(name) + 1]) for name in _RESULTS if name in arguments]
     origin = _origin(arguments, made)
     for path in made:
@@ -266,15 +325,11 @@ def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
                     f"{path} was made with other settings or of other data; remove it, and the "
                     "same command makes it again, or choose another --out"
                 )
-            return
+            return True
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in _ENDINGS:  # else it is a folder, whose command looks at it itself
             write_json(stated, origin)
-    say(f"\n$ {shlex.join(step)}")
-    if program == "measure":
-        _measure(*arguments)
-    else:
-        run(step)
+    return False
 
 
 def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[str]]:
@@ -375,6 +430,8 @@ def _text(table: Table, row: str, column: Sequence[str], out: Path, printed: str
 def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[float]:
     """The values of all runs of a row, from a comparison or from files of results."""
     _, file, metric = column
+    if not file:  # of a data set that stays empty
+        return []
     if not file.endswith(".json"):
         file += "/{row}/seed-{seed}/" + _RUN_RESULT
     values: list[float] = []
