@@ -44,6 +44,49 @@ def test_schedules_are_insightfaces(
 
 
 @pytest.mark.parametrize(
+    ("name", "variant", "settings", "clip"),
+    [  # OpenSphere, config/train: sec31/vggface2_sfnet20_*.yml, appendix/
+        # vggface2_sfnet20_sphereface2c.yml at e2315b7, ms1m_*.yml; lw / r is our weight
+        ("vggface2", "sphereface", {"scale": 30, "margin": 1.5}, 10),
+        ("vggface2", "cosface", {"scale": 30, "margin": 0.35}, 10),
+        ("vggface2", "arcface", {"scale": 30, "margin": 0.5, "wrap": "clamp"}, 10),
+        (
+            "vggface2",
+            "sphereface2",
+            {"alpha": 0.7, "scale": 40, "margin": 0.4, "t": 3, "weight": 10 / 40},
+            0,
+        ),
+        ("ms1mv2", "b_sphereface", {"scale": 32, "margin": 1.7}, 100),
+        ("ms1mv2", "c_sphereface", {"scale": 64, "margin": 1.7}, 100),
+        ("ms1mv2", "c_cosface", {"scale": 64, "margin": 0.4}, 100),
+        (
+            "ms1mv2",
+            "c_sphereface2",
+            {"alpha": 0.8, "scale": 64, "margin": 0.5, "t": 3, "weight": 50 / 64},
+            100,
+        ),
+    ],
+)
+def test_losses_have_opensphere_s_settings(
+    name: str, variant: str, settings: dict[str, Any], clip: float
+) -> None:
+    recipe: Recipe = RECIPES[name][variant]
+    assert {key: recipe.loss.keywords[key] for key in settings} == settings
+    assert recipe.optim.grad_clip == clip
+    # "self.w.data = F.normalize(self.w.data)" in the forward pass of each head
+    assert recipe.optim.unit_proxies
+    assert RECIPES[name][f"{variant}_released"].optim == recipe.optim
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [("vggface2", "simple"), ("vggface2", "ce"), ("ms1mv2", "c_simple"), ("ms1mv2", "c_magface")],
+)
+def test_other_class_vectors_have_their_own_lengths(name: str, variant: str) -> None:
+    assert not RECIPES[name][variant].optim.unit_proxies
+
+
+@pytest.mark.parametrize(
     ("name", "variant", "drops"),
     [
         ("vggface2", "arcface", (40_000, 60_000)),

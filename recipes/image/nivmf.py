@@ -51,10 +51,10 @@ Settings are those of Sec. 4.1 and Supp. I, and of the release
 (ExplainableML/Probabilistic_Deep_Metric_Learning, example_runs.sh) for what the paper leaves out:
 Adam 1e-5; weight decay 4e-4 as the release and Roth et al. run it (the paper prints 4e-3);
 statistics of batch norm fixed; 2 images a class; 5 samples, of Figure 5 10, where Supp. H says
-about 10. Where neither says (omega sweeps, Table 1's
-proxies) those of r_128 and r_512 without their rate steps. For sop neither says more: loss and
-rates are the release's for cub200; omega, rate steps and 100 epochs are ours, and
-optim.proxy_lr_scale, loss.weight and schedule.decay are what to tune first.
+about 10. Where neither says (omega sweeps, Table 1's proxies) those of r_128 and r_512 without
+their rate steps. For sop neither says more: loss and rates are the release's for cub200; omega,
+rate steps and 100 epochs are ours, and optim.proxy_lr_scale, loss.weight and schedule.decay are
+what to tune first.
 
 Differences:
 - C_n and sampler are exact. el_nivmf_released has the release's quadratic fit and its isotropic

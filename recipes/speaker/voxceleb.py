@@ -32,9 +32,9 @@ dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort
     wespeaker_resnet34        .867   1.049   1.959
     wespeaker_resnet34_lm     .797    .937   1.695     .723   .867   1.532
     wespeaker_ecapa512       1.069   1.209   2.310
-    wespeaker_ecapa512_lm                              .782  1.005   1.824
+    wespeaker_ecapa512_lm     .878  1.072   2.007      .782  1.005   1.824
     wespeaker_ecapa1024       .856   1.072   2.059
-    wespeaker_ecapa1024_lm                             .728   .929   1.721
+    wespeaker_ecapa1024_lm    .798   .993   1.883      .728   .929   1.721
 
 Hours: ResNet34 3 to 4 days on two 2080 Ti (WeSpeaker issue 93: 30 to 40 minutes an epoch); those of
 the others are not published.
