@@ -60,9 +60,6 @@ def with_loss(loss: Any, *, gain: float = 1.0, proxy_lr_scale: float = 10.0) -> 
     )
 
 
-PANC = partial(losses.ProxyAnchor, margin=0.1, scale=32.0)
-EL_NIVMF = partial(losses.ProbabilisticNCA, distance="el_nivmf")
-HYPERBOLIC = with_loss(partial(losses.Hyperbolic, c=1e-5))
 SIMPLE = replace(
     with_loss(partial(losses.SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0)),
     memory=Memory(512, 0.9),
@@ -80,13 +77,13 @@ RECIPES = {
         partial(losses.MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=20.0
     ),
     "vmf": with_loss(partial(losses.VMF, resultant=0.7)),
-    "el_nivmf": with_loss(EL_NIVMF, gain=10.0),
-    "hyperbolic": HYPERBOLIC,
+    "el_nivmf": with_loss(partial(losses.ProbabilisticNCA, distance="el_nivmf"), gain=10.0),
+    "hyperbolic": with_loss(partial(losses.Hyperbolic, c=1e-5)),
     "simple": SIMPLE,
     "simple_cosine": replace(SIMPLE, similarity="cosine"),
     "simple_margin": replace(SIMPLE, loss=partial(SIMPLE.loss, margin=1.0)),
     "simple_no_bank": replace(SIMPLE, memory=None),
-    "proxy_anchor": with_loss(PANC),
+    "proxy_anchor": with_loss(partial(losses.ProxyAnchor, margin=0.1, scale=32.0)),
     "proxy_nca_pp": with_loss(losses.ProxyNCAPlusPlus),
     "soft_triple": with_loss(partial(losses.SoftTriple, num_centres=2)),
     "multi_similarity": with_loss(losses.MultiSimilarity),
@@ -95,38 +92,33 @@ RECIPES = {
     "contrastive": with_loss(losses.Contrastive),
     "smooth_ap": with_loss(losses.SmoothAP),
 }
-# For docs/reference/claims.md.
-RECIPES |= {
-    "softmax_euclidean": replace(with_loss(losses.Softmax), similarity="euclidean"),
-    "hyperbolic_cosine": replace(HYPERBOLIC, similarity="cosine"),
+CLAIMS = {  # of docs/reference/claims.md
+    "softmax_euclidean": replace(RECIPES["softmax"], similarity="euclidean"),
+    "hyperbolic_cosine": replace(RECIPES["hyperbolic"], similarity="cosine"),
     "cosine_fixed_16": with_loss(partial(losses.Cosine, tau=math.log(16), tau_lr=0.0)),
     "cosine_fixed_64": with_loss(partial(losses.Cosine, tau=math.log(64), tau_lr=0.0)),
     "simple_r3": replace(SIMPLE, loss=partial(SIMPLE.loss, r=3.0)),
     "simple_theta0.2": replace(SIMPLE, loss=partial(SIMPLE.loss, b_theta=0.2)),
-    "joint": with_loss(partial(losses.Joint, first=EL_NIVMF, second=PANC, weight=1.0), gain=10.0),
+    "joint": with_loss(partial(losses.Joint, weight=1.0), gain=10.0),  # el_nivmf, proxy_anchor
     **{
         distance: with_loss(partial(losses.ProbabilisticNCA, distance=distance), gain=10.0)
         for distance in ("el_vmf", "b_vmf", "kl_vmf", "l2")
     },
 }
+RECIPES |= CLAIMS
 
 _RATE = {"optim.lr": Range(1e-4, 1e-2, log=True)}
 _SCALE = {"loss.scale": Range(10.0, 64.0, log=True)}
 _GAIN = {"backbone.gain": Range(0.3, 30.0, log=True)}
 _SCALED = "arcface cosface spherefacer sphereface2 adaface magface proxy_anchor soft_triple"
-_FIXED = "cosine_fixed_16 cosine_fixed_64"
-_SEE_NORMS = (
-    "softmax softmax_euclidean hyperbolic hyperbolic_cosine "
-    "el_nivmf joint el_vmf b_vmf kl_vmf l2 "
-    "simple simple_cosine simple_no_bank simple_r3 simple_theta0.2"
-)
+_SEE_NORMS = "softmax el_nivmf hyperbolic simple simple_cosine simple_no_bank"
 
 # What `likeness compare --tune` searches on validation subjects: the learning rate of each loss,
 # and the setting that matters most beside it.
 RANGES = {
     **dict.fromkeys(_SCALED.split(), _RATE | _SCALE),
-    **dict.fromkeys(_SEE_NORMS.split(), _RATE | _GAIN),
-    **dict.fromkeys(_FIXED.split(), _RATE),
+    **dict.fromkeys((*_SEE_NORMS.split(), *CLAIMS), _RATE | _GAIN),
+    **dict.fromkeys(("cosine_fixed_16", "cosine_fixed_64"), _RATE),
     "simple_margin": _GAIN | {"loss.margin": Range(0.1, 5.0, log=True)},
     "cosine": _RATE | {"loss.tau": Range(1.5, 4.0)},
     "vmf": _RATE | {"loss.resultant": Range(0.3, 0.9)},

@@ -1,21 +1,4 @@
-"""The tables and figures of the papers, each by one command.
-
-papers/NAME.toml lists those of a paper: the commands that make a table, the files and metrics of
-its columns, and the numbers that the paper prints. A step is a command line in which these words
-stand for something else:
-
-    {data} {out}      the folders of --data and --out
-    {settings} {tune} FIELD=VALUE... of the command line; what the set has in `tune`
-    {rows}            the rows that are trained together, separated by commas
-    {row} {trained}   one row, for each of which the step is repeated; its name without `suffix`
-    {set}             one data set of `sets`: the step is repeated for each
-    {seed} {seeds}    one seed: the step is repeated for each; and how many there are
-    {preset} {runs}   the row's preset of IJB's switches; the folder of the table's runs in {out}
-
-A table with `like` takes what it does not state from that earlier table of the paper, whose
-row_steps come after its own.
-    {recipes} {examples}   the folders of these names in a clone
-"""
+"""The tables and figures of the papers, each by one command, from the steps of paper_tables."""
 
 import itertools
 import math
@@ -23,14 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
 
@@ -44,92 +25,11 @@ from likeness.toolkit.console import say
 from likeness.toolkit.signals import Interrupted, held
 from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
+from likeness.training.paper_tables import Table, tables
 
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
 _RUN_RESULT = "result.json"  # as in toolkit/training/compare.py
 _ENDINGS = (".json", ".npz", ".png")  # of those that are files
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table or figure of a paper.
-
-    Attributes:
-        name: Such as "simple/8".
-        title: What it shows.
-        data: What the folder of --data has to hold.
-        hours: What all of it takes.
-        memory: What it needs of a GPU or a machine.
-        steps: The command lines that train, once.
-        row_steps: The command lines of single rows: `rows` are patterns of their names, and rows
-            that stand `apart` are not among {rows}.
-        sets: The data sets of {set}.
-        tune: Set -> the options by which its settings are searched.
-        columns: [head, file, metric]: what is read from which .json file below --out, or from the
-            runs in which folder. Those beyond the numbers of the paper are ours.
-        definitions: By whose definition each column is measured.
-        published: A row of the paper on each line: its name, and its numbers.
-        spread: What the paper prints after ±: "standard error" of the mean over runs, or "standard
-            deviation" of runs.
-        seeds: How many runs each row has.
-        percent: Whether fractions are shown in percent.
-        relative_to: The row whose values the others are shown relative to.
-        presets: Row -> preset of IJB's switches; "" is that of all other rows.
-        runs: What {runs} stands for.
-    """
-
-    name: str
-    title: str
-    data: str
-    hours: str = "seconds"
-    memory: str = "any"
-    steps: Sequence[str] = ()
-    row_steps: Sequence[Mapping[str, Any]] = ()
-    sets: Sequence[str] = ("",)
-    tune: Mapping[str, str] = field(default_factory=dict)
-    columns: Sequence[Sequence[str]] = ()
-    definitions: str = ""
-    published: str = ""
-    spread: Literal["standard error", "standard deviation"] = "standard error"
-    seeds: int = 1
-    percent: bool = True
-    relative_to: str = ""
-    presets: Mapping[str, str] = field(default_factory=dict)
-    runs: str = ""
-
-    @property
-    def rows(self) -> dict[str, list[str]]:
-        """Row -> the numbers that the paper prints."""
-        lines = (line.split() for line in self.published.strip().splitlines())
-        return {name: numbers for name, *numbers in lines}
-
-    def numbers_in(self, text: str) -> range:
-        """The seeds for which a text with {seed} is repeated; 0 alone for another one."""
-        return range(self.seeds if "{seed}" in text else 1)
-
-
-def tables() -> dict[str, Table]:
-    """Every table and figure, by names such as "simple/8"."""
-    folder = files("likeness") / "papers"
-    by_name = {}
-    for paper in ("vmf", "nivmf", "simple"):
-        stated = tomllib.loads((folder / f"{paper}.toml").read_text(encoding="utf-8"))
-        for key, own in stated.items():
-            other = stated.get(own.pop("like", ""), {})
-            steps = [*own.get("row_steps", ()), *other.get("row_steps", ())]
-            by_name[f"{paper}/{key}"] = Table(
-                f"{paper}/{key}", **other | own | {"row_steps": steps}
-            )
-    return by_name
-
-
-def listing() -> str:
-    """What each table and figure shows, and what it needs."""
-    return "\n".join(
-        f"{table.name}\n    {table.title}\n    DATA: {table.data}\n"
-        f"    hours: {table.hours}; GPU memory: {table.memory}"
-        for table in tables().values()
-    )
 
 
 def in_new_process(command: Sequence[str]) -> None:
@@ -201,14 +101,12 @@ def reproduce(
     for text in settings:
         row = text.partition("=")[0].rpartition(":")[0]
         own.setdefault(row, []).append(text.removeprefix(f"{row}:"))
-    for what, asked, there in (
-        ("row", [*rows, *filter(None, own)], table.rows),
-        ("data set", sets, table.sets),
-    ):
-        if wrong := [each for each in asked if each not in there]:
-            raise LikenessError(
-                f"{name} has no {what} {wrong[0]!r}; it has {', '.join(there) or 'none'}"
-            )
+    if wrong := [row for row in (*rows, *own) if row and row not in table.rows]:
+        raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
+    if wrong := [each for each in sets if each not in table.sets]:
+        raise LikenessError(
+            f"{name} has no set {wrong[0]!r}; it has {', '.join(table.sets) or 'none'}"
+        )
     words = {
         "data": str(data),
         "out": str(out),
@@ -226,7 +124,7 @@ def reproduce(
         return f"{name} is in {out}"
     missing = {each for each in table.sets if each in failed or (sets and each not in sets)}
     columns = [
-        (head, "" if missing & {*re.split("[/-]", file)} else file, metric)
+        (head, file, "" if missing & {*re.split("[/-]", file)} else metric)
         for head, file, metric in table.columns
     ]
     return _written(replace(table, columns=columns), chosen, out)
@@ -430,8 +328,6 @@ def _text(table: Table, row: str, column: Sequence[str], out: Path, printed: str
 def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[float]:
     """The values of all runs of a row, from a comparison or from files of results."""
     _, file, metric = column
-    if not file:  # of a data set that stays empty
-        return []
     if not file.endswith(".json"):
         file += "/{row}/seed-{seed}/" + _RUN_RESULT
     values: list[float] = []

@@ -48,7 +48,6 @@ def probabilistic(distance: str = "el_nivmf", **settings: Any) -> Recipe:
 
 
 MOVING = probabilistic(kappa_lr_scale=KAPPA_RATE)
-PANC = partial(losses.ProxyAnchor, margin=0.1, scale=32.0)
 HYPERBOLIC = of_characters(partial(losses.Hyperbolic, c=1e-5))
 
 RECIPES = {
@@ -64,7 +63,9 @@ RECIPES = {
     "simple_cosine_margin": of_characters(
         partial(PAIRS, product="cosine", scale=12.84, b=-3.7, margin=2.0)
     ),
-    "proxy_anchor": of_characters(PANC, proxy_lr_scale=10.0),
+    "proxy_anchor": of_characters(
+        partial(losses.ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
+    ),
     "multi_similarity": of_characters(losses.MultiSimilarity),
     "el_nivmf": probabilistic(),
     "el_nivmf_moving": MOVING,
@@ -74,7 +75,7 @@ RECIPES = {
         distance: probabilistic(distance, kappa_lr_scale=KAPPA_RATE)
         for distance in ("el_vmf", "b_vmf", "kl_vmf", "l2")
     },
-    "joint": replace(MOVING, loss=partial(losses.Joint, first=MOVING.loss, second=PANC, weight=1)),
+    "joint": replace(MOVING, loss=partial(losses.Joint, first=MOVING.loss, weight=1.0)),
     "hyperbolic": HYPERBOLIC,
     "hyperbolic_cosine": replace(HYPERBOLIC, similarity="cosine"),
 }

@@ -92,15 +92,12 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     _check_rates(frontend, read=recipe.read, train_read=recipe.train_read, augment=recipe.augment)
     backbone = recipe.backbone(frontend.dim)
     loss = recipe.loss(backbone.dim, num_classes).to(device)
-    for name, asked in (
-        ("start_at_means", recipe.start_at_means),
-        ("optim.unit_proxies", recipe.optim.unit_proxies),
-    ):
-        if asked and not isinstance(loss, Classifier):
-            raise LikenessError(
-                f"{name}=true needs a loss with class vectors, but {type(loss).__name__} has none; "
-                "leave it out"
-            )
+    on_proxies = recipe.start_at_means or recipe.optim.unit_proxies
+    if on_proxies and not isinstance(loss, Classifier):
+        raise LikenessError(
+            "start_at_means and optim.unit_proxies need a loss with class vectors, but "
+            f"{type(loss).__name__} has none; leave them out"
+        )
     if distributed.world() > 1 and parallel.sync_batch_norm:
         backbone = batch_norm.sync_batch_norms(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)

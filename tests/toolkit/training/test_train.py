@@ -259,9 +259,14 @@ def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
     what a step adds to it never matter.
     """
     ends = {}
+    lengths: list[torch.Tensor] = []
+
+    def look(run: Run, batch: Batch) -> None:
+        lengths.append(run.loss.proxies.norm(dim=1))
+
     for name, unit_proxies in (("unit", True), ("free", False)):
         for start in (0.02, 0.2):
-            lengths: list[torch.Tensor] = []
+            lengths.clear()
             runs = short(
                 optim=replace(recipe().optim, unit_proxies=unit_proxies),
                 loss=partial(ArcFace, margin=0.2, scale=16.0, start=start),
@@ -269,7 +274,7 @@ def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
             out = train(
                 runs,
                 f"{name}-{start}",
-                step=watching(lambda run, _: lengths.append(run.loss.proxies.norm(dim=1))),  # noqa: B023
+                step=watching(look),
             )
             assert len(lengths) == 6
             ends[name, start] = state_of(out), torch.stack(lengths).detach()
