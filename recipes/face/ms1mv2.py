@@ -40,14 +40,13 @@ As released (OpenSphere, config/train/ms1m_*.yml):
   with batch norm.
 - SphereFace-R 1.7 and 32 (b_*) or 64 (c_*), CosFace 64 and .4, ArcFace 64 and .5, SphereFace2 .8,
   64, .5, 3, lw 50; margins detached; class vectors normalised before every step
-  (optim.unit_proxies). A reader of the release found the 64; what is left of IResNet-100,
-  ms1m_iresnet100_sphereface_largebs.yml at dbc8d0f, has 32.
+  (optim.unit_proxies). The 64 is of a reader of the release; the one file that we found for
+  SphereFace-R on IResNet-100, ms1m_iresnet100_sphereface_largebs.yml at dbc8d0f, has 32.
 - What the paper does not print of SimPLE: two means, loss x 500, polar-like features, b from -10 at
   a tenth of the rate, a bank of 524,288 keys, eta .999, 128 subjects x 4 images. The bank starts
   empty (released: full of noise), and running statistics are averaged as the parameters are
-  (released: parameters alone). Polar-like
-  features take one output more, 513, so that all embeddings have 512 dimensions. c_simple_released
-  has r 2, as its file.
+  (released: parameters alone). Polar-like features take one output more, 513, so that all
+  embeddings have 512 dimensions. c_simple_released has r 2, as its file.
 - c_simple_paper and b_simple_paper have Eq 8 as printed instead: one expectation over all pairs, a
   factor of 1, raw features. c_simple_learned_angle and b_simple_learned_angle learn b_theta, as the
   text of Sec. 3 says; appendix A and the release keep it fixed.

@@ -36,13 +36,12 @@ As released, since the paper does not say (OpenSphere, config/train/sec31/vggfac
 - Scale 30; margins 1.5 (SphereFace-R), .35, .5; margins detached; class vectors normalised before
   every step (optim.unit_proxies), but for those of Table 10.
 - SphereFace2-C alpha .7, r 40, m .4, t 3, lw 10, not clipped, as appendix/
-  vggface2_sfnet20_sphereface2c.yml at e2315b7 has it. r 30 and m .3 are of another commit.
+  vggface2_sfnet20_sphereface2c.yml at e2315b7 has it; sec31/ at 26494db has r 30 and m .3.
 - SimPLE as in ms1m_iresnet100_simple.yml (setting A has no file) where code and print differ: two
   means, b from -10 at a tenth of the rate, loss x 500, polar-like features, a bank of 524,288 keys
   with eta .999, 128 subjects x 4 images, clipped at 100. The bank starts empty (released: full of
   noise), and running statistics are averaged as the parameters are (released: parameters alone).
-  Polar-like features take one output more,
-  513, so that all embeddings have 512 dimensions.
+  Polar-like features take one output more, 513, so that all embeddings have 512 dimensions.
 - simple_paper has Eq 8 as printed in place of the release's two means, factor and features: one
   expectation over all pairs, a factor of 1, raw features. simple_learned_angle learns b_theta, as
   the text of Sec. 3 says; appendix A and the release keep it fixed.
