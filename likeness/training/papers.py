@@ -104,9 +104,7 @@ def reproduce(
     if wrong := [row for row in (*rows, *own) if row and row not in table.rows]:
         raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
     if wrong := [each for each in sets if each not in table.sets]:
-        raise LikenessError(
-            f"{name} has no set {wrong[0]!r}; it has {', '.join(table.sets) or 'none'}"
-        )
+        raise LikenessError(f"{name} has no set {wrong[0]!r}; it has {' '.join(table.sets)!r}")
     words = {
         "data": str(data),
         "out": str(out),

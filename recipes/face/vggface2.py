@@ -64,7 +64,7 @@ from _shared import aligned, by_cosine, readings, released, simple, unit_proxies
 
 from likeness import losses
 from likeness.backbones import SFNet
-from likeness.recipe import Part, Schedule, multistep
+from likeness.recipe import Part, Schedule, multistep, override
 
 TABLE_3: dict[str, Part] = {
     "normface": partial(losses.NormFace, scale=30.0),
@@ -116,8 +116,7 @@ ARCFACE = aligned(
 )
 SIMPLE = replace(with_512(simple(ARCFACE)), optim=replace(ARCFACE.optim, grad_clip=100.0))
 BY_PROXIES = {name: unit_proxies(replace(ARCFACE, loss=loss)) for name, loss in TABLE_3.items()}
-SPHEREFACE2 = BY_PROXIES["sphereface2"]
-BY_PROXIES["sphereface2"] = replace(SPHEREFACE2, optim=replace(SPHEREFACE2.optim, grad_clip=0.0))
+BY_PROXIES["sphereface2"] = override(BY_PROXIES["sphereface2"], ["optim.grad_clip=0"])
 
 RECIPES = {
     "simple": SIMPLE,

@@ -181,9 +181,8 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
             if isinstance(run.loss, Scheduled):
                 run.loss.at_step(run.step)
             if recipe.optim.unit_proxies:
-                with torch.no_grad():
-                    proxies = cast(Tensor, run.loss.proxies)
-                    proxies.copy_(unit(proxies))
+                proxies = cast(Tensor, run.loss.proxies).data
+                proxies.copy_(unit(proxies))
             # where too little could be read, all processes leave the step out
             if distributed.any_rank(batch is None or len(batch.labels) < least):
                 keeper.left_out += 1
