@@ -304,3 +304,76 @@ def test_networks_are_those_of_appendix_d():
         norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
         assert len(norms) == 53
         assert not any(norm.training or norm.weight.requires_grad for norm in norms)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "settings", "clip"),
+    [  # OpenSphere, config/train: sec31/vggface2_sfnet20_*.yml, appendix/
+        # vggface2_sfnet20_sphereface2c.yml at e2315b7, ms1m_*.yml; lw / r is our weight
+        ("vggface2", "sphereface", {"scale": 30, "margin": 1.5}, 10),
+        ("vggface2", "cosface", {"scale": 30, "margin": 0.35}, 10),
+        ("vggface2", "arcface", {"scale": 30, "margin": 0.5, "wrap": "clamp"}, 10),
+        (
+            "vggface2",
+            "sphereface2",
+            {"alpha": 0.7, "scale": 40, "margin": 0.4, "t": 3, "weight": 10 / 40},
+            0,
+        ),
+        ("ms1mv2", "b_sphereface", {"scale": 32, "margin": 1.7}, 100),
+        ("ms1mv2", "c_sphereface", {"scale": 64, "margin": 1.7}, 100),
+        ("ms1mv2", "c_cosface", {"scale": 64, "margin": 0.4}, 100),
+        (
+            "ms1mv2",
+            "c_sphereface2",
+            {"alpha": 0.8, "scale": 64, "margin": 0.5, "t": 3, "weight": 50 / 64},
+            100,
+        ),
+    ],
+)
+def test_losses_have_opensphere_s_settings(
+    name: str, variant: str, settings: dict[str, Any], clip: float
+) -> None:
+    recipe: Recipe = FACES[name][variant]
+    assert {key: recipe.loss.keywords[key] for key in settings} == settings
+    assert recipe.optim.grad_clip == clip
+    # "self.w.data = F.normalize(self.w.data)" in the forward pass of each head
+    assert recipe.optim.unit_proxies
+    assert FACES[name][f"{variant}_released"].optim == recipe.optim
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [("vggface2", "simple"), ("vggface2", "ce"), ("ms1mv2", "c_simple"), ("ms1mv2", "c_magface")],
+)
+def test_other_class_vectors_have_their_own_lengths(name: str, variant: str) -> None:
+    assert not FACES[name][variant].optim.unit_proxies
+
+
+@pytest.mark.parametrize(
+    ("variant", "concentration", "temperature", "head"),
+    [  # example_runs.sh at 96c77265, cub200; main.py multiplies the last layer for proxyvmf alone
+        ("cos", 10, 0.00390625, 1),
+        ("l2", 200, 1, 1),
+        ("nivmf", 10, 0.03125, 1),
+        ("b_vmf", 10, 1, 150),
+        ("el_vmf", 10, 1, 150),
+        ("kl_vmf", 10, 1, 150),
+        ("elk_nivmf", 50, 1, 150),
+    ],
+)
+def test_figure_5_has_the_settings_of_its_release(
+    variant: str, concentration: float, temperature: float, head: float
+) -> None:
+    recipe, untuned = LISTED["cub200"][variant], LISTED["cub200"][f"{variant}_untuned"]
+    loss, middle = recipe.loss.keywords, untuned.loss.keywords
+    assert (loss["concentration"], loss["temperature"]) == (concentration, temperature)
+    assert (loss["kappa_lr_scale"], loss["temperature_lr_scale"]) == (50_000, 500)
+    assert (loss["num_samples"], recipe.optim.proxy_lr_scale) == (10, 5_000)
+    assert recipe.backbone.keywords["head_scale"] == head
+    assert recipe.sampling.batch_size == 106
+    assert recipe.schedule.steps == 50 * (5_864 // 106)
+    assert {recipe.schedule.decay(progress) for progress in (0.0, 0.5, 0.99)} == {1}
+    # the middle of the grid of Supp. I (Eq 46 and 47), and its 20 samples (Supp. H)
+    assert (middle["concentration"], middle["temperature"]) == (50, 1 / 32)
+    assert (middle["num_samples"], middle["distance"]) == (20, loss["distance"])
+    assert set(NIVMF.RANGES) >= {f"cub200.{variant}", f"cars196.{variant}"}

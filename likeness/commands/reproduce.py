@@ -7,6 +7,7 @@ import typer
 from likeness.commands._signature import Call, command
 from likeness.toolkit.console import say
 from likeness.training import papers
+from likeness.training.paper_tables import listing
 
 
 @command(
@@ -27,6 +28,6 @@ def reproduce(
     The tables are also written as text, Markdown and LaTeX. Without a table, all are listed.
     """
     if list_them or "TABLE" not in reproduced_by:
-        say(papers.listing())
+        say(listing())
         return
     say(f"\n{reproduced_by()}")

@@ -1,35 +1,17 @@
-"""The tables and figures of the papers, each by one command.
-
-papers/NAME.toml lists those of a paper: the commands that make a table, the files and metrics of
-its columns, and the numbers that the paper prints. A step is a command line in which these words
-stand for something else:
-
-    {data} {out}      the folders of --data and --out
-    {settings}        FIELD=VALUE... of the command line
-    {rows}            the rows that are trained together, separated by commas
-    {row} {trained}   one row, for each of which the step is repeated; its name without `suffix`
-    {set}             one data set of `sets`: the step is repeated for each
-    {seed} {seeds}    one seed: the step is repeated for each; and how many there are
-    {preset} {runs}   the row's preset of IJB's switches; the folder of the table's runs in {out}
-
-A table with `like` takes what it does not state from that earlier table of the paper, whose
-row_steps come after its own.
-    {recipes} {examples}   the folders of these names in a clone
-"""
+"""The tables and figures of the papers, each by one command, from the steps of paper_tables."""
 
 import itertools
 import math
+import re
 import shlex
 import subprocess
 import sys
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
 
@@ -43,90 +25,11 @@ from likeness.toolkit.console import say
 from likeness.toolkit.signals import Interrupted, held
 from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
+from likeness.training.paper_tables import Table, tables
 
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
 _RUN_RESULT = "result.json"  # as in toolkit/training/compare.py
 _ENDINGS = (".json", ".npz", ".png")  # of those that are files
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table or figure of a paper.
-
-    Attributes:
-        name: Such as "simple/8".
-        title: What it shows.
-        data: What the folder of --data has to hold.
-        hours: What all of it takes.
-        memory: What it needs of a GPU or a machine.
-        steps: The command lines that train, once.
-        row_steps: The command lines of single rows: `rows` are patterns of their names, and rows
-            that stand `apart` are not among {rows}.
-        sets: The data sets of {set}.
-        columns: [head, file, metric]: what is read from which .json file below --out, or from the
-            runs in which folder. Those beyond the numbers of the paper are ours.
-        definitions: By whose definition each column is measured.
-        published: A row of the paper on each line: its name, and its numbers.
-        spread: What the paper prints after ±: "standard error" of the mean over runs, or "standard
-            deviation" of runs.
-        seeds: How many runs each row has.
-        percent: Whether fractions are shown in percent.
-        relative_to: The row whose values the others are shown relative to.
-        presets: Row -> preset of IJB's switches; "" is that of all other rows.
-        runs: What {runs} stands for.
-    """
-
-    name: str
-    title: str
-    data: str
-    hours: str = "seconds"
-    memory: str = "any"
-    steps: Sequence[str] = ()
-    row_steps: Sequence[Mapping[str, Any]] = ()
-    sets: Sequence[str] = ("",)
-    columns: Sequence[Sequence[str]] = ()
-    definitions: str = ""
-    published: str = ""
-    spread: Literal["standard error", "standard deviation"] = "standard error"
-    seeds: int = 1
-    percent: bool = True
-    relative_to: str = ""
-    presets: Mapping[str, str] = field(default_factory=dict)
-    runs: str = ""
-
-    @property
-    def rows(self) -> dict[str, list[str]]:
-        """Row -> the numbers that the paper prints."""
-        lines = (line.split() for line in self.published.strip().splitlines())
-        return {name: numbers for name, *numbers in lines}
-
-    def numbers_in(self, text: str) -> range:
-        """The seeds for which a text with {seed} is repeated; 0 alone for another one."""
-        return range(self.seeds if "{seed}" in text else 1)
-
-
-def tables() -> dict[str, Table]:
-    """Every table and figure, by names such as "simple/8"."""
-    folder = files("likeness") / "papers"
-    by_name = {}
-    for paper in ("vmf", "nivmf", "simple"):
-        stated = tomllib.loads((folder / f"{paper}.toml").read_text(encoding="utf-8"))
-        for key, own in stated.items():
-            other = stated.get(own.pop("like", ""), {})
-            steps = [*own.get("row_steps", ()), *other.get("row_steps", ())]
-            by_name[f"{paper}/{key}"] = Table(
-                f"{paper}/{key}", **other | own | {"row_steps": steps}
-            )
-    return by_name
-
-
-def listing() -> str:
-    """What each table and figure shows, and what it needs."""
-    return "\n".join(
-        f"{table.name}\n    {table.title}\n    DATA: {table.data}\n"
-        f"    hours: {table.hours}; GPU memory: {table.memory}"
-        for table in tables().values()
-    )
 
 
 def in_new_process(command: Sequence[str]) -> None:
@@ -161,6 +64,7 @@ def reproduce(
     *,
     settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
     rows: Annotated[Sequence[str], Option(separator=",")] = (),
+    sets: Annotated[Sequence[str], Option(separator=",")] = (),
     seeds: Annotated[int, Option(least=0)] = 0,
     run: Callable[[Sequence[str]], None] = in_new_process,
 ) -> str:
@@ -171,8 +75,11 @@ def reproduce(
         data: The folder of the data sets.
         out: The folder for runs and tables, where what is finished is not done again. Tables that
             share runs find them there.
-        settings: Changes of all recipes that are trained, such as optim.lr=0.05.
-        rows: The rows that are wanted, separated by commas (default: all).
+        settings: Changes of all recipes that are trained, such as optim.lr=0.05, or of one row,
+            such as simple:memory.size=4096.
+        rows: The rows to fill, separated by commas (default: all).
+        sets: The data sets to fill, such as mnist,cifar10 (default: all). Columns of other sets,
+            and of those whose steps fail, stay empty.
         seeds: How many runs each row has; 0: as many as in the paper.
         run: Runs the command line of a step.
 
@@ -180,8 +87,8 @@ def reproduce(
         The table, which is also in out/NAME.txt, .md and .tex.
 
     Raises:
-        LikenessError: There is no such table or row, `out` holds results of other settings or other
-            data, or a step failed.
+        LikenessError: There is no such table, row or set, `out` holds results of other settings or
+            other data, or a step of every set failed.
     """
     known = tables()
     if name not in known:
@@ -189,10 +96,15 @@ def reproduce(
             f"`likeness reproduce --list` names the tables; {name!r} is none of them"
             f"{suggest(name, list(known))}"
         )
-    table = known[name]
-    table = replace(table, seeds=seeds or table.seeds)
-    if wrong := [row for row in rows if row not in table.rows]:
+    table = replace(known[name], seeds=seeds or known[name].seeds)
+    own: dict[str, list[str]] = {"": []}
+    for text in settings:
+        row = text.partition("=")[0].rpartition(":")[0]
+        own.setdefault(row, []).append(text.removeprefix(f"{row}:"))
+    if wrong := [row for row in (*rows, *own) if row and row not in table.rows]:
         raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
+    if wrong := [each for each in sets if each not in table.sets]:
+        raise LikenessError(f"{name} has no set {wrong[0]!r}; it has {' '.join(table.sets)!r}")
     words = {
         "data": str(data),
         "out": str(out),
@@ -203,17 +115,51 @@ def reproduce(
     chosen = list(rows or table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
-    for step in _steps(table, chosen, words, settings):
-        _do(step, run)
+    failed = _done(_steps(replace(table, sets=sets or table.sets), chosen, words, own), run)
+    if len(failed) == len(sets or table.sets):
+        raise next(iter(failed.values()))
     if not table.columns:
         return f"{name} is in {out}"
-    return _written(table, chosen, out)
+    missing = {each for each in table.sets if each in failed or (sets and each not in sets)}
+    columns = [
+        (head, file, "" if missing & {*re.split("[/-]", file)} else metric)
+        for head, file, metric in table.columns
+    ]
+    return _written(replace(table, columns=columns), chosen, out)
+
+
+def _done(
+    steps: Iterator[tuple[str, list[str]]], run: Callable[[Sequence[str]], None]
+) -> dict[str, LikenessError]:
+    """Do all steps, without those of a data set after its first that fails, which is returned."""
+    failed: dict[str, LikenessError] = {}
+    for name, step in steps:
+        if name in failed or _is_done(step):
+            continue
+        say(f"\n$ {shlex.join(step)}")
+        try:
+            if step[0] == "measure":
+                _measure(*step[1:])
+            else:
+                run(step)
+        except LikenessError as error:
+            if not name:
+                raise
+            say(f"{name} stays empty: {error}")
+            failed[name] = error
+    return failed
 
 
 def _steps(
-    table: Table, rows: Sequence[str], words: Mapping[str, str], settings: Sequence[str]
-) -> Iterator[list[str]]:
-    """Every command line of a table, in order."""
+    table: Table,
+    rows: Sequence[str],
+    words: Mapping[str, str],
+    settings: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[str, list[str]]]:
+    """Every command line of a table, in order, and the data set of each.
+
+    Settings are those of all rows, "", and of single ones, which are trained by themselves.
+    """
     own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
     trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
     # a row that is another one's run, measured otherwise
@@ -223,16 +169,25 @@ def _steps(
         for each in own[row]
         if each.get("suffix") and row.removesuffix(each["suffix"]) not in trained
     ]
-    if trained or not rows:
-        for text in table.steps:
-            yield from _repeated(text, table, {**words, "rows": ",".join(trained)}, settings)
-    for row, groups in own.items():
+    together = [row for row in trained if row not in settings]
+    groups = [[row] for row in trained if row in settings]
+    if together or not rows:
+        groups.insert(0, together)
+    for text in table.steps:
+        for group in groups if "{rows}" in text else groups[:1]:
+            values = {**words, "rows": ",".join(group)}
+            yield from _repeated(text, table, values, _of_rows(settings, group[:1]))
+    for row, each_own in own.items():
         preset = table.presets.get(row, table.presets.get("", ""))
-        for group in groups:
-            name = row.removesuffix(group.get("suffix", ""))
+        for each in each_own:
+            name = row.removesuffix(each.get("suffix", ""))
             values = {**words, "row": row, "trained": name, "preset": preset}
-            for text in group["steps"]:
-                yield from _repeated(text, table, values, settings)
+            for text in each["steps"]:
+                yield from _repeated(text, table, values, _of_rows(settings, {name, row}))
+
+
+def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:
+    return [text for row in ("", *rows) for text in settings.get(row, ())]
 
 
 def _fits(row: str, patterns: Sequence[str]) -> bool:
@@ -241,21 +196,21 @@ def _fits(row: str, patterns: Sequence[str]) -> bool:
 
 def _repeated(
     text: str, table: Table, words: Mapping[str, str], settings: Sequence[str]
-) -> Iterator[list[str]]:
+) -> Iterator[tuple[str, list[str]]]:
     """The command lines of a step: one for each data set and seed that it names."""
     sets = table.sets if "{set}" in text else [""]
     for name, seed in itertools.product(sets, table.numbers_in(text)):
         values = {**words, "runs": table.runs, "set": name, "seed": str(seed)}
-        yield [
-            part
-            for word in shlex.split(text)
-            for part in (settings if word == "{settings}" else [word.format_map(values)])
-        ]
+        several = {"{settings}": settings, "{tune}": table.tune.get(name, "").split()}
+        command: list[str] = []
+        for word in shlex.split(text):
+            command += several[word] if word in several else [word.format_map(values)]
+        yield name, command
 
 
-def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
-    """One command line, unless what it makes is there."""
-    program, *arguments = step
+def _is_done(step: Sequence[str]) -> bool:
+    """Whether what a command line makes is there."""
+    _, *arguments = step
     made = [Path(arguments[arguments.index(name) + 1]) for name in _RESULTS if name in arguments]
     origin = _origin(arguments, made)
     for path in made:
@@ -266,15 +221,11 @@ def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
                     f"{path} was made with other settings or of other data; remove it, and the "
                     "same command makes it again, or choose another --out"
                 )
-            return
+            return True
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in _ENDINGS:  # else it is a folder, whose command looks at it itself
             write_json(stated, origin)
-    say(f"\n$ {shlex.join(step)}")
-    if program == "measure":
-        _measure(*arguments)
-    else:
-        run(step)
+    return False
 
 
 def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[str]]:

@@ -206,7 +206,7 @@ VMF_CUB = partial(crop_view, scale=(0.16, 1.0), brightness=0.25, contrast=0.25, 
 VMF_SOP = partial(crop_view, scale=(0.16, 1.0))
 VMF_CIFAR10 = partial(shift_view, occlude=8, fill=CIFAR10_MEAN)
 VMF_CIFAR100 = partial(shift_view, occlude=8, fill=CIFAR100_MEAN)
-# The "base" of Revisiting-DML, which the nivMF paper builds on (Sec. 5). It starts from the image
+# The "base" of Revisiting-DML, which the nivMF paper builds on (Sec. 4.1). It starts from the image
 # as it is; at test time the shorter edge is resized to 256, and a centre crop of 224 follows.
 REVISITING = partial(crop_view, size=224)
 # powerful-benchmarker with BN-Inception, which the SimPLE paper builds on (Sec. 5.2). The shorter

@@ -89,6 +89,15 @@ def by_cosine(simple: Recipe) -> Recipe:
     )
 
 
+def unit_proxies(recipe: Recipe) -> Recipe:
+    """The same with class vectors that are normalised before every step, as OpenSphere's are.
+
+    It writes them back with length 1, so that their lengths never change how far a step turns them
+    (docs/reference/results.md has what that is worth on Omniglot).
+    """
+    return replace(recipe, optim=replace(recipe.optim, unit_proxies=True))
+
+
 def released(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
     """NAME_released: the same with flips only."""
     return {

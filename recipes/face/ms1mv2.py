@@ -38,12 +38,15 @@ As released (OpenSphere, config/train/ms1m_*.yml):
 - Batches of 512; 240,000 steps of SGD .1, a tenth of it after 80,000, 140,000 and 200,000
   (SFNet-64: 100,000, 180,000, 220,000); momentum .9, weight decay 5e-4, clipped at 100; SFNet-64
   with batch norm.
-- SphereFace-R 32 and 1.7, CosFace 64 and .4, ArcFace 64 and .5, SphereFace2 .8, 64, .5, 3, lw 50;
-  margins detached.
+- SphereFace-R 1.7 and 32 (b_*) or 64 (c_*), CosFace 64 and .4, ArcFace 64 and .5, SphereFace2 .8,
+  64, .5, 3, lw 50; margins detached; class vectors normalised before every step
+  (optim.unit_proxies). The 64 is of a reader of the release; the one file that we found for
+  SphereFace-R on IResNet-100, ms1m_iresnet100_sphereface_largebs.yml at dbc8d0f, has 32.
 - What the paper does not print of SimPLE: two means, loss x 500, polar-like features, b from -10 at
-  a tenth of the rate, a bank of 524,288 keys, eta .999, 128 subjects x 4 images. Polar-like
-  features take one output more, 513, so that all embeddings have 512 dimensions. c_simple_released
-  has r 2, as its file.
+  a tenth of the rate, a bank of 524,288 keys, eta .999, 128 subjects x 4 images. The bank starts
+  empty (released: full of noise), and running statistics are averaged as the parameters are
+  (released: parameters alone). Polar-like features take one output more, 513, so that all
+  embeddings have 512 dimensions. c_simple_released has r 2, as its file.
 - c_simple_paper and b_simple_paper have Eq 8 as printed instead: one expectation over all pairs, a
   factor of 1, raw features. c_simple_learned_angle and b_simple_learned_angle learn b_theta, as the
   text of Sec. 3 says; appendix A and the release keep it fixed.
@@ -70,7 +73,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from _shared import aligned, by_cosine, readings, released, simple, with_512
+from _shared import aligned, by_cosine, readings, released, simple, unit_proxies, with_512
 
 import likeness
 from likeness import losses
@@ -91,7 +94,7 @@ from likeness.recipe import (
 )
 
 LOSSES: dict[str, Part] = {
-    "sphereface": partial(losses.SphereFaceR, version=1, margin=1.7, scale=32.0),
+    "sphereface": partial(losses.SphereFaceR, version=1, margin=1.7, scale=64.0),
     "cosface": partial(losses.CosFace, margin=0.4, scale=64.0),
     "arcface": partial(losses.ArcFace, margin=0.5, scale=64.0, wrap="clamp", grad="detached"),
     "curricularface": partial(losses.CurricularFace, margin=0.5, scale=64.0, debias=False),
@@ -184,19 +187,22 @@ INSIGHTFACE = replace(
 # The losses that were released with flips only. SimPLE's and AdaFace's were released with the
 # augmentation that all have here.
 TABLE_5 = {
-    **{f"c_{name}": replace(ARCFACE, loss=loss) for name, loss in LOSSES.items()},
+    **{f"c_{name}": unit_proxies(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
     "c_broadface": replace(
         ARCFACE, loss=partial(losses.BroadFace, margin=0.5, scale=64.0, queue_size=32_768)
     ),
     "c_scf_arcface": SCF_ARCFACE,
     "c_magface": replace(ARCFACE, loss=partial(losses.MagFace, wrap="easy")),
 }
+B_LOSSES = {
+    **LOSSES,
+    "sphereface": partial(LOSSES["sphereface"], scale=32.0),
+    "normface": partial(losses.NormFace, scale=30.0),
+    "circle": partial(losses.CircleSoftmax, margin=0.25, scale=256.0),
+}
 TABLE_4 = {
-    **{f"b_{name}": setting_b(replace(ARCFACE, loss=loss)) for name, loss in LOSSES.items()},
-    "b_normface": setting_b(replace(ARCFACE, loss=partial(losses.NormFace, scale=30.0))),
-    "b_circle": setting_b(
-        replace(ARCFACE, loss=partial(losses.CircleSoftmax, margin=0.25, scale=256.0))
-    ),
+    f"b_{name}": setting_b(unit_proxies(replace(ARCFACE, loss=loss)))
+    for name, loss in B_LOSSES.items()
 }
 
 RECIPES = {

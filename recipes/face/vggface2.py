@@ -33,12 +33,15 @@ gives the losses of Table 3 other than SimPLE flips only: NAME_released.
 As released, since the paper does not say (OpenSphere, config/train/sec31/vggface2_sfnet20_*.yml):
 - The first form of SFNet, without batch norm; batches of 512; SGD .1, a tenth of it at 40,000 and
   60,000 of 80,000 steps; momentum .9, weight decay 5e-4, clipped at 10.
-- Scale 30; margins 1.5 (SphereFace-R), .35, .5; SphereFace2-C alpha .7, r 30, m .3, t 3, lw 10;
-  margins detached.
+- Scale 30; margins 1.5 (SphereFace-R), .35, .5; margins detached; class vectors normalised before
+  every step (optim.unit_proxies), but for those of Table 10.
+- SphereFace2-C alpha .7, r 40, m .4, t 3, lw 10, not clipped, as appendix/
+  vggface2_sfnet20_sphereface2c.yml at e2315b7 has it; sec31/ at 26494db has r 30 and m .3.
 - SimPLE as in ms1m_iresnet100_simple.yml (setting A has no file) where code and print differ: two
   means, b from -10 at a tenth of the rate, loss x 500, polar-like features, a bank of 524,288 keys
-  with eta .999, 128 subjects x 4 images, clipped at 100. Polar-like features take one output more,
-  513, so that all embeddings have 512 dimensions.
+  with eta .999, 128 subjects x 4 images, clipped at 100. The bank starts empty (released: full of
+  noise), and running statistics are averaged as the parameters are (released: parameters alone).
+  Polar-like features take one output more, 513, so that all embeddings have 512 dimensions.
 - simple_paper has Eq 8 as printed in place of the release's two means, factor and features: one
   expectation over all pairs, a factor of 1, raw features. simple_learned_angle learns b_theta, as
   the text of Sec. 3 says; appendix A and the release keep it fixed.
@@ -57,11 +60,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from _shared import aligned, by_cosine, readings, released, simple, with_512
+from _shared import aligned, by_cosine, readings, released, simple, unit_proxies, with_512
 
 from likeness import losses
 from likeness.backbones import SFNet
-from likeness.recipe import Part, Schedule, multistep
+from likeness.recipe import Part, Schedule, multistep, override
 
 TABLE_3: dict[str, Part] = {
     "normface": partial(losses.NormFace, scale=30.0),
@@ -74,10 +77,10 @@ TABLE_3: dict[str, Part] = {
         losses.SphereFace2,
         kind="C",
         alpha=0.7,
-        scale=30.0,
-        margin=0.3,
+        scale=40.0,
+        margin=0.4,
         t=3.0,
-        weight=10 / 30,
+        weight=10 / 40,
         grad="detached",
     ),
 }
@@ -112,7 +115,8 @@ ARCFACE = aligned(
     ),
 )
 SIMPLE = replace(with_512(simple(ARCFACE)), optim=replace(ARCFACE.optim, grad_clip=100.0))
-BY_PROXIES = {name: replace(ARCFACE, loss=loss) for name, loss in TABLE_3.items()}
+BY_PROXIES = {name: unit_proxies(replace(ARCFACE, loss=loss)) for name, loss in TABLE_3.items()}
+BY_PROXIES["sphereface2"] = override(BY_PROXIES["sphereface2"], ["optim.grad_clip=0"])
 
 RECIPES = {
     "simple": SIMPLE,

@@ -38,6 +38,8 @@ Hyper-parameters are [48]'s for CUB200 (50 steps of Bayesian optimisation each).
 simple has r 3, alpha .001 and b_theta .3, which Sec. 5.1 of the SimPLE paper fixes for the
 experiments that follow it; b from -10 and eta .999 as its release has them for faces. The size of
 the bank is printed for no experiment but faces: 4,096 keys, about the images of a fold, are ours.
+It starts empty, and running statistics are averaged as the parameters are; the release's starts
+full of noise, and it averages parameters alone.
 simple_ours has r 1, alpha .1 (the share of positive pairs in a batch), b from 0 and no bank; the
 paper has no such row. simple_paper has one expectation over all pairs, as Eq 8 is printed, where
 simple has two means, as the release. simple_learned_angle learns b_theta, as the text of Sec. 3

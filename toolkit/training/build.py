@@ -92,10 +92,11 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     _check_rates(frontend, read=recipe.read, train_read=recipe.train_read, augment=recipe.augment)
     backbone = recipe.backbone(frontend.dim)
     loss = recipe.loss(backbone.dim, num_classes).to(device)
-    if recipe.start_at_means and not isinstance(loss, Classifier):
+    on_proxies = recipe.start_at_means or recipe.optim.unit_proxies
+    if on_proxies and not isinstance(loss, Classifier):
         raise LikenessError(
-            f"start_at_means=true needs a loss with class vectors, but {type(loss).__name__} has "
-            "none; leave it out"
+            "start_at_means and optim.unit_proxies need a loss with class vectors, but "
+            f"{type(loss).__name__} has none; leave them out"
         )
     if distributed.world() > 1 and parallel.sync_batch_norm:
         backbone = batch_norm.sync_batch_norms(backbone, device)

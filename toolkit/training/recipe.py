@@ -38,6 +38,8 @@ class Optim:
         nesterov: Whether SGD takes Nesterov's momentum.
         weight_decay: Of weights.
         proxy_lr_scale: The rate of the class proxies, as a multiple of lr.
+        unit_proxies: Whether the class proxies are normalised before every step, as OpenSphere's
+            are: for losses that see their directions alone. Shorter ones turn farther in a step.
         grad_clip: The largest norm of the gradient; 0 clips nothing.
     """
 
@@ -47,6 +49,7 @@ class Optim:
     nesterov: bool = False
     weight_decay: float = 5e-4
     proxy_lr_scale: float = 1.0
+    unit_proxies: bool = False
     grad_clip: float = 0.0
 
 

@@ -5,6 +5,7 @@ is step().
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from likeness.toolkit.training.plan import CheckHeldOut, Plan, plan
 from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial, read_initial, start
-from likeness.toolkit.vmf.rows import full
+from likeness.toolkit.vmf.rows import full, unit
 
 Step = Callable[[Run, Batch, Recipe], Tensor]
 
@@ -175,6 +176,9 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
             # margins and annealings that move
             if isinstance(run.loss, Scheduled):
                 run.loss.at_step(run.step)
+            if recipe.optim.unit_proxies:
+                proxies = cast(Tensor, run.loss.proxies).data
+                proxies.copy_(unit(proxies))
             # where too little could be read, all processes leave the step out
             if distributed.any_rank(batch is None or len(batch.labels) < least):
                 keeper.left_out += 1

@@ -198,7 +198,7 @@ def log_density_nivmf(
     method: Method = "debye",
     relative: bool = False,
 ) -> Tensor:
-    """Log density of nivMF(mu_j, diag(kappas_j)). nivMF paper, Eq 3 and supplement B.
+    """Log density of nivMF(mu_j, diag(kappas_j)). nivMF paper, Eq 4 and supplement B.
 
     Args:
         x: Unit vectors (..., D).

@@ -52,7 +52,7 @@ def listed(name: str) -> dict[str, Any]:
 
 def steps_of(table: reproduce.Table, rows: list[str]) -> Iterator[list[str]]:
     words = dict.fromkeys(("data", "out", "recipes", "examples"), "FOLDER") | {"seeds": "1"}
-    return reproduce._steps(table, rows, words, [])
+    return (step for _, step in reproduce._steps(table, rows, words, {}))
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -172,7 +172,7 @@ def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
     return replace(
         table,
         sets=[first] if first in table.sets else table.sets,
-        steps=[text.replace("--tune 9", "--tune 1") for text in table.steps],
+        tune={first: "--tune 1"} if table.tune else {},
     )
 
 
@@ -244,8 +244,90 @@ def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
         reproduce_with()
 
 
-def test_what_is_asked_for_wrongly_is_said():
+FINISHED = {"accuracy": 0.5, "auroc": 0.5, "map@r": 0.5}
+
+
+def finishing(done: list[Sequence[str]], fails: str = "nothing") -> Any:
+    """A run of steps that leaves a result of every variant, or fails on one data set."""
+
+    def run(command: Sequence[str]) -> None:
+        done.append(command)
+        out = Path(command[command.index("--out") + 1])
+        if out.name == fails:
+            raise LikenessError("the data set is not there")
+        for variant in command[command.index("--variants") + 1].split(","):
+            (out / variant / "seed-0").mkdir(parents=True, exist_ok=True)
+            write_json(out / variant / "seed-0" / "result.json", {"values": FINISHED})
+
+    return run
+
+
+def cells(text: str, row: str) -> list[str]:
+    """A row's values, without the paper's."""
+    line = next(line for line in text.splitlines() if line.startswith(row))
+    return re.sub(r"\([^)]*\)", "", line).split()[1:]
+
+
+def test_a_table_of_some_data_sets_has_holes(tmp_path: Path) -> None:
+    done: list[Sequence[str]] = []
+    options: dict[str, Any] = {"rows": ["vmf"], "seeds": 1}
+    everything = reproduce.reproduce(
+        "vmf/1", tmp_path, tmp_path / "out", run=finishing(done), **options
+    )
+    assert cells(everything, "vmf") == ["0.50"] * 4
+    done.clear()
+    two = reproduce.reproduce(
+        "vmf/1",
+        tmp_path,
+        tmp_path / "out",
+        sets=["mnist", "cifar10"],
+        run=finishing(done),
+        **options,
+    )
+    assert [command[2] for command in done] == ["image/vmf:mnist", "image/vmf:cifar10"]
+    # what is there of other sets was not looked at: it may be of other settings
+    assert cells(two, "vmf") == ["0.50", "-", "0.50", "-"]
+
+
+def test_a_data_set_that_fails_leaves_a_hole(tmp_path: Path) -> None:
+    run, sets = finishing([], fails="fashion_mnist"), ["mnist", "fashion_mnist"]
+    text = reproduce.reproduce("vmf/1", tmp_path, tmp_path / "out", sets=sets, seeds=1, run=run)
+    assert cells(text, "arcface") == ["0.50", "-", "-", "-"]
+    with pytest.raises(LikenessError, match="not there"):
+        reproduce.reproduce(
+            "vmf/1", tmp_path, tmp_path / "out", sets=["fashion_mnist"], seeds=1, run=run
+        )
+
+
+def test_a_setting_of_a_row_changes_it_alone(tmp_path: Path) -> None:
+    done: list[Sequence[str]] = []
+    settings = ["optim.lr=0.05", "vmf:loss.tau=1", "vmf:items.name=a:b"]
+    options: dict[str, Any] = {"rows": ["arcface", "vmf", "cosine"], "sets": ["mnist"], "seeds": 1}
+    reproduce.reproduce(
+        "vmf/1", tmp_path, tmp_path, settings=settings, run=finishing(done), **options
+    )
+    changed = [(command[4], [word for word in command if "=" in word]) for command in done]
+    assert changed == [
+        ("arcface,cosine", ["optim.lr=0.05"]),
+        ("vmf", ["optim.lr=0.05", "loss.tau=1", "items.name=a:b"]),
+    ]
+
+
+def test_what_is_searched_is_searched_on_the_sets_without_released_settings() -> None:
+    for name in ("nivmf/figure-5", "nivmf/4", "nivmf/5"):
+        compared = [
+            step for step in steps_of(TABLES[name], list(TABLES[name].rows)) if "compare" in step
+        ]
+        assert [("--tune" in step) for step in compared] == [False, True]
+        assert [step[2] for step in compared] == ["image/nivmf:cub200", "image/nivmf:cars196"]
+
+
+def test_what_is_asked_for_wrongly_is_said() -> None:
     with pytest.raises(LikenessError, match="simple/8"):
         reproduce.reproduce("simpl/8", Path("data"), Path("out"))
     with pytest.raises(LikenessError, match="softmax"):
         reproduce.reproduce("simple/8", Path("data"), Path("out"), rows=["nobody"])
+    with pytest.raises(LikenessError, match="softmax"):
+        reproduce.reproduce("simple/8", Path("data"), Path("out"), settings=["nobody:optim.lr=1"])
+    with pytest.raises(LikenessError, match="mnist"):
+        reproduce.reproduce("vmf/1", Path("data"), Path("out"), sets=["minst"])

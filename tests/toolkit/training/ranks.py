@@ -51,6 +51,7 @@ VARIANTS: dict[str, Recipe] = {
     "sharded": replace(
         BASE, measure=tiny.BASE.measure, parallel=replace(BASE.parallel, spread_classes=True)
     ),
+    "unit": replace(BASE, optim=replace(BASE.optim, unit_proxies=True)),
     "simple": replace(
         tiny.RECIPES["simple"],
         frontend=BASE.frontend,

@@ -13,17 +13,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from likeness.cli import main
 from likeness.data import audio, folders
 from likeness.eval.formats.runs import BEST, find_model
 from likeness.eval.progress import Report, reported_to
+from likeness.losses import ArcFace
 from likeness.models.run import load_model
 from likeness.recipe import Compute, Recipe, Sampling, Schedule, constant, fit, multistep
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Plateau, Run
-from tests.toolkit.training.tiny_runs import TINY, Train, recipe, same, step_of, watching
+from tests.toolkit.training.tiny_runs import (
+    TINY,
+    Train,
+    recipe,
+    same,
+    short,
+    state_of,
+    step_of,
+    watching,
+)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +230,38 @@ def test_the_rate_follows_warm_up_and_decay(train: Train) -> None:
     log = read_log(train(recipe(schedule=schedule)))
     expected = [0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)]
     assert [entry["lr"] for entry in log if "lr" in entry] == pytest.approx(expected)
+
+
+def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
+    """As OpenSphere writes them back before it uses them, so that the length of their start and
+    what a step adds to it never matter.
+    """
+    ends = {}
+    lengths: list[torch.Tensor] = []
+
+    def look(run: Run, batch: Batch) -> None:
+        lengths.append(run.loss.proxies.norm(dim=1))
+
+    for name, unit_proxies in (("unit", True), ("free", False)):
+        for start in (0.02, 0.2):
+            lengths.clear()
+            runs = short(
+                optim=replace(recipe().optim, unit_proxies=unit_proxies),
+                loss=partial(ArcFace, margin=0.2, scale=16.0, start=start),
+            )
+            out = train(
+                runs,
+                f"{name}-{start}",
+                step=watching(look),
+            )
+            assert len(lengths) == 6
+            ends[name, start] = state_of(out), torch.stack(lengths).detach()
+    for start in (0.02, 0.2):
+        torch.testing.assert_close(ends["unit", start][1], torch.ones_like(ends["unit", start][1]))
+    for name, equal in (("unit", True), ("free", False)):
+        a, b = (ends[name, start][0] for start in (0.02, 0.2))
+        close = [torch.allclose(a[key].float(), b[key].float(), atol=1e-4) for key in a]
+        assert all(close) == equal
 
 
 def test_a_moving_margin_is_told_the_step(train: Train) -> None:

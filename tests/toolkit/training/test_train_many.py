@@ -129,7 +129,10 @@ def allowed(alone: Path, variant: str) -> float:
     [
         "whole",
         "thawed",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("simple", "memory", "adapted")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("simple", "memory", "adapted", "unit")
+        ),
     ],
 )
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:

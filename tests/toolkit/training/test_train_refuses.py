@@ -156,6 +156,7 @@ EIGHT_KHZ = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
         ({"tuning": FROZEN, "loss": losses.Triplet}, "nothing is trained"),
         ({"tuning": replace(FROZEN, freeze_until=2), "loss": losses.Triplet}, "nothing is trained"),
         ({"loss": losses.SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
+        ({"loss": losses.SimPLE, "optim": Optim(unit_proxies=True)}, "SimPLE has none"),
         ({"memory": Memory(20)}, "takes no keys"),
         ({"frontend": EIGHT_KHZ}, "rates differ: .*frontend.rate_hz=8000, read.rate_hz=16000"),
         ({"augment": partial(train_view, rate_hz=8_000)}, "rates differ: .*augment.rate_hz=8000"),
