@@ -178,7 +178,7 @@ def _lines(
         if target is not None:
             columns.append(labels.take(as_arrow(target[part].view(np.uint8))))
         joined = compute.binary_join_element_wise(*columns, as_arrow([separator])[0])
-        ends = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
+        ends = np.frombuffer(joined.buffers()[1], np.int64)[: len(joined) + 1]
         yield joined.buffers()[2].slice(0, int(ends[-1])).to_pybytes()
     report("writing", size, size)
 
@@ -190,7 +190,7 @@ def _decimals(values: Floats, end: str) -> Any:
 
     size = np.abs(values)
     alike = (size >= _DECIMALS[0]) & (size < _DECIMALS[1]) & (values != np.rint(values))
-    texts = compute.cast(as_arrow(values), pyarrow.string())
+    texts = compute.cast(as_arrow(values), pyarrow.large_string())
     if not alike.all():
         place = np.where(alike, np.arange(len(values)), len(values) + np.cumsum(~alike) - 1)
         others = as_arrow(list(map(repr, values[~alike].tolist())))

@@ -63,9 +63,9 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
         buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(values))]
         return pyarrow.Array.from_buffers(kind, len(values), buffers)
     encoded = [text.encode() for text in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))]
-    return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(encoded), buffers)
 
 
 def numbers(array: Any, missing: float = 0) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.items.levels import labels_of_ids
+from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.types import Bools, Ints, Trials, counted, item_id, name_first
 
 Names = File | Mapping[str, str]
@@ -145,13 +145,14 @@ def labels_of(
 
     Raises:
         LikenessError: Ids have no label. All are counted, the first are named. The first component
-            need not be the label (levels.labels_of_ids).
+            need not be the label (levels.check_levels).
 
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
     if mapping is None:
-        labels = labels_of_ids(ids, side, remedy=f"give a list of lines `id {kind}`")
+        check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
+        labels = labels_of_ids(ids)
     else:
         labels = [mapping.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
@@ -196,7 +197,7 @@ def subjects_of(
         return _from_mapping(trials, mapping), "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
-    enrol, probe = (labels_of_ids(ids, check=False) for ids in (trials.enrol_ids, trials.probe_ids))
+    enrol, probe = (labels_of_ids(ids) for ids in (trials.enrol_ids, trials.probe_ids))
     named = ""
     if all(enrol) and all(probe):
         subjects = number_subjects(enrol, probe)

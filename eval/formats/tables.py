@@ -358,7 +358,7 @@ def _parsed(text: bytes, shape: Shape) -> list[Any]:
             newlines_in_values=may_be_quoted and b'"' in text,
         ),
         arrow_csv.ConvertOptions(
-            include_columns=read, column_types=dict.fromkeys(read, pyarrow.string())
+            include_columns=read, column_types=dict.fromkeys(read, pyarrow.large_string())
         ),
     )
     arrays = [table.column(name).combine_chunks() for name in read]

@@ -340,7 +340,7 @@ def files_below(
     before = (root / "x").as_posix()[:-1]
 
     def rows(block: list[str]) -> Items:
-        labels = labels_of_ids(block, check=False)
+        labels = labels_of_ids(block)
         return Items.rows(block, [before + id for id in block], labels)
 
     blocks = iter(lambda: list(islice(ids, BLOCK)), [])
