@@ -12,7 +12,7 @@ import gzip
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -141,15 +141,11 @@ def _write_text(
     header = ["enrol", "probe", *["score"] * (values is not None)]
     header += ["label"] * (target is not None)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
-        stream = cast(IO[bytes], raw)
-        if path.suffix == ".gz":
-            stream = cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0))
-        if misread:
-            stream.write((separator.join(header) + "\n").encode())
-        for block in _lines(sides, target, values, separator):
-            stream.write(block)
-        if stream is not raw:
-            stream.close()
+        is_zipped = path.suffix == ".gz"
+        with gzip.GzipFile("", "wb", 6, raw, mtime=0) if is_zipped else raw as stream:
+            if misread:
+                stream.write((separator.join(header) + "\n").encode())
+            stream.writelines(_lines(sides, target, values, separator))
 
 
 def _lines(

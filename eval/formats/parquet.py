@@ -126,17 +126,19 @@ def column_types(file: Any) -> dict[str, str]:
     return {field.name: str(field.type) for field in file.schema_arrow}
 
 
-def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | Floats]:
+def read_columns(
+    path: Path, file: Any, names: Sequence[str], numeric: Sequence[str] = ()
+) -> list[Column | Floats]:
     """Reads columns of texts or numbers.
 
     Args:
         path: The file.
         file: What `open_parquet` gave for it.
         names: The columns.
+        numeric: Those that stay numbers, if they are decimal fractions and all there.
 
     Returns:
-        For each column its texts, which are empty where there is no value; or numbers, if they are
-        decimal fractions and all there.
+        For each column its texts, which are empty where there is no value, or its numbers.
 
     Raises:
         LikenessError: A column holds something else, or they would take too much memory.
@@ -154,14 +156,14 @@ def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | F
         metadata=metadata,
         page_checksum_verification=True,
     ) as again:
-        return [_read_column(path, again, name) for name in names]
+        return [_read_column(path, again, name, name in numeric) for name in names]
 
 
-def _read_column(path: Path, file: Any, name: str) -> Column | Floats:
-    """The texts of a column, or its numbers if they are decimal fractions and all there."""
+def _read_column(path: Path, file: Any, name: str, is_numeric: bool) -> Column | Floats:
+    """The texts of a column, or its numbers if it is numeric and they are all there."""
     column = file.read(columns=[name], use_threads=False).column(name)
     kind = str(column.type)
-    if kind in _FRACTIONS and not column.null_count:
+    if is_numeric and kind in _FRACTIONS and not column.null_count:
         return numbers(column.combine_chunks()).astype(np.float64, copy=False)
     if not kind.startswith("dictionary"):
         column = column.dictionary_encode()
