@@ -165,8 +165,7 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             if match is None or named is None:
                 raise LikenessError(
                     f"{path}: line {number} is not `id FILE.ark:OFFSET` of a file that is there, "
-                    f"but {quoted(line)}; commands are never run; run from the folder in which it "
-                    "was written, or write it again"
+                    f"but {quoted(line)}; commands are never run; write it anew"
                 )
             if named != place:
                 opened.close()
@@ -207,7 +206,6 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     if not data or len(data) < dim * dtype.itemsize:
         raise LikenessError(
             f"{where}: at byte {begin} there is no whole binary vector of 1 to {MAX_DIM} floats or "
-            "doubles (FV, DV); texts, pickles, audio and matrices of several rows are refused; "
-            "Kaldi's copy-vector converts them"
+            "doubles (FV, DV), and nothing else is read; Kaldi's copy-vector converts it"
         )
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

@@ -86,13 +86,10 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     ]
     refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_PARQUET
     bad = [name for side in sides for name in side.keys if refused.search(name)]
-    if bad or not len(trials):
-        raise LikenessError(
-            f"{path}: the id {bad[0]!r} is empty, begins or ends with a blank, begins with #, "
-            "stands in quotation marks, or holds control characters; rename it"
-            if bad
-            else f"{path}: there are no trials to write"
-        )
+    if not len(trials):
+        raise LikenessError(f"{path}: there are no trials to write")
+    if bad:
+        raise LikenessError(f"{path}: the id {bad[0]!r} would be read back as another; rename it")
     labels: Any = trials.target
     if trials.spoof is not None and trials.target is not None:
         if not is_text:

@@ -228,9 +228,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
                     raise UnicodeError("it holds NUL characters")
             except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
                 raise LikenessError(
-                    f"{path}: not UTF-8 text ({first_line(error)}); save a spreadsheet "
-                    "as CSV, fetch a damaged .gz again, give UTF-16 a byte order mark, or convert "
-                    f"older text: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
+                    f"{path}: not UTF-8 text ({first_line(error)}); save a spreadsheet as CSV, "
+                    "give UTF-16 a byte order mark, or convert older text: iconv -f LATIN1 -t UTF-8"
                 ) from None
             total += len(block)
             end = text.rfind(b"\n") + 1

@@ -221,9 +221,8 @@ def _read(
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
-            f"{table.where}: {reasons}; labels must be 1 0, target nontarget spoof, tgt imp, true "
-            "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
-            "a header; name the columns in one"
+            f"{table.where}: {reasons}; labels must be of one kind, as 1 0 or target nontarget, "
+            "and scores that are all 0 or 1 need a header; name the columns in one"
             + if_option(", or by --columns enrol=NAME --columns probe=NAME")
         )
     if len(fitting) > 1 and not all(_same(fitting[0], way, table.columns) for way in fitting):
@@ -257,8 +256,7 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
         elif len(values) > 1:
             raise LikenessError(
                 f"{table.where}: its column {name!r} tells parts of recordings apart, but trials "
-                "name items by their ids alone; give each part an id in the list of items, and "
-                "name these ids here"
+                "name items by ids alone; give each part an id in the list of items"
             )
     label = columns.get("label")
     if isinstance(label, Column) and label.keys == [""]:  # of a blind list

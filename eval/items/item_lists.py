@@ -65,9 +65,8 @@ def read_items(
         width = len(tables.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
-                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
-                "the first one names the columns, such as path,label; where a field contains "
-                "blanks, all need tabs or commas between them"
+                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, "
+                "with tabs where a name has blanks, or the first one names the columns"
             )
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return tables.Shape(separator, width, places)
@@ -136,9 +135,8 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
     if bad:
         raise LikenessError(
             f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
-            f"({name_first(bad)}): they lie in tar shards, or their names begin with #, stand in "
-            "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
-            "are not UTF-8; unpack the shards, or rename the files"
+            f"({name_first(bad)}): they lie in tar shards, or their names would be read back as "
+            "others; unpack the shards, or rename the files"
         )
     header = ["id", "path", *["label"] * labelled, *["start", "end"] * timed]
     header += ["channel"] * of_channels
