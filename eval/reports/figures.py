@@ -486,11 +486,9 @@ def tippett_figure(scores: Mapping[str, Scores]) -> Any:
     shares = np.linspace(0, 1, _NUM_KEPT)
     for i, (name, of) in enumerate(scores.items()):
         for kind, values in (("targets", of.targets), ("nontargets", of.nontargets)):
-            x, label = (
-                np.quantile(values, shares) / np.log(10),
-                f"{shorten(name, _MOST_LETTERS)}, {kind}",
-            )
-            line(figure, 2 * i + (kind != "targets"), label, label=label, x=x, y=100 - 100 * shares)
+            label, logs = f"{shorten(name, _MOST_LETTERS)}, {kind}", np.quantile(values, shares)
+            number = 2 * i + (kind != "targets")
+            line(figure, number, label, label=label, x=logs / np.log(10), y=100 - 100 * shares)
     legend(figure)
     return figure
 

@@ -35,15 +35,7 @@ from likeness.eval.results import (
 EMPTY = Markup("")
 MINUS = "\u2212"
 # The script of a page, in files by subject, in the order in which they run.
-SCRIPTS = (
-    "basics.js",
-    "figures.js",
-    "threshold.js",
-    "tables.js",
-    "media.js",
-    "map.js",
-    "start.js",
-)
+SCRIPTS = ("basics.js", "figures.js", "threshold.js", "tables.js", "media.js", "map.js", "start.js")
 
 
 @cache
