@@ -164,14 +164,12 @@ def choose(
         if len(fitting) == 1:
             places[role] = fitting[0]
         elif fitting or role in stated or role in needed:
-            problem = f"{len(fitting)} columns may be the {role}"
-            if not fitting:
-                problem = f"there is no column {name!r}" if name else f"no column is the {role}"
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
             raise LikenessError(
-                f"{where}: {problem}; its columns are ({', '.join(names[:_MAX_NAMED])}): name it "
-                f"in the header{if_option(f', or say which it is, as in --columns {stated_as}')}"
+                f"{where}: {len(fitting) or 'none'} of its columns "
+                f"({', '.join(names[:_MAX_NAMED])}) may be the {role}{f' {name!r}' if name else ''}; name it in the header"
+                + if_option(f", or say which it is, as in --columns {stated_as}")
             )
     return places
 

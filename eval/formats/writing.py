@@ -401,12 +401,8 @@ def table_text(columns: Sequence[str], rows: Iterable[Iterable[object]], delimit
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow(["" if value is None else _shown(value) for value in row])
+        writer.writerow([str(value).lower() if isinstance(value, bool) else value for value in row])
     return file.getvalue()
-
-
-def _shown(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:

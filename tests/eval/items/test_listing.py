@@ -173,7 +173,7 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
 # what is listed, its text -> a part of the message; m.wav is there for the turns
 WRONG = {
     "t.csv": {
-        "file,speaker,class\nann/1.wav,a,b\n": r"2 columns .*speaker, class.*--columns",
+        "file,speaker,class\nann/1.wav,a,b\n": r"2 of its columns .*speaker, class.*--columns",
         "clip,who\nann/1,a\n": r"\(clip, who\).*--columns path=clip",
         "file,speaker\n": "no rows",
         "file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n": "the row .*ann.* has no path",
