@@ -166,9 +166,10 @@ def choose(
         elif fitting or role in stated or role in needed:
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
+            shown = ", ".join(names[:_MAX_NAMED])
             raise LikenessError(
-                f"{where}: {len(fitting) or 'none'} of its columns "
-                f"({', '.join(names[:_MAX_NAMED])}) may be the {role}{f' {name!r}' if name else ''}; name it in the header"
+                f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be the {role}"
+                f"{f' {name!r}' if name else ''}; name it in the header"
                 + if_option(f", or say which it is, as in --columns {stated_as}")
             )
     return places

@@ -86,14 +86,12 @@ def read_mapping(
     return {name: values.keys[i] for name, i in zip(ids.keys, value_of.tolist(), strict=True)}
 
 
-def read_durations(path: str | Path) -> dict[str, float]:
-    """Reads lines `id seconds` (Kaldi's utt2dur) into a dictionary from id to seconds.
+def read_numbers(path: str | Path, column: str = "seconds") -> dict[str, float]:
+    """Reads lines of an id and a finite number, such as Kaldi's utt2dur, below a header or none.
 
     Args:
-        path: The list; it may have a header.
-
-    Returns:
-        The duration of each id, in seconds.
+        path: The list.
+        column: What errors call the second column.
 
     Raises:
         LikenessError: A second field is no number; and as `read_mapping`.
@@ -103,21 +101,8 @@ def read_durations(path: str | Path) -> dict[str, float]:
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder) / "utt2dur"
         ...     _ = path.write_text("id seconds\\nutterance1 2.5")
-        ...     read_durations(path)
+        ...     read_numbers(path)
         {'utterance1': 2.5}
-    """
-    return read_numbers(path, "seconds")
-
-
-def read_numbers(path: str | Path, column: str) -> dict[str, float]:
-    """Reads lines of an id and a finite number, such as a quality, below a header or none.
-
-    Args:
-        path: The list.
-        column: What errors call the second column.
-
-    Raises:
-        LikenessError: As `read_durations`.
     """
     listed = read_mapping(path, column=column)
     values = dict(zip(listed, tables.as_floats(list(listed.values())).tolist(), strict=True))
@@ -194,7 +179,12 @@ def subjects_of(
         ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
-        return _from_mapping(trials, mapping), "given mapping"
+        sides = (trials.enrol_ids, trials.probe_ids)
+        subjects = number_subjects(*(labels_of("trials", side, mapping) for side in sides))
+        if (wrong := np.flatnonzero(_contradictions(trials, subjects))).size:
+            pair = pair_text(trials, int(wrong[0]))
+            raise LikenessError(f"subjects: the label of {pair} contradicts the mapping")
+        return subjects, "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
     enrol, probe = (labels_of_ids(ids) for ids in (trials.enrol_ids, trials.probe_ids))
@@ -217,19 +207,6 @@ def subjects_of(
             "groups that target trials connect",
         )
     return subjects, CONNECTED
-
-
-def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:
-    """The subject numbers by a mapping. Raises LikenessError where it does not fit the trials."""
-    subjects = number_subjects(
-        *(labels_of("trials", side, mapping) for side in (trials.enrol_ids, trials.probe_ids))
-    )
-    wrong = np.flatnonzero(_contradictions(trials, subjects))
-    if wrong.size:
-        raise LikenessError(
-            f"subjects: the label of {pair_text(trials, int(wrong[0]))} contradicts the mapping"
-        )
-    return subjects
 
 
 def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:

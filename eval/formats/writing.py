@@ -305,11 +305,8 @@ def remove(path: Path) -> None:
 def sync(path: Path) -> None:
     """Waits until a file, or a folder with everything in it, is on the disk."""
     if not path.is_dir():
-        handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with path.open("rb+" if os.name == "nt" else "rb") as file:
+            os.fsync(file.fileno())
         return
     for entry in path.iterdir():
         if not entry.is_symlink() and (entry.is_file() or entry.is_dir()):

@@ -190,8 +190,7 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         over = f"{resampled} ({source})"
     texts = [
         f"Mean over {counted(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % "
-        f"bootstrap of that mean over {over}, "
-        f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
+        f"bootstrap of that mean over {over}, {c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
     if c.differences:
         picked = (

@@ -330,21 +330,15 @@ class Checked:
         suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
         if suggestion is None:
             return False
-        why = {
-            "parent": "one folder holds all items",
-            "split": "they are parts of a data set",
-            "number": f"the same numbers return in each of {suggestion.num_labels:g} folders",
-            "word": f"the same names return in {suggestion.num_labels:.3g} folders each",
-        }[suggestion.kind]
+        pattern, names, why = suggestion
         self.findings.append(
             Finding(
                 "folder-label",
                 len(counts),
                 f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
                 f"If the names are the {self._words['labels']}, take them as the labels: --label "
-                f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
-                f"{suggestion.names[0]!r}.",
-                (suggestion.names,),
+                f"'{pattern}' gives {len(names):,}, as {names[0]!r}.",
+                (names,),
                 of="labels",
             )
         )

@@ -178,7 +178,6 @@ WRONG = {
         "file,speaker\n": "no rows",
         "file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n": "the row .*ann.* has no path",
         "file,speaker\nann/1.wav,ann\nann/1.wav,ann\n": "twice|repeated",
-        "file,start,end\nann/1.wav,2,1\n": "from 2 to 1 s",
         "file,speaker\nann/9.wav,ann\nbob/1.wav,b\n": r"1 of 2 files.*9\.wav",
         "ann/1.wav,ann\nbob/1.wav,bob\n": "path,label",
     },
