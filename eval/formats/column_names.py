@@ -15,47 +15,39 @@ ColumnNames = str | Mapping[str, str]
 COLUMN_OF_LIST = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
 """Such as "items.csv:sex" and "items.csv:age<18"."""
 
+
+def _words(**names: str) -> Words:
+    return {role: tuple(text.split()) for role, text in names.items()}
+
+
 # What a column is, and the names that it has: in small letters, without blanks, _, - and dots.
 # Trial lists, scores and pairs of files.
-TRIALS: Words = {
-    "enrol": (
-        *("enrol", "enroll", "enrolment", "enrollment", "enrolid", "enrollid", "enrolmentid"),
-        *("enrollmentid", "model", "modelid", "reference", "referenceid", "first", "left"),
-        *("path1", "patha", "file1", "filea", "filex", "filename1", "wav1", "image1", "img1"),
-        *("audio1", "id1"),
-    ),
-    "probe": (
-        *("probe", "probeid", "test", "testid", "segment", "segmentid", "verification", "second"),
-        *("right", "path2", "pathb", "file2", "fileb", "filey", "filename2", "wav2", "image2"),
-        *("img2", "audio2", "id2"),
-    ),
-    "label": (
-        *("label", "labels", "key", "target", "istarget", "issame", "same", "match"),
-        *("targettype", "truth", "groundtruth", "decision"),
-    ),
-    "score": ("score", "scores", "llr", "similarity", "cosine"),
-}
+TRIALS = _words(
+    enrol="enrol enroll enrolment enrollment enrolid enrollid enrolmentid enrollmentid model "
+    "modelid reference referenceid first left path1 patha file1 filea filex filename1 wav1 image1 "
+    "img1 audio1 id1",
+    probe="probe probeid test testid segment segmentid verification second right path2 pathb "
+    "file2 fileb filey filename2 wav2 image2 img2 audio2 id2",
+    label="label labels key target istarget issame same match targettype truth groundtruth "
+    "decision",
+    score="score scores llr similarity cosine",
+)
 # Lists of files.
-ITEMS: Words = {
-    "path": (
-        *("path", "file", "filename", "filepath", "wav", "wavfile", "wavpath", "audio"),
-        *("audiofile", "audiopath", "audiofilepath", "image", "imagefile", "imagepath", "img"),
-        *("imgpath", "photo"),
-    ),
-    "label": (
-        *("label", "speaker", "speakerid", "spk", "spkid", "subject", "subjectid", "class"),
-        *("classid", "identity", "identityid", "person", "personid", "clientid"),
-    ),
-    "id": ("id", "itemid", "utt", "uttid", "utterance", "utteranceid"),
-    "start": ("start", "startseconds", "starttime", "begin", "onset"),
-    "end": ("end", "endseconds", "endtime", "stop"),
-    "duration": ("duration", "durationseconds", "dur"),
-    "channel": ("channel", "channelid", "chan"),
-    "sex": ("sex", "gender"),
-    "age": ("age",),
-    "session": ("session", "sessionid"),
-    "group": ("group", "groupid"),
-}
+ITEMS = _words(
+    path="path file filename filepath wav wavfile wavpath audio audiofile audiopath audiofilepath "
+    "image imagefile imagepath img imgpath photo",
+    label="label speaker speakerid spk spkid subject subjectid class classid identity identityid "
+    "person personid clientid",
+    id="id itemid utt uttid utterance utteranceid",
+    start="start startseconds starttime begin onset",
+    end="end endseconds endtime stop",
+    duration="duration durationseconds dur",
+    channel="channel channelid chan",
+    sex="sex gender",
+    age="age",
+    session="session sessionid",
+    group="group groupid",
+)
 FURTHER = ("start", "end", "sex", "age", "session", "group")  # what a pattern of labels may name
 _MAX_NAMED = 40  # columns that an error names
 _MAX_FURTHER = 40  # columns of the user's own that are carried along

@@ -93,7 +93,7 @@ class Embeddings:
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
-        if len(self._row) != len(self.ids):
+        if len(set(self.ids)) != len(self.ids):
             repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(
                 f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
@@ -102,11 +102,11 @@ class Embeddings:
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
         for start in range(0, len(matrix), step):
-            if not np.isfinite(matrix[start : start + step]).all():
-                row = int(np.argmin(np.isfinite(matrix[start : start + step]).all(axis=1)))
+            is_finite = np.isfinite(matrix[start : start + step]).all(axis=1)
+            if not is_finite.all():
+                name = self.ids[start + int(np.argmin(is_finite))]
                 raise LikenessError(
-                    f"embeddings: that of {self.ids[start + row]!r} holds NaN or infinity; extract "
-                    "it again or remove it"
+                    f"embeddings: that of {name!r} holds NaN or infinity; extract or remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -137,11 +137,9 @@ class Embeddings:
 
     @cached_property
     def _row(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.ids)}
-
-    @cached_property
-    def _row_of_key(self) -> dict[str, int]:
-        return {key: i for i, key in enumerate(item_keys(self.ids))}
+        """The row of each id, and of its form in which spellings of an item are equal."""
+        keys = {key: i for i, key in enumerate(item_keys(self.ids))}
+        return keys | {name: i for i, name in enumerate(self.ids)}
 
     @cached_property
     def norms(self) -> Floats32:
@@ -163,12 +161,9 @@ class Embeddings:
         LikenessError names the first without an embedding.
         """
         asked = list(ids)
-        rows = np.fromiter(
-            (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
-        )
-        if (other := np.flatnonzero(rows < 0)).size:
-            keys = item_keys([asked[i] for i in other.tolist()])
-            rows[other] = [self._row_of_key.get(key, -1) for key in keys]
+        pairs = zip(asked, item_keys(asked), strict=True)
+        row = self._row
+        rows = np.array([row.get(id, row.get(key, -1)) for id, key in pairs], np.int64)
         if (rows < 0).any():
             raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows

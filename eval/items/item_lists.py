@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats.column_names import add_further_columns, by_number, choose, is_header
-from likeness.eval.formats.files import write_text
+from likeness.eval.formats.files import as_stored, write_text
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
 from likeness.eval.types import name_first
@@ -261,9 +260,7 @@ def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
     before, paths = (root / "x").as_posix()[:-1], []
     for name in names:
         if ("\\" in name or not name.isascii()) and not os.path.exists(root / name):
-            name = name.replace("\\", "/")
-            forms = (name, normalize("NFC", name), normalize("NFD", name))
-            name = next((form for form in forms if os.path.exists(root / form)), name)
+            name = as_stored(root, name.replace("\\", "/"))
         if is_url(name):
             paths.append(listed_path(root, name))
         else:

@@ -140,7 +140,7 @@ def media_of_folder(folder: Path) -> Media:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
         for suffix in ("", *IMAGES, *SOUNDS):
-            path = as_stored(folder, f"{id}{suffix}")
+            path = folder / as_stored(folder, f"{id}{suffix}")
             if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
                 return path
         return None
