@@ -206,6 +206,6 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     if not data or len(data) < dim * dtype.itemsize:
         raise LikenessError(
             f"{where}: at byte {begin} there is no whole binary vector of 1 to {MAX_DIM} floats or "
-            "doubles (FV, DV), and nothing else is read; Kaldi's copy-vector converts it"
+            "doubles (FV, DV); all else is refused, and Kaldi's copy-vector converts it"
         )
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

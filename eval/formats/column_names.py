@@ -167,29 +167,28 @@ def choose(
     return places
 
 
-def add_further_columns(
-    names: Sequence[str], places: Mapping[str, int], stated: Mapping[str, str]
-) -> dict[str, int]:
+def columns_of_items(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, int]:
     """Returns the places of all columns of a list of files: the known ones, and the user's own.
 
     Args:
         names: The names of all columns, in their order.
-        places: Role -> place, from `choose`.
         stated: As for `choose`. Where columns are stated by number there are no names.
+        where: The list, with which messages begin.
 
     Returns:
-        The places, and of the first 40 further columns that have a name of their own its place.
+        The places of `choose`, and of the first 40 further columns that have a name of their own.
 
     Example:
-        >>> add_further_columns(["wav", "spk", "device"], {"path": 0, "label": 1}, {})
+        >>> columns_of_items(["wav", "spk", "device"], {}, "a.csv")
         {'path': 0, 'label': 1, 'device': 2}
     """
+    places = choose(names, stated, where)
     own = {
         name: place
         for place, name in enumerate(names if not by_number(stated) else ())
         if place not in places.values() and name not in ITEMS and name and names.count(name) == 1
     }
-    return {**places, **dict(list(own.items())[:_MAX_FURTHER])}
+    return places | dict(list(own.items())[:_MAX_FURTHER])
 
 
 def by_number(stated: Mapping[str, str]) -> bool:
@@ -198,19 +197,10 @@ def by_number(stated: Mapping[str, str]) -> bool:
 
 
 # The layouts of lines without a header.
-_SCORED_TRIALS = (
-    ("enrol", "probe", "score", "label"),
-    ("enrol", "probe", "label", "score"),
-    ("label", "enrol", "probe", "score"),
-    ("score", "enrol", "probe", "label"),
-)
-TRIAL_LAYOUTS = (
-    ("enrol", "probe"),
-    ("label", "enrol", "probe"),
-    ("enrol", "probe", "label"),
-    *_SCORED_TRIALS,
-)
-SCORE_LAYOUTS = (("score", "enrol", "probe"), ("enrol", "probe", "score"), *_SCORED_TRIALS)
+_SCORED = ("enrol probe score label", "enrol probe label score")
+_SCORED += ("label enrol probe score", "score enrol probe label")
+TRIAL_LAYOUTS = ("enrol probe", "label enrol probe", "enrol probe label", *_SCORED)
+SCORE_LAYOUTS = ("score enrol probe", "enrol probe score", *_SCORED)
 # The kinds of labels in small letters. Those of a column are all of one kind.
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},

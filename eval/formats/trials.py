@@ -46,7 +46,6 @@ from likeness.eval.option import if_option
 from likeness.eval.types import Floats, Trials, number_items, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
-Layouts = tuple[tuple[str, ...], ...]
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
 _PARTS = {"start": ITEMS["start"], "end": ITEMS["end"], "channel": (*ITEMS["channel"], "side")}
 
@@ -153,7 +152,7 @@ def read_pairs(
 
 def _read(
     source: Any,
-    layouts: Layouts,
+    of_lines: Sequence[str],
     columns: str | Mapping[str, str],
     *,
     may_lack: bool = False,
@@ -163,10 +162,11 @@ def _read(
 
     Args:
         source: As for `read_trials`; so is `columns`.
-        layouts: What lines without a header may be.
+        of_lines: What lines without a header may be: the roles of their fields.
         may_lack: Whether rows may have no label; those of `verify --pairs` may, and no score.
         fractions: Whether scores become numbers at once.
     """
+    layouts = [tuple(text.split()) for text in of_lines]
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
     in_memory = not isinstance(source, str | os.PathLike)
     where = "the table" if in_memory else str(source)

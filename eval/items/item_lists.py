@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
-from likeness.eval.formats.column_names import add_further_columns, by_number, choose, is_header
+from likeness.eval.formats.column_names import by_number, columns_of_items, is_header
 from likeness.eval.formats.files import as_stored, write_text
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
@@ -49,9 +50,7 @@ def read_items(
         LikenessError: Columns are not known, rows have no path, or ids are repeated.
     """
     stated = columns or {}
-
-    def chosen(names: list[str]) -> dict[str, int]:
-        return add_further_columns(names, choose(names, stated, str(path)), stated)
+    chosen = partial(columns_of_items, stated=stated, where=str(path))
 
     def shape(sample: list[str]) -> tables.Shape:
         separator = tables.separator_of(sample[0])
@@ -91,10 +90,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
         >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
         'ann'
     """
-
-    def chosen(names: list[str]) -> dict[str, int]:
-        return add_further_columns(names, choose(names, columns, "the table"), columns)
-
+    chosen = partial(columns_of_items, stated=columns, where="the table")
     read = tables.read_frame(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}
     return items_of_rows([cells], "the table", root)
