@@ -323,19 +323,16 @@ def _parsed(text: bytes, shape: Shape) -> list[Any]:
     may_be_quoted = shape.separator in ",;"
     names = list(map(str, range(shape.width)))
     read = names if shape.places is None else [names[place] for place in shape.places.values()]
-    table = arrow_csv.read_csv(
-        pyarrow.BufferReader(text),
-        # With threads, a process that ends soon after this aborts now and then.
-        arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
-        arrow_csv.ParseOptions(
-            delimiter=shape.separator,
-            quote_char='"' if may_be_quoted else False,
-            newlines_in_values=may_be_quoted and b'"' in text,
-        ),
-        arrow_csv.ConvertOptions(
-            include_columns=read, column_types=dict.fromkeys(read, pyarrow.large_string())
-        ),
+    # With threads, a process that ends soon after this aborts now and then.
+    rows = arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1)
+    fields = arrow_csv.ParseOptions(
+        delimiter=shape.separator,
+        quote_char='"' if may_be_quoted else False,
+        newlines_in_values=may_be_quoted and b'"' in text,
     )
+    types = dict.fromkeys(read, pyarrow.large_string())
+    kinds = arrow_csv.ConvertOptions(include_columns=read, column_types=types)
+    table = arrow_csv.read_csv(pyarrow.BufferReader(text), rows, fields, kinds)
     arrays = [table.column(name).combine_chunks() for name in read]
     if shape.separator != " " and (b" " in text or b"\t" in text):
         arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]

@@ -193,12 +193,9 @@ def _read(
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
         is_of = {"label": is_label, "score": is_number}
+        ways = [layout for layout in layouts if len(layout) == len(fields)]
         return any(
-            len(layout) == len(fields)
-            and all(
-                is_of.get(role, bool)(field) for role, field in zip(layout, fields, strict=True)
-            )
-            for layout in layouts
+            all(is_of.get(r, bool)(f) for r, f in zip(way, fields, strict=True)) for way in ways
         )
 
     if where.lower().endswith(".npz"):

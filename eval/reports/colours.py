@@ -153,12 +153,8 @@ def _to_srgb(profile: bytes, mode: str) -> Any:
     from PIL import Image, ImageCms
 
     try:
-        transform = ImageCms.buildTransform(
-            ImageCms.ImageCmsProfile(io.BytesIO(profile)),
-            ImageCms.createProfile("sRGB"),
-            mode,
-            "RGB",
-        )
+        own, srgb = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+        transform = ImageCms.buildTransform(own, srgb, mode, "RGB")
     except (ImageCms.PyCMSError, OSError):
         return None
     if mode not in ("L", "RGB"):

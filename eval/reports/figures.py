@@ -104,17 +104,10 @@ def plot(
     from bokeh.models import HoverTool
     from bokeh.plotting import figure
 
-    made = figure(
-        height=height,
-        max_width=width,
-        # Nothing is active at first, so that a finger on the figure scrolls the page.
-        tools="box_zoom,wheel_zoom,pan,reset",
-        active_drag=None,
-        active_scroll=None,
-        x_axis_label=x_label or None,
-        y_axis_label=y_label or None,
-        **more,
-    )
+    more |= {"x_axis_label": x_label or None, "y_axis_label": y_label or None}
+    # Nothing is active at first, so that a finger on the figure scrolls the page.
+    more |= {"tools": "box_zoom,wheel_zoom,pan,reset", "active_drag": None, "active_scroll": None}
+    made = figure(height=height, max_width=width, **more)
     if tips:
         made.add_tools(HoverTool(tooltips=list(tips.items()), visible=False))  # always on
     return made
@@ -213,21 +206,10 @@ def histogram(
     for (name, of_class), (colour, hatch) in zip(values.items(), looks, strict=True):
         number = np.histogram(of_class, edges)[0]
         top = 100 * number / max(of_class.size, 1)
-        figure.quad(
-            left="left",
-            right="right",
-            top="top",
-            bottom=0,
-            source=columns(left=edges[:-1], right=edges[1:], top=top, number=number),
-            fill_color=colour,
-            fill_alpha=0.3,
-            line_color=colour,
-            hatch_pattern=hatch,
-            hatch_color=colour,
-            hatch_alpha=0.5,
-            legend_label=name,
-            name=name,
-        )
+        source = columns(left=edges[:-1], right=edges[1:], top=top, number=number)
+        style: dict[str, Any] = dict.fromkeys(("fill_color", "line_color", "hatch_color"), colour)
+        style |= {"fill_alpha": 0.3, "hatch_pattern": hatch, "hatch_alpha": 0.5}
+        figure.quad("left", "right", "top", 0, source=source, legend_label=name, name=name, **style)
     figure.xgrid.grid_line_color = None
     legend(figure, columns=2)
     return figure
@@ -340,17 +322,10 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         )
         line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
         at = np.array([ndtri(rates[name])] if 0 < rates[name] < 1 else [])
+        point = marked(columns(x=at, y=at), "det", name)
         look = {"marker": MARKERS[i % len(MARKERS)], "fill_color": COLOURS[i % len(COLOURS)]}
-        figure.scatter(
-            "x",
-            "y",
-            source=marked(columns(x=at, y=at), "det", name),
-            size=9,
-            line_color=GREY,
-            name=f"threshold of {name}",
-            level="overlay",  # painted apart: to move it repaints no curve
-            **look,
-        )
+        look |= {"line_color": GREY, "level": "overlay"}  # painted apart: to move it repaints none
+        figure.scatter("x", "y", size=9, source=point, name=f"threshold of {name}", **look)
     for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
         ticks = _probit_ticks(low, high)
         axis.ticker = [float(ndtri(rate)) for rate in ticks]
