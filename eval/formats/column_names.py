@@ -197,8 +197,10 @@ def by_number(stated: Mapping[str, str]) -> bool:
 
 
 # The layouts of lines without a header.
-_SCORED = ("enrol probe score label", "enrol probe label score")
-_SCORED += ("label enrol probe score", "score enrol probe label")
+_SCORED = (
+    *("enrol probe score label", "enrol probe label score"),
+    *("label enrol probe score", "score enrol probe label"),
+)
 TRIAL_LAYOUTS = ("enrol probe", "label enrol probe", "enrol probe label", *_SCORED)
 SCORE_LAYOUTS = ("score enrol probe", "enrol probe score", *_SCORED)
 # The kinds of labels in small letters. Those of a column are all of one kind.

@@ -258,13 +258,8 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
-            np.savez(
-                handle,
-                matrix=embeddings.matrix,
-                ids=np.array(embeddings.ids, dtype=np.str_),
-                norms=embeddings.norms,
-                meta=np.array(meta),
-            )
+            texts = {"ids": np.array(embeddings.ids, dtype=np.str_), "meta": np.array(meta)}
+            np.savez(handle, matrix=embeddings.matrix, norms=embeddings.norms, **texts)
     elif suffix == ".ark":
         _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
@@ -321,23 +316,17 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
     import pyarrow
     import pyarrow.parquet
 
+    values, dim = parquet.as_arrow(embeddings.matrix.ravel()), embeddings.matrix.shape[1]
     columns = {
         "id": pyarrow.array(embeddings.ids, pyarrow.string()),
-        "vector": pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(embeddings.matrix.ravel(), pyarrow.float32()), embeddings.matrix.shape[1]
-        ),
-        "norm": pyarrow.array(embeddings.norms, pyarrow.float32()),
+        "vector": pyarrow.FixedSizeListArray.from_arrays(values, dim),
+        "norm": parquet.as_arrow(embeddings.norms),
     }
+    table = pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()})
     # Compression and dictionaries would gain next to nothing for float32 vectors.
+    plain = {"compression": "none", "use_dictionary": False, "row_group_size": 1 << 16}
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(
-            pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()}),
-            temporary,
-            row_group_size=1 << 16,
-            compression="none",
-            use_dictionary=False,
-            write_page_checksum=True,
-        )
+        pyarrow.parquet.write_table(table, temporary, write_page_checksum=True, **plain)
 
 
 def _read_parquet(path: Path) -> Read:

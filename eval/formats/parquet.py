@@ -105,13 +105,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
     refuse_device(path)
     with path.open("rb") as handle:
         try:
-            file = pyarrow.parquet.ParquetFile(
-                handle,
-                thrift_string_size_limit=1 << 25,
-                thrift_container_size_limit=1 << 22,
-                page_checksum_verification=True,
-            )
-            yield file
+            limits = {"thrift_string_size_limit": 1 << 25, "thrift_container_size_limit": 1 << 22}
+            yield pyarrow.parquet.ParquetFile(handle, page_checksum_verification=True, **limits)
         except LikenessError:
             raise
         except Exception as error:  # pyarrow raises some ten kinds for what is wrong with a file
@@ -150,12 +145,9 @@ def read_columns(
     needed = max(metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups))
     if needed > limit:
         raise LikenessError(f"{path}: it would take {needed} bytes, but at most {limit} are read")
-    with pyarrow.parquet.ParquetFile(
-        path,
-        read_dictionary=[name for name in names if "string" in types[name]],  # each is kept once
-        metadata=metadata,
-        page_checksum_verification=True,
-    ) as again:
+    texts = [name for name in names if "string" in types[name]]
+    how = {"read_dictionary": texts, "page_checksum_verification": True}  # each is kept once
+    with pyarrow.parquet.ParquetFile(path, metadata=metadata, **how) as again:
         return [_read_column(path, again, name, name in numeric) for name in names]
 
 

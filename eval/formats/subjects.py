@@ -86,12 +86,14 @@ def read_mapping(
     return {name: values.keys[i] for name, i in zip(ids.keys, value_of.tolist(), strict=True)}
 
 
-def read_numbers(path: str | Path, column: str = "seconds") -> dict[str, float]:
-    """Reads lines of an id and a finite number, such as Kaldi's utt2dur, below a header or none.
+def read_durations(path: str | Path) -> dict[str, float]:
+    """Reads lines `id seconds` (Kaldi's utt2dur) into a dictionary from id to seconds.
 
     Args:
-        path: The list.
-        column: What errors call the second column.
+        path: The list; it may have a header.
+
+    Returns:
+        The duration of each id, in seconds.
 
     Raises:
         LikenessError: A second field is no number; and as `read_mapping`.
@@ -101,8 +103,21 @@ def read_numbers(path: str | Path, column: str = "seconds") -> dict[str, float]:
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder) / "utt2dur"
         ...     _ = path.write_text("id seconds\\nutterance1 2.5")
-        ...     read_numbers(path)
+        ...     read_durations(path)
         {'utterance1': 2.5}
+    """
+    return read_numbers(path, "seconds")
+
+
+def read_numbers(path: str | Path, column: str) -> dict[str, float]:
+    """Reads lines of an id and a finite number, such as a quality, below a header or none.
+
+    Args:
+        path: The list.
+        column: What errors call the second column.
+
+    Raises:
+        LikenessError: As `read_durations`.
     """
     listed = read_mapping(path, column=column)
     values = dict(zip(listed, tables.as_floats(list(listed.values())).tolist(), strict=True))

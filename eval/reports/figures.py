@@ -306,14 +306,10 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         shown = (curve.far <= high) & (curve.frr <= high)
         if shown.any():
             lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))
-    figure = plot(
-        "False accept rate (%)",
-        "False reject rate (%)",
-        height=400 + 20 * len(scores),
-        tips={"system": "$name", "FAR (%)": "@far{0.0000}", "FRR (%)": "@frr{0.00}"},
-        x_range=tuple(ndtri([lows[0], high])),
-        y_range=tuple(ndtri([lows[1], high])),
-    )
+    x_range, y_range = (tuple(ndtri([low, high])) for low in lows)
+    axes, height = ("False accept rate (%)", "False reject rate (%)"), 400 + 20 * len(scores)
+    tips = {"system": "$name", "FAR (%)": "@far{0.0000}", "FRR (%)": "@frr{0.00}"}
+    figure = plot(*axes, height=height, tips=tips, x_range=x_range, y_range=y_range)
     figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
     for i, (name, curve) in enumerate(curves.items()):
         x, y = _thinned(curve.far_deviate, curve.frr_deviate)
@@ -407,15 +403,11 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike) -> Markup:
         f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
         "than every wrong one; 0.5: the norm says nothing)."
     )
-    return prose(text) + drawn(
-        histogram,
-        "Norm",
-        "Answers of a kind (%)",
-        histogram_edges(values, 36),
-        {"wrong": values[~right], "right": values[right]},
-        {"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"},
-        alt="Norms of right and wrong answers",
-    )
+    axes, alt = ("Norm", "Answers of a kind (%)"), "Norms of right and wrong answers"
+    parts = {"wrong": values[~right], "right": values[right]}
+    tips = {"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"}
+    edges = histogram_edges(values, 36)
+    return prose(text) + drawn(histogram, *axes, edges, parts, tips, alt=alt)
 
 
 _NUM_KEPT = 200  # points of a curve of risk and coverage
@@ -431,12 +423,9 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
     """
     from bokeh.models import Span
 
-    figure = plot(
-        "Answers kept, highest quality first (%)",
-        "Wrong among the kept (%)",
-        height=300,
-        tips={"of": "$name", "kept (%)": "@x{0.0}", "wrong among the kept (%)": "@y{0.00}"},
-    )
+    axes = "Answers kept, highest quality first (%)", "Wrong among the kept (%)"
+    tips = {"of": "$name", "kept (%)": "@x{0.0}", "wrong among the kept (%)": "@y{0.00}"}
+    figure = plot(*axes, height=300, tips=tips)
     figure.y_range.start = 0
     for i, (name, curve) in enumerate(curves.items()):
         # At low coverage a single answer moves the curve, and a page needs no more points.

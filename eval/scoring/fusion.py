@@ -10,7 +10,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import read_numbers
+from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
@@ -146,5 +146,5 @@ def _measured(
             f"the quality measures {', '.join(measures)} need the embeddings of the items; "
             "give --embeddings"
         )
-    scoring = Scoring(durations=read_numbers(Path(durations)) if durations else None)
+    scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
     return quality_of(sides_of(trials, embeddings_of(embeddings), scoring), measures, scoring)

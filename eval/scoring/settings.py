@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings
-from likeness.eval.formats.subjects import labels_of, read_mapping, read_numbers
+from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.option import Option
@@ -32,7 +32,7 @@ _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that ma
     "cohort": read_embeddings,
     "cohort_subjects": read_mapping,
     "calibration": load_fusion,
-    "durations": read_numbers,
+    "durations": read_durations,
 }
 
 

@@ -194,7 +194,7 @@ READERS: dict[str, Reader] = {
 # What reads no names of users, or hands them to one of the above.
 WITHOUT_NAMES = {
     *("files.read_json", "files.read_mat", "media.read_sound"),
-    *("subjects.read_numbers", "origin.read_origin", "plda.load_plda"),
+    *("subjects.read_durations", "subjects.read_numbers", "origin.read_origin", "plda.load_plda"),
     *("parquet.read_columns", "tables.read_table", "tables.read_rows", "tables.read_parquet"),
     *("tables.read_frame", "evaluate.read_presets", "meta_files.read_side"),
     *("meta_files.read_faces", "meta_files.read_template_pairs", "meta_files.read_detector_scores"),
