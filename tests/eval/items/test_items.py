@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.items.items import (
-    MAX_SPAN,
-    Item,
-    Items,
-    check_unique,
-    distinct_labels,
-    fingerprint,
-    label_numbers,
-)
+from likeness.eval.items.items import MAX_SPAN, Item, Items
 from likeness.eval.items.labels import LabelPattern, suggest_labels
 from likeness.eval.items.listing import files_below
 from likeness.eval.items.pairs import draw_pairs
@@ -103,19 +95,7 @@ def test_columns_are_the_items_of_their_list(listed: list[Item], data: st.DataOb
 
 
 @given(st.lists(rows, max_size=12))
-def test_what_is_asked_of_all_items_is_that_of_their_list(listed: list[Item]) -> None:
-    items = Items.of(listed)
-    assert distinct_labels(items) == distinct_labels(listed)
-    assert fingerprint(items) == fingerprint(listed)
-    outcomes = []
-    for each in (items, listed):
-        try:
-            check_unique(each, "here")
-            names, numbers = label_numbers(each)
-            outcomes.append((names, numbers.tolist()))
-        except ValueError as error:
-            outcomes.append(str(error))
-    assert outcomes[0] == outcomes[1]
+def test_shards_are_numbered_by_their_first_item(listed: list[Item]) -> None:
     inside = [item for item in listed if item.span is not None]
     known: dict[Path, int] = {}
     expected = [known.setdefault(item.path, len(known)) for item in inside]

@@ -277,9 +277,8 @@ def test_times_that_are_no_stretch_are_refused(tmp_path: Path, times: str) -> No
         read_items(tmp_path / "list.csv")
 
 
-@pytest.mark.parametrize("name", ["path", "Path"])
-def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path, name: str) -> None:
-    files = [Item(name, tmp_path / "a"), Item("b", tmp_path / name)]
+def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path) -> None:
+    files = [Item("Path", tmp_path / "a"), Item("b", tmp_path / "Path")]
     write_items(tmp_path / "list.txt", files, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
 
