@@ -16,7 +16,7 @@ from likeness.eval.items.item_lists import items_of_frame, read_items, write_ite
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items
-from likeness.eval.types import nfc
+from likeness.eval.types import item_id
 from tests.scripts import touch
 
 SUFFIXES = (".wav", ".flac")
@@ -237,7 +237,7 @@ def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_
     assert not (tmp_path / "other.txt").exists()
 
 
-@given(st.lists(st.text(min_size=1, max_size=8).map(nfc), min_size=1, max_size=5, unique=True))
+@given(st.lists(st.text(min_size=1, max_size=8).map(item_id), min_size=1, max_size=5, unique=True))
 def test_what_a_list_takes_it_gives_back(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
