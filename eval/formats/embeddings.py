@@ -258,10 +258,8 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
-            texts: dict[str, Any] = {
-                "ids": np.array(embeddings.ids, dtype=np.str_),
-                "meta": np.array(meta),
-            }
+            ids = np.array(embeddings.ids, dtype=np.str_)
+            texts: dict[str, Any] = {"ids": ids, "meta": np.array(meta)}
             np.savez(handle, matrix=embeddings.matrix, norms=embeddings.norms, **texts)
     elif suffix == ".ark":
         _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)

@@ -116,12 +116,12 @@ def staging_path(path: Path) -> Iterator[Path]:
     """
     check_written(path)
     remove_abandoned(path)
-    with held(path) as folder, full_disk(path):
+    with locked_folder(path) as folder, full_disk(path):
         yield folder / path.name
 
 
 @contextmanager
-def held(path: Path) -> Iterator[Path]:
+def locked_folder(path: Path) -> Iterator[Path]:
     """Yields a new hidden folder beside `path`, whose lock is held until it is removed.
 
     Raises:
@@ -205,7 +205,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
         own, left = None, set[str]()
         if out.is_file() or out.is_dir() or not out.exists():  # and no device
             with suppress(OSError):  # what cannot be written says so when it is written
-                own = stack.enter_context(held(out))  # before others are looked for
+                own = stack.enter_context(locked_folder(out))  # before others are looked for
         for folder in hidden_folders(out.parent, out):
             if folder == own:
                 continue
