@@ -188,9 +188,8 @@ def archives(scp: Path) -> Iterator[Path]:
     """Yields the archives of the lines of a .scp, as far as they are there."""
     with scp.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         matches = (_LINE.fullmatch(line.strip()) for line in lines)
-        for name in dict.fromkeys(match[2] for match in matches if match):
-            if (place := archive(scp, name)) is not None:
-                yield place
+        names = dict.fromkeys(match[2] for match in matches if match)
+        yield from filter(None, (archive(scp, name) for name in names))
 
 
 def _vector(ark: IO[bytes], where: str) -> Floats32:

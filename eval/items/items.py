@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
@@ -189,7 +189,8 @@ class Items(Sequence[Item]):
             "label": _names(labels or [""] * len(ids)),
         }
         if spans is not None:
-            columns |= {"offset": _numbers(spans[:, 0]), "size": _numbers(spans[:, 1])}
+            offset, size = map(parquet.as_arrow, spans.T)
+            columns |= {"offset": offset, "size": size}
         if endings is not None:
             columns["ending"] = _names(endings)
         if times is not None:
@@ -201,7 +202,7 @@ class Items(Sequence[Item]):
                     f"the item {ids[place]} is from {start[place]:g} to {end[place]:g} s; "
                     "a start of at least 0 and a later end are needed, in seconds"
                 )
-            columns |= {"start": _numbers(start), "end": _numbers(end)}
+            columns |= {"start": parquet.as_arrow(start), "end": parquet.as_arrow(end)}
         if channels is not None and any(channel is not None for channel in channels):
             columns["channel"] = pyarrow.array(channels, pyarrow.int64())
         columns |= {_FURTHER + name: _names(texts) for name, texts in (further or {}).items()}
@@ -254,7 +255,7 @@ class Items(Sequence[Item]):
 
     def take(self, indices: Index) -> Items:
         """Returns the items of these rows (M,), each from 0 to N - 1."""
-        return Items(self.table.take(_numbers(indices)))
+        return Items(self.table.take(parquet.as_arrow(np.asarray(indices))))
 
     @property
     def ids(self) -> list[str]:
@@ -382,11 +383,6 @@ def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
 def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     """A column of texts of which many are equal: each is there once, and the rows have numbers."""
     return _texts(texts, are_paths=are_paths).dictionary_encode()
-
-
-def _numbers(values: ArrayLike) -> Any:
-    """A column of numbers."""
-    return parquet.as_arrow(np.asarray(values))
 
 
 def distinct_labels(items: Sequence[Item]) -> list[str]:
