@@ -107,7 +107,8 @@ def _write_parquet(
     import pyarrow.parquet
 
     enrol, probe = (
-        pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys)) for side in sides
+        pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys).cast("string"))
+        for side in sides
     )
     named: dict[str, Any] = {"enrol": enrol, "probe": probe}
     named |= {} if target is None else {"label": pyarrow.array(target)}

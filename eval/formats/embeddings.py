@@ -93,7 +93,7 @@ class Embeddings:
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
-        if len(set(self.ids)) != len(self.ids):
+        if len(self._row) != len(self.ids):
             repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(
                 f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
@@ -137,9 +137,11 @@ class Embeddings:
 
     @cached_property
     def _row(self) -> dict[str, int]:
-        """The row of each id, and of its form in which spellings of an item are equal."""
-        keys = {key: i for i, key in enumerate(item_keys(self.ids))}
-        return keys | {name: i for i, name in enumerate(self.ids)}
+        return {name: i for i, name in enumerate(self.ids)}
+
+    @cached_property
+    def _row_of_key(self) -> dict[str, int]:
+        return {key: i for i, key in enumerate(item_keys(self.ids))}
 
     @cached_property
     def norms(self) -> Floats32:
@@ -161,9 +163,10 @@ class Embeddings:
         LikenessError names the first without an embedding.
         """
         asked = list(ids)
-        pairs = zip(asked, item_keys(asked), strict=True)
-        row = self._row
-        rows = np.array([row.get(id, row.get(key, -1)) for id, key in pairs], np.int64)
+        rows = np.array([self._row.get(name, -1) for name in asked], dtype=np.int64)
+        if (other := np.flatnonzero(rows < 0)).size:
+            keys = item_keys([asked[i] for i in other.tolist()])
+            rows[other] = [self._row_of_key.get(key, -1) for key in keys]
         if (rows < 0).any():
             raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows

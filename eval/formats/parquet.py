@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,10 +63,11 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
         kind = pyarrow.from_numpy_dtype(values.dtype)
         buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(values))]
         return pyarrow.Array.from_buffers(kind, len(values), buffers)
-    encoded = [text.encode() for text in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))]
-    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(encoded), buffers)
+    joined, num = "".join(values).encode(), len(values)
+    sizes = map(len, values if len(joined) == sum(map(len, values)) else map(str.encode, values))
+    ends = np.cumsum(np.fromiter(chain([0], sizes), np.int64, num + 1))
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined)]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), num, buffers)
 
 
 def numbers(array: Any, missing: float = 0) -> NDArray[Any]:
