@@ -287,7 +287,7 @@ def _parts(
     """What groups of both sides are called -> (P,) their trials; "" for all."""
     parts = {"": np.ones(len(trials), dtype=np.bool_)}
     ids = trials.enrol_ids + trials.probe_ids
-    named = named or dict(zip(ids, labels_of_ids(ids, check=False), strict=True))
+    named = named or dict(zip(ids, labels_of_ids(ids), strict=True))
     for by, group_of in groupings.items():
         sides, groups = group_sides(trials, group_of, named)
         for pair in np.unique(sides, axis=0).tolist():

@@ -165,8 +165,7 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             if match is None or named is None:
                 raise LikenessError(
                     f"{path}: line {number} is not `id FILE.ark:OFFSET` of a file that is there, "
-                    f"but {quoted(line)}; commands are never run; run from the folder in which it "
-                    "was written, or write it again"
+                    f"but {quoted(line)}; commands are never run; write it anew"
                 )
             if named != place:
                 opened.close()
@@ -189,9 +188,8 @@ def archives(scp: Path) -> Iterator[Path]:
     """Yields the archives of the lines of a .scp, as far as they are there."""
     with scp.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         matches = (_LINE.fullmatch(line.strip()) for line in lines)
-        for name in dict.fromkeys(match[2] for match in matches if match):
-            if (place := archive(scp, name)) is not None:
-                yield place
+        names = dict.fromkeys(match[2] for match in matches if match)
+        yield from filter(None, (archive(scp, name) for name in names))
 
 
 def _vector(ark: IO[bytes], where: str) -> Floats32:
@@ -207,7 +205,6 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     if not data or len(data) < dim * dtype.itemsize:
         raise LikenessError(
             f"{where}: at byte {begin} there is no whole binary vector of 1 to {MAX_DIM} floats or "
-            "doubles (FV, DV); texts, pickles, audio and matrices of several rows are refused; "
-            "Kaldi's copy-vector converts them"
+            "doubles (FV, DV); all else is refused, and Kaldi's copy-vector converts it"
         )
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

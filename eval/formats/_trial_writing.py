@@ -12,7 +12,7 @@ import gzip
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -86,13 +86,10 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     ]
     refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_PARQUET
     bad = [name for side in sides for name in side.keys if refused.search(name)]
-    if bad or not len(trials):
-        raise LikenessError(
-            f"{path}: the id {bad[0]!r} is empty, begins or ends with a blank, begins with #, "
-            "stands in quotation marks, or holds control characters; rename it"
-            if bad
-            else f"{path}: there are no trials to write"
-        )
+    if not len(trials):
+        raise LikenessError(f"{path}: there are no trials to write")
+    if bad:
+        raise LikenessError(f"{path}: the id {bad[0]!r} would be read back as another; rename it")
     labels: Any = trials.target
     if trials.spoof is not None and trials.target is not None:
         if not is_text:
@@ -110,20 +107,16 @@ def _write_parquet(
     import pyarrow.parquet
 
     enrol, probe = (
-        pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys)) for side in sides
+        pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys).cast("string"))
+        for side in sides
     )
     named: dict[str, Any] = {"enrol": enrol, "probe": probe}
     named |= {} if target is None else {"label": pyarrow.array(target)}
     named |= {} if values is None else {"score": pyarrow.array(values)}
+    groups = {"row_group_size": _ROWS_OF_GROUP, "dictionary_pagesize_limit": 1 << 30}
+    how = {**groups, "use_dictionary": ["enrol", "probe"], "write_page_checksum": True}
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(
-            pyarrow.table(named),
-            temporary,
-            row_group_size=_ROWS_OF_GROUP,
-            use_dictionary=["enrol", "probe"],
-            dictionary_pagesize_limit=1 << 30,
-            write_page_checksum=True,
-        )
+        pyarrow.parquet.write_table(pyarrow.table(named), temporary, **how)
 
 
 def _write_text(
@@ -141,15 +134,11 @@ def _write_text(
     header = ["enrol", "probe", *["score"] * (values is not None)]
     header += ["label"] * (target is not None)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
-        stream = cast(IO[bytes], raw)
-        if path.suffix == ".gz":
-            stream = cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0))
-        if misread:
-            stream.write((separator.join(header) + "\n").encode())
-        for block in _lines(sides, target, values, separator):
-            stream.write(block)
-        if stream is not raw:
-            stream.close()
+        is_zipped = path.suffix == ".gz"
+        with gzip.GzipFile("", "wb", 6, raw, mtime=0) if is_zipped else raw as stream:
+            if misread:
+                stream.write((separator.join(header) + "\n").encode())
+            stream.writelines(_lines(sides, target, values, separator))
 
 
 def _lines(
@@ -178,7 +167,7 @@ def _lines(
         if target is not None:
             columns.append(labels.take(as_arrow(target[part].view(np.uint8))))
         joined = compute.binary_join_element_wise(*columns, as_arrow([separator])[0])
-        ends = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
+        ends = np.frombuffer(joined.buffers()[1], np.int64)[: len(joined) + 1]
         yield joined.buffers()[2].slice(0, int(ends[-1])).to_pybytes()
     report("writing", size, size)
 
@@ -190,7 +179,7 @@ def _decimals(values: Floats, end: str) -> Any:
 
     size = np.abs(values)
     alike = (size >= _DECIMALS[0]) & (size < _DECIMALS[1]) & (values != np.rint(values))
-    texts = compute.cast(as_arrow(values), pyarrow.string())
+    texts = compute.cast(as_arrow(values), pyarrow.large_string())
     if not alike.all():
         place = np.where(alike, np.arange(len(values)), len(values) + np.cumsum(~alike) - 1)
         others = as_arrow(list(map(repr, values[~alike].tolist())))

@@ -15,47 +15,39 @@ ColumnNames = str | Mapping[str, str]
 COLUMN_OF_LIST = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
 """Such as "items.csv:sex" and "items.csv:age<18"."""
 
+
+def _words(**names: str) -> Words:
+    return {role: tuple(text.split()) for role, text in names.items()}
+
+
 # What a column is, and the names that it has: in small letters, without blanks, _, - and dots.
 # Trial lists, scores and pairs of files.
-TRIALS: Words = {
-    "enrol": (
-        *("enrol", "enroll", "enrolment", "enrollment", "enrolid", "enrollid", "enrolmentid"),
-        *("enrollmentid", "model", "modelid", "reference", "referenceid", "first", "left"),
-        *("path1", "patha", "file1", "filea", "filex", "filename1", "wav1", "image1", "img1"),
-        *("audio1", "id1"),
-    ),
-    "probe": (
-        *("probe", "probeid", "test", "testid", "segment", "segmentid", "verification", "second"),
-        *("right", "path2", "pathb", "file2", "fileb", "filey", "filename2", "wav2", "image2"),
-        *("img2", "audio2", "id2"),
-    ),
-    "label": (
-        *("label", "labels", "key", "target", "istarget", "issame", "same", "match"),
-        *("targettype", "truth", "groundtruth", "decision"),
-    ),
-    "score": ("score", "scores", "llr", "similarity", "cosine"),
-}
+TRIALS = _words(
+    enrol="enrol enroll enrolment enrollment enrolid enrollid enrolmentid enrollmentid model "
+    "modelid reference referenceid first left path1 patha file1 filea filex filename1 wav1 image1 "
+    "img1 audio1 id1",
+    probe="probe probeid test testid segment segmentid verification second right path2 pathb "
+    "file2 fileb filey filename2 wav2 image2 img2 audio2 id2",
+    label="label labels key target istarget issame same match targettype truth groundtruth "
+    "decision",
+    score="score scores llr similarity cosine",
+)
 # Lists of files.
-ITEMS: Words = {
-    "path": (
-        *("path", "file", "filename", "filepath", "wav", "wavfile", "wavpath", "audio"),
-        *("audiofile", "audiopath", "audiofilepath", "image", "imagefile", "imagepath", "img"),
-        *("imgpath", "photo"),
-    ),
-    "label": (
-        *("label", "speaker", "speakerid", "spk", "spkid", "subject", "subjectid", "class"),
-        *("classid", "identity", "identityid", "person", "personid", "clientid"),
-    ),
-    "id": ("id", "itemid", "utt", "uttid", "utterance", "utteranceid"),
-    "start": ("start", "startseconds", "starttime", "begin", "onset"),
-    "end": ("end", "endseconds", "endtime", "stop"),
-    "duration": ("duration", "durationseconds", "dur"),
-    "channel": ("channel", "channelid", "chan"),
-    "sex": ("sex", "gender"),
-    "age": ("age",),
-    "session": ("session", "sessionid"),
-    "group": ("group", "groupid"),
-}
+ITEMS = _words(
+    path="path file filename filepath wav wavfile wavpath audio audiofile audiopath audiofilepath "
+    "image imagefile imagepath img imgpath photo",
+    label="label speaker speakerid spk spkid subject subjectid class classid identity identityid "
+    "person personid clientid",
+    id="id itemid utt uttid utterance utteranceid",
+    start="start startseconds starttime begin onset",
+    end="end endseconds endtime stop",
+    duration="duration durationseconds dur",
+    channel="channel channelid chan",
+    sex="sex gender",
+    age="age",
+    session="session sessionid",
+    group="group groupid",
+)
 FURTHER = ("start", "end", "sex", "age", "session", "group")  # what a pattern of labels may name
 _MAX_NAMED = 40  # columns that an error names
 _MAX_FURTHER = 40  # columns of the user's own that are carried along
@@ -164,41 +156,39 @@ def choose(
         if len(fitting) == 1:
             places[role] = fitting[0]
         elif fitting or role in stated or role in needed:
-            problem = f"{len(fitting)} columns may be the {role}"
-            if not fitting:
-                problem = f"there is no column {name!r}" if name else f"no column is the {role}"
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
+            shown = ", ".join(names[:_MAX_NAMED])
             raise LikenessError(
-                f"{where}: {problem}; its columns are ({', '.join(names[:_MAX_NAMED])}): name it "
-                f"in the header{if_option(f', or say which it is, as in --columns {stated_as}')}"
+                f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be the {role}"
+                f"{f' {name!r}' if name else ''}; name it in the header"
+                + if_option(f", or say which it is, as in --columns {stated_as}")
             )
     return places
 
 
-def add_further_columns(
-    names: Sequence[str], places: Mapping[str, int], stated: Mapping[str, str]
-) -> dict[str, int]:
+def columns_of_items(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, int]:
     """Returns the places of all columns of a list of files: the known ones, and the user's own.
 
     Args:
         names: The names of all columns, in their order.
-        places: Role -> place, from `choose`.
         stated: As for `choose`. Where columns are stated by number there are no names.
+        where: The list, with which messages begin.
 
     Returns:
-        The places, and of the first 40 further columns that have a name of their own its place.
+        The places of `choose`, and of the first 40 further columns that have a name of their own.
 
     Example:
-        >>> add_further_columns(["wav", "spk", "device"], {"path": 0, "label": 1}, {})
+        >>> columns_of_items(["wav", "spk", "device"], {}, "a.csv")
         {'path': 0, 'label': 1, 'device': 2}
     """
+    places = choose(names, stated, where)
     own = {
         name: place
         for place, name in enumerate(names if not by_number(stated) else ())
         if place not in places.values() and name not in ITEMS and name and names.count(name) == 1
     }
-    return {**places, **dict(list(own.items())[:_MAX_FURTHER])}
+    return places | dict(list(own.items())[:_MAX_FURTHER])
 
 
 def by_number(stated: Mapping[str, str]) -> bool:
@@ -207,19 +197,12 @@ def by_number(stated: Mapping[str, str]) -> bool:
 
 
 # The layouts of lines without a header.
-_SCORED_TRIALS = (
-    ("enrol", "probe", "score", "label"),
-    ("enrol", "probe", "label", "score"),
-    ("label", "enrol", "probe", "score"),
-    ("score", "enrol", "probe", "label"),
+_SCORED = (
+    *("enrol probe score label", "enrol probe label score"),
+    *("label enrol probe score", "score enrol probe label"),
 )
-TRIAL_LAYOUTS = (
-    ("enrol", "probe"),
-    ("label", "enrol", "probe"),
-    ("enrol", "probe", "label"),
-    *_SCORED_TRIALS,
-)
-SCORE_LAYOUTS = (("score", "enrol", "probe"), ("enrol", "probe", "score"), *_SCORED_TRIALS)
+TRIAL_LAYOUTS = ("enrol probe", "label enrol probe", "enrol probe label", *_SCORED)
+SCORE_LAYOUTS = ("score enrol probe", "enrol probe score", *_SCORED)
 # The kinds of labels in small letters. Those of a column are all of one kind.
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},

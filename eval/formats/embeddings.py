@@ -102,11 +102,11 @@ class Embeddings:
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
         for start in range(0, len(matrix), step):
-            if not np.isfinite(matrix[start : start + step]).all():
-                row = int(np.argmin(np.isfinite(matrix[start : start + step]).all(axis=1)))
+            is_finite = np.isfinite(matrix[start : start + step]).all(axis=1)
+            if not is_finite.all():
+                name = self.ids[start + int(np.argmin(is_finite))]
                 raise LikenessError(
-                    f"embeddings: that of {self.ids[start + row]!r} holds NaN or infinity; extract "
-                    "it again or remove it"
+                    f"embeddings: that of {name!r} holds NaN or infinity; extract or remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -163,9 +163,7 @@ class Embeddings:
         LikenessError names the first without an embedding.
         """
         asked = list(ids)
-        rows = np.fromiter(
-            (self._row.get(name, -1) for name in asked), dtype=np.int64, count=len(asked)
-        )
+        rows = np.array([self._row.get(name, -1) for name in asked], dtype=np.int64)
         if (other := np.flatnonzero(rows < 0)).size:
             keys = item_keys([asked[i] for i in other.tolist()])
             rows[other] = [self._row_of_key.get(key, -1) for key in keys]
@@ -263,13 +261,9 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
-            np.savez(
-                handle,
-                matrix=embeddings.matrix,
-                ids=np.array(embeddings.ids, dtype=np.str_),
-                norms=embeddings.norms,
-                meta=np.array(meta),
-            )
+            ids = np.array(embeddings.ids, dtype=np.str_)
+            texts: dict[str, Any] = {"ids": ids, "meta": np.array(meta)}
+            np.savez(handle, matrix=embeddings.matrix, norms=embeddings.norms, **texts)
     elif suffix == ".ark":
         _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
@@ -326,23 +320,17 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
     import pyarrow
     import pyarrow.parquet
 
+    values, dim = parquet.as_arrow(embeddings.matrix.ravel()), embeddings.matrix.shape[1]
     columns = {
         "id": pyarrow.array(embeddings.ids, pyarrow.string()),
-        "vector": pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(embeddings.matrix.ravel(), pyarrow.float32()), embeddings.matrix.shape[1]
-        ),
-        "norm": pyarrow.array(embeddings.norms, pyarrow.float32()),
+        "vector": pyarrow.FixedSizeListArray.from_arrays(values, dim),
+        "norm": parquet.as_arrow(embeddings.norms),
     }
+    table = pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()})
     # Compression and dictionaries would gain next to nothing for float32 vectors.
+    plain = {"compression": "none", "use_dictionary": False, "row_group_size": 1 << 16}
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(
-            pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()}),
-            temporary,
-            row_group_size=1 << 16,
-            compression="none",
-            use_dictionary=False,
-            write_page_checksum=True,
-        )
+        pyarrow.parquet.write_table(table, temporary, write_page_checksum=True, **plain)
 
 
 def _read_parquet(path: Path) -> Read:

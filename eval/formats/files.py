@@ -12,7 +12,6 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -151,30 +150,20 @@ def refuse_device(path: Path) -> None:
         )
 
 
-def as_stored(root: Path, name: str) -> Path:
-    """Returns root/name with the names that the file system has.
+def as_stored(root: Path, name: str) -> str:
+    """Returns the form of a name that the file system has.
 
-    Ids are kept in Unicode NFC, but files that come from macOS have names in NFD. So where there is
-    no such path, one that is equal to it in NFC is looked for.
+    Ids are kept in Unicode NFC, but files that come from macOS have names in NFD.
 
     Args:
         root: A folder.
         name: A relative path.
 
     Returns:
-        The path that is there; root/name if there is none.
+        The path in the form that is there; as it is if there is none.
     """
-    whole = root / name
-    if name.isascii() or os.path.lexists(whole):
-        return whole
-    place = root
-    for part in Path(name).parts:
-        if not os.path.lexists(place / part):
-            with suppress(OSError):
-                asked, there = normalize("NFC", part), sorted(os.listdir(place))
-                part = next((name for name in there if normalize("NFC", name) == asked), part)
-        place = place / part
-    return place if os.path.lexists(place) else whole
+    forms = (name, normalize("NFC", name), normalize("NFD", name))
+    return next((form for form in forms if os.path.lexists(root / form)), name)
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -228,9 +217,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
                     raise UnicodeError("it holds NUL characters")
             except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
                 raise LikenessError(
-                    f"{path}: not UTF-8 text ({first_line(error)}); save a spreadsheet "
-                    "as CSV, fetch a damaged .gz again, give UTF-16 a byte order mark, or convert "
-                    f"older text: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
+                    f"{path}: not UTF-8 text ({first_line(error)}); save a spreadsheet as CSV, "
+                    "give UTF-16 a byte order mark, or convert older text: iconv -f LATIN1 -t UTF-8"
                 ) from None
             total += len(block)
             end = text.rfind(b"\n") + 1

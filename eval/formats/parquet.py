@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,10 +63,11 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
         kind = pyarrow.from_numpy_dtype(values.dtype)
         buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(values))]
         return pyarrow.Array.from_buffers(kind, len(values), buffers)
-    encoded = [text.encode() for text in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))]
-    return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)
+    joined, num = "".join(values).encode(), len(values)
+    sizes = map(len, values if len(joined) == sum(map(len, values)) else map(str.encode, values))
+    ends = np.cumsum(np.fromiter(chain([0], sizes), np.int64, num + 1))
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined)]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), num, buffers)
 
 
 def numbers(array: Any, missing: float = 0) -> NDArray[Any]:
@@ -105,13 +107,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
     refuse_device(path)
     with path.open("rb") as handle:
         try:
-            file = pyarrow.parquet.ParquetFile(
-                handle,
-                thrift_string_size_limit=1 << 25,
-                thrift_container_size_limit=1 << 22,
-                page_checksum_verification=True,
-            )
-            yield file
+            limits = {"thrift_string_size_limit": 1 << 25, "thrift_container_size_limit": 1 << 22}
+            yield pyarrow.parquet.ParquetFile(handle, page_checksum_verification=True, **limits)
         except LikenessError:
             raise
         except Exception as error:  # pyarrow raises some ten kinds for what is wrong with a file
@@ -126,17 +123,19 @@ def column_types(file: Any) -> dict[str, str]:
     return {field.name: str(field.type) for field in file.schema_arrow}
 
 
-def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | Floats]:
+def read_columns(
+    path: Path, file: Any, names: Sequence[str], numeric: Sequence[str] = ()
+) -> list[Column | Floats]:
     """Reads columns of texts or numbers.
 
     Args:
         path: The file.
         file: What `open_parquet` gave for it.
         names: The columns.
+        numeric: Those that stay numbers, if they are decimal fractions and all there.
 
     Returns:
-        For each column its texts, which are empty where there is no value; or numbers, if they are
-        decimal fractions and all there.
+        For each column its texts, which are empty where there is no value, or its numbers.
 
     Raises:
         LikenessError: A column holds something else, or they would take too much memory.
@@ -148,20 +147,17 @@ def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | F
     needed = max(metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups))
     if needed > limit:
         raise LikenessError(f"{path}: it would take {needed} bytes, but at most {limit} are read")
-    with pyarrow.parquet.ParquetFile(
-        path,
-        read_dictionary=[name for name in names if "string" in types[name]],  # each is kept once
-        metadata=metadata,
-        page_checksum_verification=True,
-    ) as again:
-        return [_read_column(path, again, name) for name in names]
+    texts = [name for name in names if "string" in types[name]]
+    how = {"read_dictionary": texts, "page_checksum_verification": True}  # each is kept once
+    with pyarrow.parquet.ParquetFile(path, metadata=metadata, **how) as again:
+        return [_read_column(path, again, name, name in numeric) for name in names]
 
 
-def _read_column(path: Path, file: Any, name: str) -> Column | Floats:
-    """The texts of a column, or its numbers if they are decimal fractions and all there."""
+def _read_column(path: Path, file: Any, name: str, is_numeric: bool) -> Column | Floats:
+    """The texts of a column, or its numbers if it is numeric and they are all there."""
     column = file.read(columns=[name], use_threads=False).column(name)
     kind = str(column.type)
-    if kind in _FRACTIONS and not column.null_count:
+    if is_numeric and kind in _FRACTIONS and not column.null_count:
         return numbers(column.combine_chunks()).astype(np.float64, copy=False)
     if not kind.startswith("dictionary"):
         column = column.dictionary_encode()

@@ -62,8 +62,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
             f"{files.scores} has scores of an earlier model than {model}; finish the training by "
-            "its command, which scores the held-out items anew, or name the score "
-            "file itself to measure the earlier model"
+            "its command, or name the score file itself to measure the earlier model"
         )
     return files
 

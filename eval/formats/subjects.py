@@ -16,7 +16,7 @@ from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.items.levels import labels_of_ids
+from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.types import Bools, Ints, Trials, counted, item_id, name_first
 
 Names = File | Mapping[str, str]
@@ -145,13 +145,14 @@ def labels_of(
 
     Raises:
         LikenessError: Ids have no label. All are counted, the first are named. The first component
-            need not be the label (levels.labels_of_ids).
+            need not be the label (levels.check_levels).
 
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
     if mapping is None:
-        labels = labels_of_ids(ids, side, remedy=f"give a list of lines `id {kind}`")
+        check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
+        labels = labels_of_ids(ids)
     else:
         labels = [mapping.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
@@ -193,10 +194,15 @@ def subjects_of(
         ((array([0, 1], dtype=int32), array([0], dtype=int32)), 'first path component of the ids')
     """
     if mapping is not None:
-        return _from_mapping(trials, mapping), "given mapping"
+        sides = (trials.enrol_ids, trials.probe_ids)
+        subjects = number_subjects(*(labels_of("trials", side, mapping) for side in sides))
+        if (wrong := np.flatnonzero(_contradictions(trials, subjects))).size:
+            pair = pair_text(trials, int(wrong[0]))
+            raise LikenessError(f"subjects: the label of {pair} contradicts the mapping")
+        return subjects, "given mapping"
     if trials.target is None:
         return None, "unknown: the list has no labels"
-    enrol, probe = (labels_of_ids(ids, check=False) for ids in (trials.enrol_ids, trials.probe_ids))
+    enrol, probe = (labels_of_ids(ids) for ids in (trials.enrol_ids, trials.probe_ids))
     named = ""
     if all(enrol) and all(probe):
         subjects = number_subjects(enrol, probe)
@@ -216,19 +222,6 @@ def subjects_of(
             "groups that target trials connect",
         )
     return subjects, CONNECTED
-
-
-def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:
-    """The subject numbers by a mapping. Raises LikenessError where it does not fit the trials."""
-    subjects = number_subjects(
-        *(labels_of("trials", side, mapping) for side in (trials.enrol_ids, trials.probe_ids))
-    )
-    wrong = np.flatnonzero(_contradictions(trials, subjects))
-    if wrong.size:
-        raise LikenessError(
-            f"subjects: the label of {pair_text(trials, int(wrong[0]))} contradicts the mapping"
-        )
-    return subjects
 
 
 def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:

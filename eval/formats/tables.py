@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import text_blocks
 from likeness.eval.formats.parquet import Column, text_of
-from likeness.eval.types import Floats, Ints, item_id, nfc, quoted
+from likeness.eval.types import Floats, Ints, item_id, nfc
 
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
@@ -101,13 +101,9 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
             if not roles:
                 numeric = [all_fractions(array[:_SAMPLE].to_pylist()) for array in arrays]
                 numeric = [fractions and is_numeric and sum(numeric) < 2 for is_numeric in numeric]
-        coded = [
-            _floats(array) if is_number else array.dictionary_encode()
-            for array, is_number in zip(arrays, numeric, strict=True)
-        ]
+        for part, array, is_number in zip(parts, arrays, numeric, strict=True):
+            part.append(_floats(array) if is_number else array.dictionary_encode())
         arrays.clear()  # to save memory, as below
-        for part, column in zip(parts, coded, strict=True):
-            part.append(column)
     columns: list[Column | Floats] = []
     for is_number, part in zip(numeric, parts, strict=True):
         columns.append(np.concatenate(part) if is_number else _joined(part))
@@ -149,14 +145,9 @@ def read_parquet(path: Path, choose: Choose) -> Table:
     with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
-        read = parquet.read_columns(path, file, [names[place] for place in places.values()])
-    columns = [
-        column
-        if isinstance(column, Column) or role == "score"
-        else Column.of(list(map(text_of, column.tolist())))
-        for role, column in zip(places, read, strict=True)
-    ]
-    return Table(str(path), tuple(places), columns)
+        score = [names[place] for role, place in places.items() if role == "score"]
+        read = [names[place] for place in places.values()]
+        return Table(str(path), tuple(places), parquet.read_columns(path, file, read, score))
 
 
 def read_frame(table: Any, choose: Choose) -> Table:
@@ -219,13 +210,10 @@ def split(line: str, separator: str) -> list[str]:
     """
     if separator == " ":
         return re.split(r"[ \t]+", line.strip(_STRIPPED), maxsplit=_MAX_WIDTH - 1)
-    if separator == "\t" or '"' not in line:
-        fields = line.split(separator, _MAX_WIDTH - 1)
-    else:
-        fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])[
-            :_MAX_WIDTH
-        ]
-    return [unquote(field) for field in fields]
+    fields = line.split(separator)
+    if separator != "\t" and '"' in line:
+        fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    return [unquote(field) for field in fields[:_MAX_WIDTH]]
 
 
 def unquote(field: str) -> str:
@@ -297,30 +285,17 @@ def _text_columns(
             is_empty = False
             try:
                 arrays = _parsed(tidy, shape)
-            except pyarrow.ArrowInvalid:
-                raise _uneven(path, shape) from None
+            except pyarrow.ArrowInvalid as error:
+                reason = re.sub("^.*(?=Expected)", "", first_line(error))
+                raise LikenessError(
+                    f"{path}: its lines differ in their number of fields ({reason}); give every "
+                    "line the same fields, with tabs between them where a name has blanks"
+                ) from None
             yield shape, arrays
         pending = b""
     if pending or is_empty:
         problem = "quotation marks are not closed" if pending else "the file is empty: no rows"
         raise LikenessError(f"{path}: {problem}; expected one row for each trial or item")
-
-
-def _uneven(path: Path, shape: Shape) -> LikenessError:
-    """The error of a text whose lines differ in their number of fields; it names the first one."""
-    lines = (line for block in text_blocks(path) for line in re.findall(r".*\n", block.decode()))
-    problem = "its lines differ in their number of fields"
-    for number, line in enumerate(lines, 1):
-        fields = split(line, shape.separator)
-        is_row = any(fields) and not _ABOVE.fullmatch(line.encode())
-        if is_row and len(fields) != shape.width and not line.count('"') % 2:
-            problem = f"line {number} has {len(fields)} fields, and not {shape.width} as the first "
-            problem += f"one: {quoted(line.strip())}"
-            break
-    return LikenessError(
-        f"{path}: {problem}; give every line the same fields, with tabs between them where a name "
-        "has blanks"
-    )
 
 
 def _tidy(text: bytes, shape: Shape) -> bytes:
@@ -348,19 +323,16 @@ def _parsed(text: bytes, shape: Shape) -> list[Any]:
     may_be_quoted = shape.separator in ",;"
     names = list(map(str, range(shape.width)))
     read = names if shape.places is None else [names[place] for place in shape.places.values()]
-    table = arrow_csv.read_csv(
-        pyarrow.BufferReader(text),
-        # With threads, a process that ends soon after this aborts now and then.
-        arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
-        arrow_csv.ParseOptions(
-            delimiter=shape.separator,
-            quote_char='"' if may_be_quoted else False,
-            newlines_in_values=may_be_quoted and b'"' in text,
-        ),
-        arrow_csv.ConvertOptions(
-            include_columns=read, column_types=dict.fromkeys(read, pyarrow.string())
-        ),
+    # With threads, a process that ends soon after this aborts now and then.
+    rows = arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1)
+    fields = arrow_csv.ParseOptions(
+        delimiter=shape.separator,
+        quote_char='"' if may_be_quoted else False,
+        newlines_in_values=may_be_quoted and b'"' in text,
     )
+    types = dict.fromkeys(read, pyarrow.large_string())
+    kinds = arrow_csv.ConvertOptions(include_columns=read, column_types=types)
+    table = arrow_csv.read_csv(pyarrow.BufferReader(text), rows, fields, kinds)
     arrays = [table.column(name).combine_chunks() for name in read]
     if shape.separator != " " and (b" " in text or b"\t" in text):
         arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]

@@ -43,10 +43,9 @@ from likeness.eval.formats.column_names import (
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
-from likeness.eval.types import Bools, Floats, Trials, number_items, quoted
+from likeness.eval.types import Floats, Trials, number_items, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
-Layouts = tuple[tuple[str, ...], ...]
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
 _PARTS = {"start": ITEMS["start"], "end": ITEMS["end"], "channel": (*ITEMS["channel"], "side")}
 
@@ -121,8 +120,7 @@ def read_scores(
         )
     if trials is not None and scored.itself.size and not trials.itself.size:
         # The list was read without its self-trials, see likeness.eval.items.self_matches.
-        others = np.ones(len(scored), dtype=np.bool_)
-        others[scored.itself] = False
+        others = np.setdiff1d(np.arange(len(scored)), scored.itself)
         scored, values = scored.rows(others), values[others]
     return (scored, values) if trials is None else _align(table.where, scored, values, trials)
 
@@ -154,7 +152,7 @@ def read_pairs(
 
 def _read(
     source: Any,
-    layouts: Layouts,
+    of_lines: Sequence[str],
     columns: str | Mapping[str, str],
     *,
     may_lack: bool = False,
@@ -164,10 +162,11 @@ def _read(
 
     Args:
         source: As for `read_trials`; so is `columns`.
-        layouts: What lines without a header may be.
+        of_lines: What lines without a header may be: the roles of their fields.
         may_lack: Whether rows may have no label; those of `verify --pairs` may, and no score.
         fractions: Whether scores become numbers at once.
     """
+    layouts = [tuple(text.split()) for text in of_lines]
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
     in_memory = not isinstance(source, str | os.PathLike)
     where = "the table" if in_memory else str(source)
@@ -194,12 +193,9 @@ def _read(
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
         is_of = {"label": is_label, "score": is_number}
+        ways = [layout for layout in layouts if len(layout) == len(fields)]
         return any(
-            len(layout) == len(fields)
-            and all(
-                is_of.get(role, bool)(field) for role, field in zip(layout, fields, strict=True)
-            )
-            for layout in layouts
+            all(is_of.get(r, bool)(f) for r, f in zip(way, fields, strict=True)) for way in ways
         )
 
     if where.lower().endswith(".npz"):
@@ -214,10 +210,6 @@ def _read(
     else:
         table = tables.read_table(path, shape_of, fractions=fractions and "score" in needed)
     table = _whole(table, (*needed, "label"))
-    if "label" in table.roles and table.column("label").keys == [""]:  # of a blind list
-        read = zip(table.roles, table.columns, strict=True)
-        named = {role: column for role, column in read if role != "label"}
-        table = table._replace(roles=tuple(named), columns=[*named.values()])
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
     is_named = bool(table.roles)
@@ -226,9 +218,8 @@ def _read(
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
-            f"{table.where}: {reasons}; labels must be 1 0, target nontarget spoof, tgt imp, true "
-            "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
-            "a header; name the columns in one"
+            f"{table.where}: {reasons}; labels must be of one kind, as 1 0 or target nontarget, "
+            "and scores that are all 0 or 1 need a header; name the columns in one"
             + if_option(", or by --columns enrol=NAME --columns probe=NAME")
         )
     if len(fitting) > 1 and not all(_same(fitting[0], way, table.columns) for way in fitting):
@@ -262,13 +253,13 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
         elif len(values) > 1:
             raise LikenessError(
                 f"{table.where}: its column {name!r} tells parts of recordings apart, but trials "
-                "name items by their ids alone; give each part an id in the list of items, and "
-                "name these ids here"
+                "name items by ids alone; give each part an id in the list of items"
             )
-    return table._replace(
-        roles=tuple(role for role in table.roles if role in known),
-        columns=[columns[role] for role in table.roles if role in known] or table.columns,
-    )
+    label = columns.get("label")
+    if isinstance(label, Column) and label.keys == [""]:  # of a blind list
+        del columns["label"]
+    roles = tuple(role for role in columns if role in known)
+    return table._replace(roles=roles, columns=[columns[role] for role in roles] or table.columns)
 
 
 def _of_values(table: Table) -> Table:
@@ -345,18 +336,6 @@ def _misfit(
     return ""
 
 
-def _targets(labels: Column) -> Bools:
-    """(P,) whether labels are those of target trials."""
-    is_target: Bools = np.array([IS_TARGET[key.lower()] for key in labels.keys], np.bool_)
-    return is_target[labels.codes]
-
-
-def _spoofs(labels: Column) -> Bools | None:
-    """(P,) whether labels are those of spoofs; None where none is."""
-    is_spoof: Bools = np.array([key.lower() == "spoof" for key in labels.keys], np.bool_)
-    return is_spoof[labels.codes] if is_spoof.any() else None
-
-
 def _scores(table: Table) -> Floats:
     """(P,) the scores of a table, NaN where a text is no number."""
     column = table.columns[table.roles.index("score")]
@@ -370,8 +349,12 @@ def trials_of(table: Table) -> Trials:
         LikenessError: A pair has both labels.
     """
     enrol, probe = (tables.as_ids(table.column(side)) for side in ("enrol", "probe"))
-    labels = table.column("label") if "label" in table.roles else None
-    target, spoof = (None, None) if labels is None else (_targets(labels), _spoofs(labels))
+    target, spoof = None, None
+    if "label" in table.roles:
+        keys, codes = table.column("label")
+        target = np.array([IS_TARGET[key.lower()] for key in keys], np.bool_)[codes]
+        if any(is_spoof := [key.lower() == "spoof" for key in keys]):
+            spoof = np.array(is_spoof)[codes]
     try:
         return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target, spoof)
     except LikenessError as error:

@@ -116,12 +116,12 @@ def staging_path(path: Path) -> Iterator[Path]:
     """
     check_written(path)
     remove_abandoned(path)
-    with held(path) as folder, full_disk(path):
+    with locked_folder(path) as folder, full_disk(path):
         yield folder / path.name
 
 
 @contextmanager
-def held(path: Path) -> Iterator[Path]:
+def locked_folder(path: Path) -> Iterator[Path]:
     """Yields a new hidden folder beside `path`, whose lock is held until it is removed.
 
     Raises:
@@ -205,7 +205,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
         own, left = None, set[str]()
         if out.is_file() or out.is_dir() or not out.exists():  # and no device
             with suppress(OSError):  # what cannot be written says so when it is written
-                own = stack.enter_context(held(out))  # before others are looked for
+                own = stack.enter_context(locked_folder(out))  # before others are looked for
         for folder in hidden_folders(out.parent, out):
             if folder == own:
                 continue
@@ -305,11 +305,8 @@ def remove(path: Path) -> None:
 def sync(path: Path) -> None:
     """Waits until a file, or a folder with everything in it, is on the disk."""
     if not path.is_dir():
-        handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with path.open("rb+" if os.name == "nt" else "rb") as file:
+            os.fsync(file.fileno())
         return
     for entry in path.iterdir():
         if not entry.is_symlink() and (entry.is_file() or entry.is_dir()):
@@ -401,12 +398,8 @@ def table_text(columns: Sequence[str], rows: Iterable[Iterable[object]], delimit
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow(["" if value is None else _shown(value) for value in row])
+        writer.writerow([str(value).lower() if isinstance(value, bool) else value for value in row])
     return file.getvalue()
-
-
-def _shown(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:

@@ -3,17 +3,17 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
-from likeness.eval.formats.column_names import add_further_columns, by_number, choose, is_header
-from likeness.eval.formats.files import write_text
+from likeness.eval.formats.column_names import by_number, columns_of_items, is_header
+from likeness.eval.formats.files import as_stored, write_text
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
 from likeness.eval.types import name_first
@@ -50,9 +50,7 @@ def read_items(
         LikenessError: Columns are not known, rows have no path, or ids are repeated.
     """
     stated = columns or {}
-
-    def chosen(names: list[str]) -> dict[str, int]:
-        return add_further_columns(names, choose(names, stated, str(path)), stated)
+    chosen = partial(columns_of_items, stated=stated, where=str(path))
 
     def shape(sample: list[str]) -> tables.Shape:
         separator = tables.separator_of(sample[0])
@@ -65,9 +63,8 @@ def read_items(
         width = len(tables.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
-                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
-                "the first one names the columns, such as path,label; where a field contains "
-                "blanks, all need tabs or commas between them"
+                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, "
+                "with tabs where a name has blanks, or the first one names the columns"
             )
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return tables.Shape(separator, width, places)
@@ -93,10 +90,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
         >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
         'ann'
     """
-
-    def chosen(names: list[str]) -> dict[str, int]:
-        return add_further_columns(names, choose(names, columns, "the table"), columns)
-
+    chosen = partial(columns_of_items, stated=columns, where="the table")
     read = tables.read_frame(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}
     return items_of_rows([cells], "the table", root)
@@ -136,9 +130,8 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
     if bad:
         raise LikenessError(
             f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
-            f"({name_first(bad)}): they lie in tar shards, or their names begin with #, stand in "
-            "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
-            "are not UTF-8; unpack the shards, or rename the files"
+            f"({name_first(bad)}): they lie in tar shards, or their names would be read back as "
+            "others; unpack the shards, or rename the files"
         )
     header = ["id", "path", *["label"] * labelled, *["start", "end"] * timed]
     header += ["channel"] * of_channels
@@ -263,9 +256,7 @@ def listed_paths(root: Path, names: Sequence[str]) -> list[str]:
     before, paths = (root / "x").as_posix()[:-1], []
     for name in names:
         if ("\\" in name or not name.isascii()) and not os.path.exists(root / name):
-            name = name.replace("\\", "/")
-            forms = (name, normalize("NFC", name), normalize("NFD", name))
-            name = next((form for form in forms if os.path.exists(root / form)), name)
+            name = as_stored(root, name.replace("\\", "/"))
         if is_url(name):
             paths.append(listed_path(root, name))
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
@@ -189,7 +189,8 @@ class Items(Sequence[Item]):
             "label": _names(labels or [""] * len(ids)),
         }
         if spans is not None:
-            columns |= {"offset": _numbers(spans[:, 0]), "size": _numbers(spans[:, 1])}
+            offset, size = map(parquet.as_arrow, spans.T)
+            columns |= {"offset": offset, "size": size}
         if endings is not None:
             columns["ending"] = _names(endings)
         if times is not None:
@@ -201,11 +202,10 @@ class Items(Sequence[Item]):
                     f"the item {ids[place]} is from {start[place]:g} to {end[place]:g} s; "
                     "a start of at least 0 and a later end are needed, in seconds"
                 )
-            columns |= {"start": _numbers(start), "end": _numbers(end)}
+            columns |= {"start": parquet.as_arrow(start), "end": parquet.as_arrow(end)}
         if channels is not None and any(channel is not None for channel in channels):
             columns["channel"] = pyarrow.array(channels, pyarrow.int64())
-        for name, texts in (further or {}).items():
-            columns[_FURTHER + name] = _names(texts)
+        columns |= {_FURTHER + name: _names(texts) for name, texts in (further or {}).items()}
         return cls(pyarrow.table(columns))
 
     @classmethod
@@ -243,7 +243,8 @@ class Items(Sequence[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
-            yield from self._from(start, _FEW)
+            columns = self._of_items.slice(start, _FEW).to_pydict()
+            yield from map(_item, *(columns.get(name, repeat(None)) for name in _COLUMNS))
 
     @cached_property
     def _cells(self) -> list[Any]:
@@ -252,14 +253,9 @@ class Items(Sequence[Item]):
         chunks = {name: table[name].combine_chunks() for name in table.column_names}
         return [chunks.get(name) for name in _COLUMNS]
 
-    def _from(self, start: int, num: int) -> Iterator[Item]:
-        """The items of these rows, at most `num` of them."""
-        columns = self._of_items.slice(start, num).to_pydict()
-        return map(_item, *(columns.get(name, repeat(None)) for name in _COLUMNS))
-
     def take(self, indices: Index) -> Items:
         """Returns the items of these rows (M,), each from 0 to N - 1."""
-        return Items(self.table.take(_numbers(indices)))
+        return Items(self.table.take(parquet.as_arrow(np.asarray(indices))))
 
     @property
     def ids(self) -> list[str]:
@@ -334,18 +330,9 @@ class Items(Sequence[Item]):
 
     def marked(self, mark: str) -> Items:
         """Returns copies with `mark` at the end of every id and of every label."""
-        import pyarrow
-        from pyarrow import compute
-
-        def with_mark(texts: Any) -> Any:
-            end, nothing = (pyarrow.scalar(text, pyarrow.large_string()) for text in (mark, ""))
-            return compute.binary_join_element_wise(texts, end, nothing)
-
-        names = self._label.dictionary
-        names = compute.if_else(compute.equal(names, ""), names, with_mark(names))
-        label = pyarrow.DictionaryArray.from_arrays(self._label.indices, names)
-        columns = dict(zip(self.table.column_names, self.table.columns, strict=True))
-        return Items(pyarrow.table({**columns, "id": with_mark(columns["id"]), "label": label}))
+        labels = [label + mark if label else "" for label in self.labels]
+        ids = _texts(id + mark for id in self.ids)
+        return Items(self.table.set_column(0, "id", ids)).relabelled(labels, {})
 
     def sorted_as_paths(self) -> Items:
         """Returns the items in the order of their ids, which are paths: part by part."""
@@ -386,29 +373,16 @@ def _item(*row: Any) -> Item:
 
 def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     """A column of texts, of which many differ: None is empty, and names are in Unicode NFC."""
-    import pyarrow
-
     listed = [text or "" for text in texts]
     if not "".join(listed).isascii():
         names = list(map(nfc, listed))  # refuses what is not UTF-8
         listed = listed if are_paths else names
-    # pyarrow.array would import pandas, where it is installed, to ask whether this is its own.
-    joined = "".join(listed).encode()
-    sizes = map(len, listed if len(joined) == sum(map(len, listed)) else map(str.encode, listed))
-    ends = np.zeros(len(listed) + 1, np.int64)
-    np.cumsum(np.fromiter(sizes, np.int64, len(listed)), out=ends[1:])
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined)]
-    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(listed), buffers)
+    return parquet.as_arrow(listed)
 
 
 def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     """A column of texts of which many are equal: each is there once, and the rows have numbers."""
     return _texts(texts, are_paths=are_paths).dictionary_encode()
-
-
-def _numbers(values: ArrayLike) -> Any:
-    """A column of numbers."""
-    return parquet.as_arrow(np.asarray(values))
 
 
 def distinct_labels(items: Sequence[Item]) -> list[str]:
@@ -472,12 +446,8 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     """
     from pyarrow import compute
 
-    if isinstance(items, Items):
-        num_ids = compute.count_distinct(items.table["id"]).as_py()
-    else:
-        num_ids = len({item_id(item.id) for item in items})
-    if num_ids < len(items):
-        items = Items.of(items)
+    items = Items.of(items)
+    if compute.count_distinct(items.table["id"]).as_py() < len(items):
         id = Counter(items.ids).most_common(1)[0][0]
         first, second = islice((item.path.name for item in items if item.id == id), 2)
         raise LikenessError(

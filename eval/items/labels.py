@@ -110,24 +110,6 @@ class LabelPattern:
         return chosen.relabelled(columns.pop("label"), columns)
 
 
-@dataclass(frozen=True)
-class Suggestion:
-    """Labels that would fit better than the first folder.
-
-    Attributes:
-        pattern: Of the paths, which has them: "{word}/{label}_*".
-        names: The labels that the pattern gives, sorted.
-        num_labels: Under how many first folders a name that returns is, on average.
-        kind: "split" where the folders are parts of a data set, "parent" where one folder holds
-            all, "word" where the same names occur in many folders, "number" where they are numbers.
-    """
-
-    pattern: str
-    names: tuple[str, ...]
-    num_labels: float
-    kind: str
-
-
 def alike(labels: Iterable[str]) -> list[tuple[str, ...]]:
     """Returns the groups of labels that differ only in case, blanks, _ or -.
 
@@ -141,7 +123,9 @@ def alike(labels: Iterable[str]) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
 
 
-def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | None:
+def suggest_labels(
+    paths: Sequence[str], *, are_voices: bool
+) -> tuple[str, tuple[str, ...], str] | None:
     """Finds out whether the first folder of each path is no subject.
 
     Nested folders are looked at by `levels`. Here it is so where all items lie in one folder, or in
@@ -157,13 +141,14 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
         are_voices: Whether they are recordings. Of images, words in names are rather poses.
 
     Returns:
-        A pattern whose labels fit better, or None.
+        A pattern of the paths whose labels fit better, such as "{word}/{label}_*"; these labels,
+        sorted; and why the first folders are none. None where they may be the subjects.
 
     Example:
         >>> paths = [f"{word}/{name}_{i}.wav" for word in "abc" for name in ("ann", "bob")
         ...          for i in range(3)]
-        >>> suggest_labels(paths, are_voices=True).pattern
-        '{word}/{label}_*'
+        >>> suggest_labels(paths, are_voices=True)
+        ('{word}/{label}_*', ('ann', 'bob'), 'the same names return in 3 folders each')
         >>> suggest_labels([f"{n}/rec_{i}.wav" for n in "ab" for i in (1, 2)], are_voices=True)
     """
     parts = [path.split("/") for path in paths]
@@ -171,16 +156,18 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
     if len(deep) < max(2, _MOST * len(paths)):
         return None
     first = {names[0] for names in deep}
-    kind = "parent" if len(first) == 1 else "split" if all(map(is_part, first)) else ""
+    why = "they are parts of a data set" if all(map(is_part, first)) else ""
+    why = "one folder holds all items" if len(first) == 1 else why
     for pattern, pairs in _candidates(deep):
         shared, names = _shared(pairs), _names(pairs)
         is_few = 1 < len(names) <= len(pairs) / 2
-        if kind and is_few and _are_subjects({*names}, first, deep, True):
-            return Suggestion(pattern, names, 1.0, kind)
+        if why and is_few and _are_subjects({*names}, first, deep, True):
+            return pattern, names, why
         if shared and _are_subjects(set(shared), first, deep, are_voices):
-            return Suggestion(pattern, names, sum(shared.values()) / len(shared), "word")
+            mean = sum(shared.values()) / len(shared)
+            return pattern, names, f"the same names return in {mean:.3g} folders each"
         if are_voices and _are_numbered(pattern, pairs, deep):
-            return Suggestion(pattern, names, len(first), "number")
+            return pattern, names, f"the same numbers return in each of {len(first)} folders"
     return None
 
 

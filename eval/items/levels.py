@@ -74,7 +74,7 @@ def doubt_of_levels(ids: Iterable[str], *, remedy: str = "") -> str:
         True
     """
     counts, examples = Counter[str](), dict[str, str]()
-    for id in ids:
+    for id in item_keys([*ids]):
         folder, _, file = id.strip("/").rpartition("/")
         counts[folder] += 1
         examples[folder] = file
@@ -148,29 +148,20 @@ def _proposal(
     return f"which folder is the label is uncertain: {', '.join(shown)}; {remedy or add}"
 
 
-def labels_of_ids(
-    ids: Iterable[str], where: object = None, *, remedy: str = "", check: bool = True
-) -> list[str]:
+def labels_of_ids(ids: Iterable[str]) -> list[str]:
     """The first folder of each id, its label; "" for an id without a folder.
+
+    Whether this folder need not be the label is asked by `check_levels`.
 
     Args:
         ids: The paths of files below the folder of the data. Neither ./ nor / before one is a
             folder.
-        where: What messages begin with.
-        remedy: What to do where no --label can take another level.
-        check: Whether ids are refused whose first folder need not be the label. Not where the
-            labels of trials tell, or where it was asked before.
-
-    Raises:
-        LikenessError: As `check_levels`.
 
     Example:
-        >>> labels_of_ids(["ann/1.wav", "./bob/1.wav", "./1.wav"], "DATA")
+        >>> labels_of_ids(["ann/1.wav", "./bob/1.wav", "./1.wav"])
         ['ann', 'bob', '']
     """
-    keys = [key.lstrip("/") for key in item_keys([*ids])]
-    if check:
-        check_levels(keys, where, remedy=remedy)
+    keys = (key.lstrip("/") for key in item_keys([*ids]))
     return [key.partition("/")[0] if "/" in key else "" for key in keys]
 
 

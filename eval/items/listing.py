@@ -148,11 +148,8 @@ def _refuse_missing(items: Items, path: Path, base: Path) -> None:
     if missing:
         raise LikenessError(
             f"{path}: {len(missing)} of {len(paths)} files do not exist ({name_first(missing)}); "
-            "correct the paths"
-            + if_option(
-                f", say with --root where they start (now {base}; --root . is the current folder)"
-            )
-            + ", or put the names of the columns, such as path,label, above the list"
+            f"correct the paths{if_option(f', say with --root where they start (now {base})')}, "
+            "or put the names of the columns, such as path,label, above the list"
         )
 
 
@@ -190,8 +187,7 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
         if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
             raise LikenessError(
                 f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, or repeats a "
-                "recording; a pipe (a command beside |) is never run, and an archive (.ark) is not "
-                "read: write each recording as a file, and list this"
+                "recording; a pipe is never run, and no archive (.ark) is read: list files"
             )
         recordings[id] = path
     cells = {"id": list(recordings), "path": list(recordings.values())}
@@ -231,9 +227,8 @@ def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list
     ]
     if wrong:
         raise LikenessError(
-            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end`, with or "
-            "without the number of a channel from 0, or its recording is not in wav.scp; correct "
-            "or remove it"
+            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end [channel]` "
+            "of a recording in wav.scp; correct or remove it"
         )
     of = [rows_of[row[1]] for row in rows]
     return {
@@ -340,7 +335,7 @@ def files_below(
     before = (root / "x").as_posix()[:-1]
 
     def rows(block: list[str]) -> Items:
-        labels = labels_of_ids(block, check=False)
+        labels = labels_of_ids(block)
         return Items.rows(block, [before + id for id in block], labels)
 
     blocks = iter(lambda: list(islice(ids, BLOCK)), [])

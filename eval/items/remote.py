@@ -84,9 +84,8 @@ def listed_path(root: Path, url: str) -> str:
     if scheme not in _named and not (is_url(root) and _store_of(root) == store):
         raise LikenessError(
             f"{url_of(url)}: no store was named that a list may lead to; "
-            f"{if_option(f'say --root {store}, or ')}name its credentials by the environment, "
-            "such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
-            f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
+            f"{if_option(f'say --root {store}, or ')}name its credentials by the environment, as "
+            f"by AWS_PROFILE, or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
         )
     return Path(url).as_posix()
 
@@ -174,6 +173,5 @@ def asked(url: str) -> Iterator[tuple[Any, str]]:
         raise Unreachable(
             f"{url}: the store cannot be reached or refuses the credentials ({reason}); install "
             f"its package (`{install_line(extra)}`), or give credentials by the environment, such "
-            "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or FSSPEC_S3_ANON=true "
-            "for a public bucket"
+            "as AWS_PROFILE, or FSSPEC_S3_ANON=true for a public bucket"
         ) from None

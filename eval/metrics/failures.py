@@ -143,7 +143,7 @@ def fte_by_group(
         settings: The draws of the intervals, over subjects.
     """
     ids = list(dict.fromkeys((*failures.trials.enrol_ids, *failures.trials.probe_ids)))
-    folders = labels_of_ids(ids, check=False)
+    folders = labels_of_ids(ids)
     subjects = [subject_of.get(id, folder) for id, folder in zip(ids, folders, strict=True)]
     rows: dict[str, list[int]] = {}
     for row, (id, subject) in enumerate(zip(ids, subjects, strict=True)):

@@ -264,9 +264,7 @@ def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str,
     return {
         name: folder if by_folder else f"subject of {first.setdefault(number, name)}"
         for ids, of_side in sides
-        for name, number, folder in zip(
-            ids, of_side.tolist(), labels_of_ids(ids, check=False), strict=True
-        )
+        for name, number, folder in zip(ids, of_side.tolist(), labels_of_ids(ids), strict=True)
     }
 
 

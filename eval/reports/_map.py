@@ -75,15 +75,10 @@ def _map_figure(
     names = sorted(set(classes))
     look = _looks(names)
     named = 1 < len(names) <= _NUM_NAMED
-    source = columns(
-        x=points[:, 0],
-        y=points[:, 1],
-        id=list(ids),
-        norm=np.asarray(norms),
-        label=list(classes),
-        colour=[look[name][0] for name in classes],
-        marker=[look[name][1] for name in classes],
-    )
+    x, y = points.T
+    source = columns(x=x, y=y, id=list(ids), norm=np.asarray(norms), label=list(classes))
+    source.add([look[name][0] for name in classes], "colour")
+    source.add([look[name][1] for name in classes], "marker")
     source.tags = [{"map": True}]
     look_of_points = {"size": 7, "color": "colour", "marker": "marker", "alpha": _DISC}
     if named:

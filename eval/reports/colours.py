@@ -24,6 +24,9 @@ from likeness.eval.errors import LikenessError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_UNKNOWN_RANGE = (
+    "32-bit, floating-point and signed pixels have no known range; convert it to 8 bits"
+)
 GROUND = (128, 128, 128)  # RGB, what transparent pictures are laid on
 ORIENTATION = 0x0112  # the tag of EXIF
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
@@ -76,7 +79,7 @@ def _flattened(image: Image) -> Image:
         raise LikenessError("one of its 16-bit colours is transparent; write it with 8 bits")
     tags = getattr(image, "tag_v2", {})
     if set(tags.get(_SAMPLE_FORMAT, ())) - {_UNSIGNED}:
-        raise _unknown_range()
+        raise LikenessError(_UNKNOWN_RANGE)
     alpha = None
     if image.mode.startswith(("I", "F")):
         grey = _as_levels(image, tags)
@@ -97,12 +100,6 @@ def _flattened(image: Image) -> Image:
     return ground
 
 
-def _unknown_range() -> LikenessError:
-    return LikenessError(
-        "32-bit, floating-point and signed pixels have no known range; convert it to 8 bits"
-    )
-
-
 def _as_levels(image: Image, tags: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The levels of grey of over 8 bits, which Pillow's own conversion would cut off at 255."""
     bits = 16 if image.format or image.mode != "I" else 32
@@ -111,7 +108,7 @@ def _as_levels(image: Image, tags: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     grey = np.asarray(image)
     # Levels from 0 to 255 in 32 bits would become nearly black.
     if image.mode == "F" or bits > 16 or grey.min() < 0 or grey.max() > 65535:
-        raise _unknown_range()
+        raise LikenessError(_UNKNOWN_RANGE)
     most = 2**bits - 1 if bits > 8 else 65535
     levels = ((grey.astype(np.int64) * 255 + most // 2) // most).astype(np.uint8)
     is_inverted = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
@@ -156,12 +153,8 @@ def _to_srgb(profile: bytes, mode: str) -> Any:
     from PIL import Image, ImageCms
 
     try:
-        transform = ImageCms.buildTransform(
-            ImageCms.ImageCmsProfile(io.BytesIO(profile)),
-            ImageCms.createProfile("sRGB"),
-            mode,
-            "RGB",
-        )
+        own, srgb = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+        transform = ImageCms.buildTransform(own, srgb, mode, "RGB")
     except (ImageCms.PyCMSError, OSError):
         return None
     if mode not in ("L", "RGB"):

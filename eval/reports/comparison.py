@@ -190,8 +190,7 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         over = f"{resampled} ({source})"
     texts = [
         f"Mean over {counted(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % "
-        f"bootstrap of that mean over {over}, "
-        f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
+        f"bootstrap of that mean over {over}, {c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
     if c.differences:
         picked = (
@@ -259,15 +258,9 @@ def main_rows(comparison: Comparison) -> list[list[str]]:
         finished = [run for run in runs if not run.failed]
         otherwise = "-" if finished else "failed"
         of_metrics = (cells.get((variant, metric)) for metric in comparison.metrics)
-        rows.append(
-            [
-                variant,
-                f"{len(finished)} of {len(runs)}",
-                *(_cell_text(cell, otherwise) for cell in of_metrics),
-                _mean(finished, "seconds", "{:,.1f}"),
-                _mean(finished, "items_per_second", "{:,.0f}"),
-            ]
-        )
+        texts = [_cell_text(cell, otherwise) for cell in of_metrics]
+        cost = _mean(finished, "seconds", "{:,.1f}"), _mean(finished, "items_per_second", "{:,.0f}")
+        rows.append([variant, f"{len(finished)} of {len(runs)}", *texts, *cost])
     return rows
 
 

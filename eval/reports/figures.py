@@ -104,17 +104,10 @@ def plot(
     from bokeh.models import HoverTool
     from bokeh.plotting import figure
 
-    made = figure(
-        height=height,
-        max_width=width,
-        # Nothing is active at first, so that a finger on the figure scrolls the page.
-        tools="box_zoom,wheel_zoom,pan,reset",
-        active_drag=None,
-        active_scroll=None,
-        x_axis_label=x_label or None,
-        y_axis_label=y_label or None,
-        **more,
-    )
+    more |= {"x_axis_label": x_label or None, "y_axis_label": y_label or None}
+    # Nothing is active at first, so that a finger on the figure scrolls the page.
+    more |= {"tools": "box_zoom,wheel_zoom,pan,reset", "active_drag": None, "active_scroll": None}
+    made = figure(height=height, max_width=width, **more)
     if tips:
         made.add_tools(HoverTool(tooltips=list(tips.items()), visible=False))  # always on
     return made
@@ -213,21 +206,10 @@ def histogram(
     for (name, of_class), (colour, hatch) in zip(values.items(), looks, strict=True):
         number = np.histogram(of_class, edges)[0]
         top = 100 * number / max(of_class.size, 1)
-        figure.quad(
-            left="left",
-            right="right",
-            top="top",
-            bottom=0,
-            source=columns(left=edges[:-1], right=edges[1:], top=top, number=number),
-            fill_color=colour,
-            fill_alpha=0.3,
-            line_color=colour,
-            hatch_pattern=hatch,
-            hatch_color=colour,
-            hatch_alpha=0.5,
-            legend_label=name,
-            name=name,
-        )
+        source = columns(left=edges[:-1], right=edges[1:], top=top, number=number)
+        style: dict[str, Any] = dict.fromkeys(("fill_color", "line_color", "hatch_color"), colour)
+        style |= {"fill_alpha": 0.3, "hatch_pattern": hatch, "hatch_alpha": 0.5}
+        figure.quad("left", "right", "top", 0, source=source, legend_label=name, name=name, **style)
     figure.xgrid.grid_line_color = None
     legend(figure, columns=2)
     return figure
@@ -324,14 +306,10 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         shown = (curve.far <= high) & (curve.frr <= high)
         if shown.any():
             lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))
-    figure = plot(
-        "False accept rate (%)",
-        "False reject rate (%)",
-        height=400 + 20 * len(scores),
-        tips={"system": "$name", "FAR (%)": "@far{0.0000}", "FRR (%)": "@frr{0.00}"},
-        x_range=tuple(ndtri([lows[0], high])),
-        y_range=tuple(ndtri([lows[1], high])),
-    )
+    x_range, y_range = (tuple(ndtri([low, high])) for low in lows)
+    axes, height = ("False accept rate (%)", "False reject rate (%)"), 400 + 20 * len(scores)
+    tips = {"system": "$name", "FAR (%)": "@far{0.0000}", "FRR (%)": "@frr{0.00}"}
+    figure = plot(*axes, height=height, tips=tips, x_range=x_range, y_range=y_range)
     figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
     for i, (name, curve) in enumerate(curves.items()):
         x, y = _thinned(curve.far_deviate, curve.frr_deviate)
@@ -340,17 +318,10 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         )
         line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
         at = np.array([ndtri(rates[name])] if 0 < rates[name] < 1 else [])
+        point = marked(columns(x=at, y=at), "det", name)
         look = {"marker": MARKERS[i % len(MARKERS)], "fill_color": COLOURS[i % len(COLOURS)]}
-        figure.scatter(
-            "x",
-            "y",
-            source=marked(columns(x=at, y=at), "det", name),
-            size=9,
-            line_color=GREY,
-            name=f"threshold of {name}",
-            level="overlay",  # painted apart: to move it repaints no curve
-            **look,
-        )
+        look |= {"line_color": GREY, "level": "overlay"}  # painted apart: to move it repaints none
+        figure.scatter("x", "y", size=9, source=point, name=f"threshold of {name}", **look)
     for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
         ticks = _probit_ticks(low, high)
         axis.ticker = [float(ndtri(rate)) for rate in ticks]
@@ -432,15 +403,11 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike) -> Markup:
         f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
         "than every wrong one; 0.5: the norm says nothing)."
     )
-    return prose(text) + drawn(
-        histogram,
-        "Norm",
-        "Answers of a kind (%)",
-        histogram_edges(values, 36),
-        {"wrong": values[~right], "right": values[right]},
-        {"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"},
-        alt="Norms of right and wrong answers",
-    )
+    axes, alt = ("Norm", "Answers of a kind (%)"), "Norms of right and wrong answers"
+    parts = {"wrong": values[~right], "right": values[right]}
+    tips = {"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"}
+    edges = histogram_edges(values, 36)
+    return prose(text) + drawn(histogram, *axes, edges, parts, tips, alt=alt)
 
 
 _NUM_KEPT = 200  # points of a curve of risk and coverage
@@ -456,12 +423,9 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
     """
     from bokeh.models import Span
 
-    figure = plot(
-        "Answers kept, highest quality first (%)",
-        "Wrong among the kept (%)",
-        height=300,
-        tips={"of": "$name", "kept (%)": "@x{0.0}", "wrong among the kept (%)": "@y{0.00}"},
-    )
+    axes = "Answers kept, highest quality first (%)", "Wrong among the kept (%)"
+    tips = {"of": "$name", "kept (%)": "@x{0.0}", "wrong among the kept (%)": "@y{0.00}"}
+    figure = plot(*axes, height=300, tips=tips)
     figure.y_range.start = 0
     for i, (name, curve) in enumerate(curves.items()):
         # At low coverage a single answer moves the curve, and a page needs no more points.
@@ -486,11 +450,9 @@ def tippett_figure(scores: Mapping[str, Scores]) -> Any:
     shares = np.linspace(0, 1, _NUM_KEPT)
     for i, (name, of) in enumerate(scores.items()):
         for kind, values in (("targets", of.targets), ("nontargets", of.nontargets)):
-            x, label = (
-                np.quantile(values, shares) / np.log(10),
-                f"{shorten(name, _MOST_LETTERS)}, {kind}",
-            )
-            line(figure, 2 * i + (kind != "targets"), label, label=label, x=x, y=100 - 100 * shares)
+            label, logs = f"{shorten(name, _MOST_LETTERS)}, {kind}", np.quantile(values, shares)
+            number = 2 * i + (kind != "targets")
+            line(figure, number, label, label=label, x=logs / np.log(10), y=100 - 100 * shares)
     legend(figure)
     return figure
 

@@ -109,14 +109,10 @@ def _mistakes(measured: PerItem, media: Media) -> Markup:
         return classes[int(number)] if classes else str(int(number))
 
     surest = wrong[np.argsort(-columns["confidence"][wrong], kind="stable")][:_NUM_MISTAKES]
-    rows = [
-        (
-            media.show(measured.ids[i]) or measured.ids[i],
-            name(columns["label"][i]),
-            name(columns["predicted"][i]),
-            f"{columns['confidence'][i]:.4f}",
-        )
-        for i in surest.tolist()
-    ]
+    rows = []
+    for i in surest.tolist():
+        classes_of = name(columns["label"][i]), name(columns["predicted"][i])
+        shown = media.show(measured.ids[i]) or measured.ids[i]
+        rows.append((shown, *classes_of, f"{columns['confidence'][i]:.4f}"))
     head = ["Item", "Is", "Taken for", "Confidence"]
     return table(head, rows) + prose(media.note(), soft=True)

@@ -67,31 +67,15 @@ def formats_of(file: BinaryIO) -> tuple[str, ...]:
     return (*FORMATS, "HEIF")
 
 
-class Stretch(NamedTuple):
-    """A part of a recording.
-
-    Attributes:
-        path: The recording.
-        start: In seconds.
-        end: In seconds; infinity is the end of the recording.
-        channel: From 1, or None for the average of all.
-    """
-
-    path: Path
-    start: float
-    end: float
-    channel: int | None = None
-
-
 Pixels = NDArray[np.uint8]  # (H, W) grey or (H, W, 3) RGB
-Source = Path | Stretch | Pixels | None
+Source = Path | Item | Pixels | None
 
 
 class Media:
     """The images and recordings behind ids, shown within one budget of bytes.
 
     Args:
-        find: id -> its file, the stretch of a recording that it is, its pixels, or None.
+        find: id -> its file, the item, its pixels, or None.
         max_bytes: of all that is shown, as base64.
     """
 
@@ -156,7 +140,7 @@ def media_of_folder(folder: Path) -> Media:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
         for suffix in ("", *IMAGES, *SOUNDS):
-            path = as_stored(folder, f"{id}{suffix}")
+            path = folder / as_stored(folder, f"{id}{suffix}")
             if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
                 return path
         return None
@@ -164,15 +148,13 @@ def media_of_folder(folder: Path) -> Media:
     return Media(find)
 
 
-def _contents(source: Path | Stretch | Pixels) -> tuple[str, dict[str, Any]]:
+def _contents(source: Path | Item | Pixels) -> tuple[str, dict[str, Any]]:
     """The block of templates/blocks.html that shows a source, and its values."""
-    if isinstance(source, Stretch) or (
-        isinstance(source, Path) and source.suffix.lower() in SOUNDS
-    ):
+    if not isinstance(source, np.ndarray) and source.suffix.lower() in SOUNDS:
         heard = read_sound(source)
         shown = {"data": _as_text(flac(heard)), "drawing": _as_text(drawing(heard))}
         return "sound", {**shown, "seconds": heard.seconds}
-    content = thumbnail(source)
+    content = thumbnail(source.path if isinstance(source, Item) else source)
     return "image", {"data": _as_text(content), "tiny": content.startswith(b"\x89PNG")}
 
 
@@ -238,7 +220,7 @@ class Heard(NamedTuple):
     seconds: float
 
 
-def read_sound(source: Path | Stretch) -> Heard:
+def read_sound(source: Path | Item) -> Heard:
     """The first 10 seconds of a recording, or of a stretch of it, in mono, at most 16 kHz.
 
     The channels are averaged, unless one is named, and NaN becomes silence.
@@ -250,8 +232,8 @@ def read_sound(source: Path | Stretch) -> Heard:
     """
     import soundfile
 
-    part = source if isinstance(source, Stretch) else Stretch(source, 0.0, np.inf)
-    path, start, end, channel = part
+    item = source if isinstance(source, Item) else Item("", source)
+    path, (start, end), channel = item.path, item.stretch or (0.0, np.inf), item.channel
     if not path.is_file():
         raise LikenessError(f"{path.name}: no file")
     try:
@@ -359,13 +341,6 @@ def media_of_items(items: Sequence[Item]) -> Media:
 
     def find(id: str) -> Source:
         item = items[rows[id]] if id in rows else None
-        return None if item is None or item.span is not None else source_of_item(item)
+        return None if item is None or item.span is not None else item
 
     return Media(find)
-
-
-def source_of_item(item: Item) -> Source:
-    """The file of an item, or the part of a recording that it is."""
-    if item.stretch is None and item.channel is None:
-        return item.path
-    return Stretch(item.path, *(item.stretch or (0.0, np.inf)), item.channel)

@@ -35,15 +35,7 @@ from likeness.eval.results import (
 EMPTY = Markup("")
 MINUS = "\u2212"
 # The script of a page, in files by subject, in the order in which they run.
-SCRIPTS = (
-    "basics.js",
-    "figures.js",
-    "threshold.js",
-    "tables.js",
-    "media.js",
-    "map.js",
-    "start.js",
-)
+SCRIPTS = ("basics.js", "figures.js", "threshold.js", "tables.js", "media.js", "map.js", "start.js")
 
 
 @cache
@@ -181,17 +173,10 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
     if any('class="plot"' in fragment for fragment in shown.values()):
         scripts.insert(0, script())
     digests = [b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            about=about,
-            sections=list(zip(anchors, shown.keys(), shown.values(), strict=True)),
-            scripts=scripts,
-            policy=" ".join(f"'sha256-{digest}'" for digest in digests),
-        )
-    )
+    values: dict[str, Any] = {"title": title, "about": about, "scripts": scripts}
+    values["sections"] = list(zip(anchors, shown.keys(), shown.values(), strict=True))
+    values["policy"] = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return environment().get_template("page.html").render(values)
 
 
 def recompute(command: str, inputs: Mapping[str, str]) -> Markup:

@@ -144,9 +144,7 @@ def write_page(
         for name, count in results[0].counts.items()
         if count and name != "subjects"
     )
-    title, name = "Retrieval report", "Queries"
-    if searched:
-        title, name = "Identification report", "Probes"
+    title, name = ("Identification", "Probes") if searched else ("Retrieval", "Queries")
     labels = dict(zip(queries.embeddings.ids, queries.labels, strict=True))
     sections = {
         "Results": metric_table(results) + block("lines", texts=footnotes(results)),
@@ -158,7 +156,7 @@ def write_page(
         "Conventions": prose(f"{results[0].protocol}; {listed(results[0].conventions)}", soft=True),
         "Recompute": again,
     }
-    write(Path(path), title, counts, sections)
+    write(Path(path), f"{title} report", counts, sections)
 
 
 def _quality(rated: Answers) -> Markup:
@@ -242,19 +240,11 @@ def _example(
     queries: Labelled, gallery: Labelled, answers: Nearest, media: Media, q: int
 ) -> dict[str, Any]:
     """A query with its nearest items, as the table shows them."""
-    ids, row = gallery.embeddings.ids, int(answers.queries[q])
+    ids, labels, row = gallery.embeddings.ids, gallery.labels, int(answers.queries[q])
+    columns = (each[q].tolist() for each in (answers.items, answers.scores, answers.right))
     items = [
-        {
-            "shown": media.show(ids[item]),
-            "id": ids[item],
-            "label": gallery.labels[item],
-            "right": right,
-            "score": number(score),
-        }
-        for item, score, right in zip(
-            *(each[q].tolist() for each in (answers.items, answers.scores, answers.right)),
-            strict=True,
-        )
+        (media.show(ids[item]), ids[item], labels[item], number(score), right)
+        for item, score, right in zip(*columns, strict=True)
     ]
     query = queries.embeddings.ids[row]
     shown = media.show(query)
@@ -325,7 +315,6 @@ def _doubtful(ids: Sequence[str], fit: Fit, media: Media) -> Markup:
         {
             "score": number(margin[i], 3),
             "sides": [(media.show(ids[i]), f"{ids[i]}: in {fit.numbers[i] + 1}, near {near[i]}")],
-            "number": "",
         }
         for i in known[np.argsort(margin[known], kind="stable")][:_NUM_DOUBTFUL].tolist()
     ]
@@ -352,18 +341,14 @@ def _items(
             {"id": ids[i], "shown": media.show(ids[i]), "score": number(own[i], 3)}
             for i in order[:_NUM_ITEMS].tolist()
         ]
-        for item in items:
-            item["named"] = 'class="shown image"' not in item["shown"]
         name = f"Cluster {cluster}" if cluster else "In no cluster"
-        heading = f"{name}: {len(inside):,} item{'' if len(inside) == 1 else 's'}"
+        heading = f"{name}: {counted(len(inside), 'item')}"
         if len(inside) > len(items):
             heading += f", {len(inside) - len(items):,} not shown"
-        rows = any(item["named"] for item in items)
-        parts[heading] = block("tiles", items=items, rows=rows)
+        parts[heading] = block("tiles", items=items)
     if len(sizes) - 1 > _NUM_CLUSTERS:
-        parts[f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"] = prose(
-            "They are in the CSV file only."
-        )
+        rest = f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"
+        parts[rest] = prose("They are in the CSV file only.")
     text = (
         "Below each item stands its mean score with the others of its cluster, highest first; of "
         f"recordings the first {SECONDS:g} seconds can be heard."

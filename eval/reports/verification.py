@@ -50,7 +50,7 @@ from likeness.eval.reports.page import (
     write,
 )
 from likeness.eval.results import Result, by_system, footnotes, metric_label, metric_text
-from likeness.eval.types import Floats, Ints, Scores, Trials, counted
+from likeness.eval.types import Floats, Ints, Scores, Trials
 
 if TYPE_CHECKING:
     from likeness.eval.protocols.side_by_side import Compared
@@ -184,21 +184,17 @@ def _error_sentence(result: Result) -> str:
         low, high = (metric_text("eer", end) for end in result.interval)
         level = 100 * float(result.conventions["level"])
         sentence += f", {low} to {high} % with {level:g} % confidence"
-    counts = result.counts
-    of = counted(counts["subjects"] or 0, "subject")
-    if counts["subjects"] is None:
-        of = f"{(counts['targets'] or 0) + (counts['nontargets'] or 0):,} trials"
-    return f"{sentence}; {of}."
+    return f"{sentence}; {sizes([result])}."
 
 
 def _subjects(compared: Compared) -> Markup:
     """Who the errors come from, of each system whose subjects are known."""
     parts = {
-        name: who_errs(trials, compared.scores[name], compared.subject_of)
+        name: part
         for name, trials in compared.trials.items()
+        if (part := who_errs(trials, compared.scores[name], compared.subject_of))
     }
-    shown = {name: part for name, part in parts.items() if part}
-    return folded(shown) if shown else EMPTY
+    return folded(parts) if parts else EMPTY
 
 
 def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:

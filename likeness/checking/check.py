@@ -318,20 +318,15 @@ class Checked:
         suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
         if suggestion is None:
             return False
-        why = {
-            "parent": "one folder holds all items",
-            "split": "they are parts of a data set",
-            "number": f"the same numbers return in each of {suggestion.num_labels:g} folders",
-            "word": f"the same names return in {suggestion.num_labels:.3g} folders each",
-        }[suggestion.kind]
+        pattern, names, why = suggestion
         self.findings.append(
             Finding(
                 "folder-label",
                 len(counts),
                 f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
-                f"If the names are the {self._words['labels']}, --label '{suggestion.pattern}' "
-                f"gives {len(suggestion.names):,}, as {suggestion.names[0]!r}.",
-                (suggestion.names,),
+                f"If the names are the {self._words['labels']}, --label '{pattern}' "
+                f"gives {len(names):,}, as {names[0]!r}.",
+                (names,),
                 of="labels",
             )
         )

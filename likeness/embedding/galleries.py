@@ -238,7 +238,7 @@ def _subject(item: Item, by_folder: bool) -> str:
     if item.label or not by_folder:
         return item.label or ""
     is_whole = item.id.startswith("/")  # its first folder is one of the system
-    return "" if is_whole else labels_of_ids([item.id.rstrip("/")], check=False)[0]
+    return "" if is_whole else labels_of_ids([item.id.rstrip("/")])[0]
 
 
 def _embed(

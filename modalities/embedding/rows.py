@@ -23,7 +23,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.levels import labels_of_ids
+from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Trials, name_first
 
@@ -271,8 +271,8 @@ def _subjects(ids: tuple[str, ...], path: Path | None, data: Path) -> Mapping[st
         LikenessError: Ids have none.
     """
     if path is None:
-        labels = labels_of_ids(ids, data, remedy=_GIVE_A_LIST)
-        mapping = dict(zip(ids, labels, strict=True))
+        check_levels(ids, data, remedy=_GIVE_A_LIST)
+        mapping = dict(zip(ids, labels_of_ids(ids), strict=True))
     else:
         mapping = read_mapping(path)
     without = [id for id in ids if not mapping.get(id)]

@@ -244,7 +244,7 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
         written = root / id
         inside = ".." not in written.parts and not Path(id).is_absolute()
         suffixes = ("",) if written.suffix.lower() in IMAGES else IMAGES
-        candidates = [as_stored(root, id + suffix) for suffix in suffixes] if inside else []
+        candidates = [root / as_stored(root, id + suffix) for suffix in suffixes] if inside else []
         # Path.is_file raises where a name is too long.
         path = next((path for path in candidates if os.path.isfile(path)), None)
         if path is None:

@@ -24,7 +24,7 @@ from likeness.eval.metrics.retrieval import clusters as find_clusters
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.progress import track
-from likeness.eval.reports.media import Source, source_of_item
+from likeness.eval.reports.media import Source
 from likeness.eval.types import Floats, Scores, Trials
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.reading import Read
@@ -352,7 +352,7 @@ def _per_item(
             return None
         item = items[where[id]]
         if item.span is None:
-            return source_of_item(item)
+            return item
         pixels = model.read(item)
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
             return None

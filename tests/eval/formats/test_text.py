@@ -255,27 +255,3 @@ def test_a_path_has_the_form_of_the_file(tmp_path: Path) -> None:
     expected = ["Zoe\u0308/1.wav"] * 2 + names[2:]
     found = item_lists.listed_paths(tmp_path, names)
     assert found == [f"{tmp_path.as_posix()}/{name}" for name in expected]
-
-
-SPEECHBRAIN = "a x 1 0.75\na y 0 0.5\nb x 0 -1\n"
-WESPEAKER = "a x 0.75 target\na y 0.5 nontarget\nb x -1 nontarget\n"
-VOXSRC = "0.75 a x\n0.5 a y\n-1 b x\n"
-KALDI = "a x 0.75\na y 0.5\nb x -1\n"
-NIST = "modelid\tsegmentid\tside\tLLR\na\tx\ta\t0.75\na\ty\ta\t0.5\nb\tx\ta\t-1\n"
-KEY = "modelid\tsegmentid\ttargettype\na\tx\ttarget\na\ty\tnontarget\nb\tx\tnontarget\n"
-
-
-@pytest.mark.parametrize("text", [SPEECHBRAIN, WESPEAKER, VOXSRC, KALDI, NIST])
-def test_score_files_of_other_projects(tmp_path: Path, text: str) -> None:
-    write_text(tmp_path / "scores", text)
-    write_text(tmp_path / "key.tsv", KEY)
-    key = trials.read_trials(tmp_path / "key.tsv")
-    found, values = trials.read_scores(tmp_path / "scores", key)
-    assert found.target is not None
-    assert (found.target.tolist(), values.tolist()) == ([True, False, False], [0.75, 0.5, -1])
-
-
-def test_hard_decisions_beside_labels_need_a_header(tmp_path: Path) -> None:
-    write_text(tmp_path / "s", "a x 1 1\na y 0 1\nb x 0 0\n")
-    with pytest.raises(ValueError, match=r"label score.*header"):
-        trials.read_scores(tmp_path / "s")

@@ -232,6 +232,9 @@ def test_what_no_file_can_hold(tmp_path):
         "score\tenroll\ttest\n0.5\ta\tx\n-0.001\ta\ty\n",
         "enrol probe score\na x 0.5\na y -0.001\n",
         "12 34 0.5 1\n12 35 -0.001 0\n",
+        "12 34 1 0.5\n12 35 0 -0.001\n",
+        "12 34 0.5 target\n12 35 -0.001 nontarget\n",
+        "modelid\tsegmentid\tside\tLLR\na\tx\ta\t0.5\na\ty\ta\t-0.001\n",
         "1 12 34 0.5\n0 12 35 -0.001\n",
         "0.5 12 34 target\n-0.001 12 35 nontarget\n",
         "label score enrol probe\n1 0.5 12 34\n0 -0.001 12 35\n",
@@ -246,7 +249,7 @@ def test_scores_with_and_without_labels(put, text):
 
 def test_ids_that_are_numbers_need_a_header(put):
     text = "1.1 1.2 0.53 1\n1.1 1.3 -0.2 0\n1.2 1.3 0.1 0\n"
-    for unclear in (text, "3 12 34\n4 12 35\n"):
+    for unclear in (text, "3 12 34\n4 12 35\n", "a x 1 1\na y 0 1\nb x 0 0\n"):
         with pytest.raises(LikenessError, match=r" and as .*header"):
             read_scores(put(unclear))
     scored, values = read_scores(put("enrol probe score label\n" + text))
@@ -293,7 +296,7 @@ def test_scores_follow_the_list(put):
         ("1.5 a x\n1 a y\n2 b x\n3.5 b x\n", "b x"),
         ("a x 1.5 0\na y .1 0\nb x 0 0\n", "a x"),
         ("1 a x\n1 a\n", "same fields"),
-        ("# two\n\n1 a x\n1 ann lee y\n", "line 4 has 4 fields"),
+        ("1 a x\n1 ann lee y\n", "got 4: 1 ann lee y"),
         ("a x\n", "2 fields in each line"),
     ],
 )

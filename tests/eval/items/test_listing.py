@@ -16,7 +16,7 @@ from likeness.eval.items.item_lists import items_of_frame, read_items, write_ite
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items
-from likeness.eval.types import nfc
+from likeness.eval.types import item_id
 from tests.scripts import touch
 
 SUFFIXES = (".wav", ".flac")
@@ -173,12 +173,11 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
 # what is listed, its text -> a part of the message; m.wav is there for the turns
 WRONG = {
     "t.csv": {
-        "file,speaker,class\nann/1.wav,a,b\n": r"2 columns .*speaker, class.*--columns",
+        "file,speaker,class\nann/1.wav,a,b\n": r"2 of its columns .*speaker, class.*--columns",
         "clip,who\nann/1,a\n": r"\(clip, who\).*--columns path=clip",
         "file,speaker\n": "no rows",
         "file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n": "the row .*ann.* has no path",
         "file,speaker\nann/1.wav,ann\nann/1.wav,ann\n": "twice|repeated",
-        "file,start,end\nann/1.wav,2,1\n": "from 2 to 1 s",
         "file,speaker\nann/9.wav,ann\nbob/1.wav,b\n": r"1 of 2 files.*9\.wav",
         "ann/1.wav,ann\nbob/1.wav,bob\n": "path,label",
     },
@@ -238,7 +237,7 @@ def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_
     assert not (tmp_path / "other.txt").exists()
 
 
-@given(st.lists(st.text(min_size=1, max_size=8).map(nfc), min_size=1, max_size=5, unique=True))
+@given(st.lists(st.text(min_size=1, max_size=8).map(item_id), min_size=1, max_size=5, unique=True))
 def test_what_a_list_takes_it_gives_back(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
@@ -278,9 +277,8 @@ def test_times_that_are_no_stretch_are_refused(tmp_path: Path, times: str) -> No
         read_items(tmp_path / "list.csv")
 
 
-@pytest.mark.parametrize("name", ["path", "Path"])
-def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path, name: str) -> None:
-    files = [Item(name, tmp_path / "a"), Item("b", tmp_path / name)]
+def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path) -> None:
+    files = [Item("Path", tmp_path / "a"), Item("b", tmp_path / "Path")]
     write_items(tmp_path / "list.txt", files, tmp_path)
     assert read_items(tmp_path / "list.txt") == files
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.reports.media import (
     SIDE,
     Media,
-    Stretch,
     drawing,
     flac,
     media_of,
@@ -193,18 +193,19 @@ def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
     rate = 8000
     ramp = np.arange(20 * rate) / (20 * rate)
     soundfile.write(tmp_path / "a.wav", ramp, rate, subtype="PCM_24")
-    part = read_sound(Stretch(tmp_path / "a.wav", 12.5, 14.0))
+    whole = Item("a", tmp_path / "a.wav")
+    part = read_sound(whole._replace(stretch=(12.5, 14.0)))
     np.testing.assert_allclose(part.wave, ramp[int(12.5 * rate) : 14 * rate], atol=1e-6)
     assert part.seconds == pytest.approx(1.5)
-    to_end = read_sound(Stretch(tmp_path / "a.wav", 19.0, np.inf))
+    to_end = read_sound(whole._replace(stretch=(19.0, np.inf)))
     np.testing.assert_allclose(to_end.wave, ramp[19 * rate :], atol=1e-6)
-    long = read_sound(Stretch(tmp_path / "a.wav", 5.0, 18.0))
+    long = read_sound(whole._replace(stretch=(5.0, 18.0)))
     assert (len(long.wave), long.seconds) == (10 * rate, pytest.approx(13.0))
-    beyond = read_sound(Stretch(tmp_path / "a.wav", 19.0, 1e308))
+    beyond = read_sound(whole._replace(stretch=(19.0, 1e308)))
     np.testing.assert_array_equal(beyond.wave, to_end.wave)
     for start, end in ((21.0, 22.0), (3.0, 3.0), (4.0, 2.0), (1e308, np.inf)):
         with pytest.raises(ValueError, match="0 samples"):
-            read_sound(Stretch(tmp_path / "a.wav", start, end))
+            read_sound(whole._replace(stretch=(start, end)))
 
 
 def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:
