@@ -98,8 +98,9 @@ def items_of(
             raise LikenessError("there is nothing to embed; give at least one file or array")
         if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
             check_unique(items, "inputs")
-        paths = [item.path for item in items]
-        refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
+        paths = dict.fromkeys(item.path for item in items)
+        if not all(map(Path.is_file, paths)):
+            refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
 
 
@@ -144,8 +145,10 @@ class _Maker:
             return value._replace(id=item_id(value.id) if key is None else key, label=label)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            (path,) = listed_paths(self.root or Path(), [os.fspath(value)])
-            return Item(item_id(str(value)) if key is None else key, Path(path))
+            path = (self.root or Path()) / value
+            if not path.is_file():
+                path = Path(*listed_paths(self.root or Path(), [os.fspath(value)]))
+            return Item(item_id(str(value)) if key is None else key, path)
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
         if self.modality != "speaker" and _is_array(value):

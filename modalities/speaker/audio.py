@@ -68,7 +68,8 @@ def read(
         max_seconds=max_seconds,
         max_values=max_values,
     )
-    refuse_empty(item.name, lack_of_voice(wave, rate_hz))
+    if lack := lack_of_voice(wave, rate_hz):
+        refuse_empty(item.name, lack)
     if needs_hz and is_narrow(wave, rate_hz, needs_hz):
         raise narrow_audio(item, needs_hz)
     if level_dbfs is not None:
@@ -131,8 +132,7 @@ def mono_blocks(
     """
     speed, length = decoding.speed_of(item.id), 0.0
     to_rate: soxr.ResampleStream | None = None
-    for raw, file_hz, frames in decoding.decode(item, max_seconds, max_values):
-        block = decoding.select_channel(raw, item)
+    for block, file_hz, frames in decoding.decode(item, max_seconds, max_values):
         peak = np.abs(block).max(initial=0)
         if not peak <= decoding.MAX_LEVEL:  # NaN is not either
             raise decoding.BadAudio(
