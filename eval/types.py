@@ -70,24 +70,6 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
         raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
-def freeze_numbers(settings: object, *names: str) -> None:
-    """Makes tuples of settings that are sequences of numbers; refuses a number alone, or a text.
-
-    >>> from types import SimpleNamespace
-    >>> freeze_numbers(SimpleNamespace(fars=0.01), "fars")
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: fars: 0.01 is no sequence of numbers; write it in brackets: (0.01,)
-    """
-    for name in names:
-        values = getattr(settings, name)
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise LikenessError(
-                f"{name}: {values!r} is no sequence of numbers; write it in brackets: ({values!r},)"
-            )
-        object.__setattr__(settings, name, tuple(values))
-
-
 def check_counts(
     name: str, values: Iterable[object], *, least: int = 1, most: float = math.inf
 ) -> None:

@@ -167,13 +167,14 @@ class Evaluation:
             raise LikenessError(
                 f"far {far} and p_target {p_target} each set a threshold; give one of them"
             )
-        scores, costs = self.compared.scores[self._system], self.settings.costs
+        scores, settings = self.compared.scores[self._system], self.settings
         ordered = sort_scores(scores.targets, scores.nontargets)
         if far is not None:
             check_rate("far", far)
             return measured_tar(ordered, far).threshold
         if p_target is not None:
-            return measured_min_dcf(ordered, p_target, **costs).threshold
+            costs = settings.c_miss, settings.c_fa
+            return measured_min_dcf(ordered, p_target, *costs).threshold
         return measured_eer(ordered).threshold
 
     def save_thresholds(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,24 +195,25 @@ def score(
         (28, 'cosine')
     """
     scoring = scoring or Scoring()
-    inputs, name = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
-    meta, calibration = inputs.embeddings.meta, scoring.calibration
+    listed, sides, name = _read(
+        trials, embeddings, scoring, probe, models, columns, strip_extension, missing
+    )
+    meta, calibration = dict(sides.enrol.meta), scoring.calibration
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
             f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
             f"are [{system}]; fit one for this system"
         )
-    sides = inputs.sides(scoring)
     values = _values(sides, scoring)
     if calibration is not None:
         values = calibration.apply(
             values, quality_of(sides, measures_of(calibration.names), scoring)
         )
     origin = None
-    if inputs.probe is None or dict(inputs.probe.meta) == dict(meta):
+    if dict(sides.probe.meta) == meta:
         origin = Origin(system, meta, digest_of(calibration), name)
-    return Scored(inputs.trials, values, system, origin)
+    return Scored(listed, values, system, origin)
 
 
 def calibrate(
@@ -269,48 +270,37 @@ def calibrate(
     measures = (quality,) if isinstance(quality, str) else quality
     for measure in measures:
         check_choice("quality measure", measure, QUALITY)
-    inputs, _ = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
-    target = inputs.trials.target
+    listed, sides, _ = _read(
+        trials, embeddings, scoring, probe, models, columns, strip_extension, missing
+    )
+    target = listed.target
     if scoring.calibration is not None or target is None:
         lacks = "a list with labels" if target is None else "a scoring without calibration"
         raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
-    sides = inputs.sides(scoring)
     return fit_fusion(
         _values(sides, scoring),
         target,
         quality=quality_of(sides, measures, scoring),
         names=column_names(measures),
         p_target=p_target,
-        systems=(scoring.system(inputs.embeddings.meta, of_models=models is not None),),
+        systems=(scoring.system(sides.enrol.meta, of_models=models is not None),),
     )
-
-
-class _Inputs(NamedTuple):
-    """What trials are scored with, in memory."""
-
-    trials: Trials
-    embeddings: Embeddings
-    probe: Embeddings | None
-    models: Mapping[str, Sequence[str]] | None
-
-    def sides(self, scoring: Scoring) -> Sides:
-        """Both sides of the trials."""
-        return sides_of(self.trials, self.embeddings, scoring, probe=self.probe, models=self.models)
 
 
 def _read(
     trials: File | Trials,
     embeddings: File | Embeddings,
+    scoring: Scoring,
     probe: File | Embeddings | None,
     models: Models | None,
     columns: ColumnNames,
     strip_extension: bool,
     missing: Missing,
-) -> tuple[_Inputs, str]:
+) -> tuple[Trials, Sides, str]:
     """Read what is a file, and give the ids the spelling of the embeddings. As for `score`.
 
     Returns:
-        The inputs, and the name of the list of trials, where it is a file.
+        The trials, both of their sides, and the name of their list, where it is a file.
     """
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
@@ -327,7 +317,7 @@ def _read(
     # A blind list is scored whole, because whoever has its labels expects all of its scores.
     itself, is_blind = _itself(listed, items_of, strip_extension), listed.target is None
     listed, _ = without_self_trials(listed, itself, left_out=not is_blind)
-    return _Inputs(listed, enrol, other, items_of), name
+    return listed, sides_of(listed, enrol, scoring, probe=other, models=items_of), name
 
 
 def _itself(

@@ -177,8 +177,6 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
         raise LikenessError(
             f"{len(bad)} of {num_items} items cannot be read, so nothing was written; repair them, "
             "or leave some out by --bad-items skip"
-            if bad
-            else "there are no items to embed"
         )
     warn_if_alike(embedded)
     files.write_embeddings(

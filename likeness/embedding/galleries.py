@@ -1,6 +1,7 @@
 """Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.items.listing import is_plain_folder
-from likeness.eval.items.self_matches import content_keys, itself_text
+from likeness.eval.items.self_matches import itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
@@ -220,16 +221,13 @@ def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: s
 
 def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
     """Name files that hold the same as another enrolment."""
-    rows = gallery.everything().rows
-    every = Embeddings(tuple(map(str, range(len(rows)))), rows)
-    keys, counts = np.unique(content_keys(every), return_counts=True)
-    copies = np.flatnonzero(np.isin(content_keys(enrolled), keys[counts > 1]))
-    if copies.size:
-        hold = "holds" if copies.size == 1 else "hold"
+    times = Counter(row.tobytes() for row in gallery.everything().rows)
+    rows = zip(enrolled.ids, enrolled.matrix, strict=True)
+    if copies := [name for name, row in rows if times[row.tobytes()] > 1]:
+        hold = "holds" if len(copies) == 1 else "hold"
         warnings.warn(
-            f"{copies.size:,} of {counted(len(enrolled), 'file')} {hold} the same as another "
-            f"enrolment (first: {shorten(enrolled.ids[copies[0]])}); each counts, so enrol one "
-            "of each copy",
+            f"{len(copies):,} of {counted(len(enrolled), 'file')} {hold} the same as another "
+            f"enrolment (first: {shorten(copies[0])}); each counts, so enrol one of each copy",
             stacklevel=3,
         )
 
@@ -335,7 +333,7 @@ class Found:
     source: str
     enrolled: int
 
-    def summary(self) -> str:
+    def __str__(self) -> str:
         """What was done and what it means, in a few lines."""
         probes = {row.probe for row in self.rows}
         bad = [row for row in self.rows if row.note]

@@ -31,7 +31,7 @@ from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import HOMES, Part, describe, version_of
+from likeness.toolkit.models.parts import HOMES, Part, describe_parts, version_of
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
@@ -84,8 +84,7 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     embedder = TorchEmbedder(made, backbone)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
-        named = {"frontend": frontend, "backbone": part, "read": read}
-        parts = {name: describe(part, name) for name, part in named.items()}
+        parts = describe_parts(frontend, part, read)
     stated = [repr(value) for value in vars(network).values() if not callable(value)]
     return Loaded(
         embedder.eval(),

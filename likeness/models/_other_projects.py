@@ -27,7 +27,7 @@ from likeness.toolkit.data.pixels import INSIGHTFACE, PixelScale
 from likeness.toolkit.models import onnx
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import Part, describe
+from likeness.toolkit.models.parts import describe_parts
 
 # What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
 # modalities/speaker/features.py without dither, which is for training only.
@@ -83,10 +83,12 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
         )
     backbone, part = _state_dicts.read_wespeaker(file)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
-    return _described(_speaker(fbank(), backbone, _summed(file, frontend)), fbank, part)
+    loaded = _speaker(fbank(), backbone, _summed(file, frontend))
+    return replace(loaded, parts=describe_parts(fbank, part, loaded.read))
 
 
-def load_redimnet(path: Path) -> Loaded:
+def load_redimnet(source: str) -> Loaded:
+    path = Path(source)
     if not path.is_file():
         raise LikenessError(
             f"redimnet:{path}: there is no such file, and nothing is downloaded; {FINDING_MODELS}"
@@ -94,13 +96,7 @@ def load_redimnet(path: Path) -> Loaded:
     backbone, part, frontend = _state_dicts.read_redimnet(path)
     front = frontend()
     loaded = _speaker(front, backbone, sha256(path), rate_hz=front.rate_hz)
-    return _described(loaded, frontend, part)
-
-
-def _described(loaded: Loaded, frontend: Part, backbone: Part) -> Loaded:
-    """Return a model with the parts that it is made of."""
-    parts = {"frontend": frontend, "backbone": backbone, "read": loaded.read}
-    return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
+    return replace(loaded, parts=describe_parts(frontend, part, loaded.read))
 
 
 class OnnxNetwork(nn.Module):

@@ -23,7 +23,7 @@ from likeness.toolkit.backbones.hub_networks import HubSpeech, fill
 from likeness.toolkit.backbones.weights import put, read_weights
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import describe_parts
 
 _PRETRAINED = "feature_extract.model."
 # fairseq's names -> transformers', by the order in which they are replaced
@@ -94,7 +94,6 @@ def load_unispeech(path: Path) -> Loaded:
     put(network.pool, weights, str(path), "give wavlm_large_finetune.pth")
     fill(network, {_renamed(name, _NAMES): value for name, value in inner.items()}, str(path))
     reading = partial(audio.read, rate_hz=16_000)
-    parts = {"frontend": front, "backbone": part, "read": reading}
     return Loaded(
         TorchEmbedder(front(), network).eval(),
         reading,
@@ -103,7 +102,7 @@ def load_unispeech(path: Path) -> Loaded:
         sha256(path),
         0,
         {"pooling": "ECAPA"},
-        parts={name: describe(value, name) for name, value in parts.items()},
+        parts=describe_parts(front, part, reading),
     )
 
 

@@ -55,11 +55,8 @@ def export(
         )
     if (precision == "int8") != (calibrate is not None):
         raise LikenessError(
-            "--precision int8 takes its ranges from items like those that the model will see; give "
-            "them by --calibrate"
-            if calibrate is None
-            else "--calibrate without --precision int8 would change nothing; give that too, or "
-            "leave it out"
+            "--precision int8 takes its ranges from the items of --calibrate, which are like those "
+            "that the model will see; give both, or neither"
         )
     from likeness.models import load
 
@@ -81,12 +78,11 @@ def _for_onnx_runtime(
 ) -> None:
     """Write the .onnx file of a model, and beside one in float32 its stored thresholds."""
     from likeness.models._places import carry
-    from likeness.toolkit.models.export import Smaller, export
+    from likeness.toolkit.models.export import export
 
     what = f"ONNX model of {loaded.embedder.dim} dimensions"
-    smaller = None if precision == "float32" else Smaller(precision, calibration)
-    parity = export(loaded, path, size=size, smaller=smaller)
-    if smaller is None:
+    parity = export(loaded, path, size=size, precision=precision, calibration=calibration)
+    if precision == "float32":
         carried = carry(model, loaded.meta, path)
         agrees = (
             f"on {counted(parity.num_items, 'input')} it agrees with torch to a cosine distance of "

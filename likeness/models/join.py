@@ -164,12 +164,11 @@ def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
 
 def _exported(model: Loaded, path: Path) -> Path:
     """Return the .onnx file of a model, which is written to `path` unless it is in that form."""
-    from likeness.toolkit.models.joint import ByTwoReadings
     from likeness.toolkit.models.onnx import OnnxEmbedder
 
-    if isinstance(model.embedder, ByTwoReadings):
-        raise LikenessError("a joint model with two readings cannot be joined again; give others")
     if isinstance(model.embedder, OnnxEmbedder):
+        if len(model.embedder.session.get_inputs()) > 1:
+            raise LikenessError("a joint model of two readings cannot be joined again; give others")
         return model.embedder.session.path
     from likeness.toolkit.models.export import export
 

@@ -63,7 +63,7 @@ from likeness.models.bundled import (
 )
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
-from likeness.toolkit.models.loaded import Embedder, Loaded
+from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
@@ -104,13 +104,6 @@ def load_named(
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
     if not named and not (colon and kind in _KINDS):
-        if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
-            raise LikenessError(
-                f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-                "wespeaker:FILE.pt, redimnet:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, "
-                "FILE.onnx, a checkpoint, a run directory, or FILE.py (which may call "
-                f"timm.create_model); {FINDING_MODELS}"
-            )
         path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
         if path.suffix.lower() == ".onnx":
             return _load_onnx(path, frontend, trust)
@@ -125,12 +118,12 @@ def load_named(
         return _model_file.load_file(Path(named["file"]), named["name"] or _model_file.DEFAULT)
     if kind == "hub":
         return _hub.load_hub(source)
-    if kind == "speechbrain":
-        return _other_projects.load_speechbrain(source)
     if kind == "wespeaker":
         return _other_projects.load_wespeaker(Path(source), frontend)
+    if kind == "speechbrain":
+        return _other_projects.load_speechbrain(source)
     if kind == "redimnet":
-        return _other_projects.load_redimnet(Path(source))
+        return _other_projects.load_redimnet(source)
     return _other_projects.load_insightface(source)
 
 
@@ -171,7 +164,7 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
             or is of a package that is not trusted.
     """
-    from likeness.toolkit.models import joint, onnx
+    from likeness.toolkit.models import onnx
 
     contents = onnx.read(path)
     if contents is None:
@@ -183,10 +176,9 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         cast(Read, restore(each, f"{path}: read", kind="read", trusted=trusted))
         for each in (described if isinstance(described, list) else [described])
     ]
-    is_one = len(readings) == 1
     return Loaded(
-        embedder if is_one else cast(Embedder, joint.ByTwoReadings(embedder)),
-        readings[0] if is_one else partial(joint.read_both, reads=readings),
+        embedder,
+        readings[0] if len(readings) == 1 else partial(onnx.read_both, reads=readings),
         stated["modality"],
         stated["similarity"],
         stated["digest"],
@@ -306,12 +298,9 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     """
     from likeness.modalities.face import align
 
-    bound = reading_of(model)[1]
-    size = bound.get("size", (112, 112))  # images.read's own default
-    # likeness.modalities.face.align.read takes a height alone, or a height and a width.
-    height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
-    align.check(height, width, frame_of(model))
-    return height, width
+    size: tuple[int, int] = reading_of(model)[1].get("size", (112, 112))
+    align.check(size, frame_of(model))
+    return size
 
 
 def frame_of(model: Loaded) -> Frame:
@@ -346,10 +335,9 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
-    height, width = aligned_size(model)
-    shape: Any = {"size": height, "width": width, "frame": frame_of(model)}
-    read = partial(align.read, detector=str(detector), choose="central", **shape)
-    faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"
+    size, frame = aligned_size(model), frame_of(model)
+    read = partial(align.read, detector=str(detector), choose="central", size=size, frame=frame)
+    faces = f"central, aligned to {size[0]} x {size[1]}, detector {sha256(detector)[:16]}"
     if min_score is not None:
         read, faces = partial(read, min_score=min_score), f"{faces}, scores from {min_score:g}"
     return replace(model, read=read, settings={**model.settings, "faces": faces})
@@ -377,8 +365,7 @@ def every_face(
 
     with TemporaryDirectory() as folder:
         crops, bad = align.faces_as_items(items, Path(folder), **settings)
-        size = settings["size"], settings["width"] or settings["size"]
-        yield replace(model, read=partial(images.read, size=size)), crops, bad
+        yield replace(model, read=partial(images.read, size=settings["size"])), crops, bad
 
 
 def detector_settings(model: Loaded) -> dict[str, Any]:
@@ -393,8 +380,7 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
             "this model has no detector, which finds the faces of a photograph; name one by "
             "--detector FILE.onnx (detector= in Python)"
         )
-    names = ("detector", "size", "width", "frame", "min_score")
-    return {name: settings.get(name) for name in names}
+    return {name: settings.get(name) for name in ("detector", "size", "frame", "min_score")}
 
 
 def refuse_other_reading(model: Loaded, option: str) -> None:
@@ -437,11 +423,14 @@ def refuse_missing_model(model: str) -> None:
     resolve_model(model)
     if is_included(model):
         onnx_file(model)
-    path, colon, _ = model.rpartition(":")
-    path = path if colon and path.endswith(".py") else model  # own.py:NAME
-    if not model or ((":" not in model or path != model) and not Path(path).exists()):
+        return
+    kind, colon, _ = model.partition(":")
+    path, _, name = model.rpartition(":")
+    file = path if path.endswith(".py") and name.isidentifier() else model  # own.py:NAME
+    if not (colon and kind in _KINDS) and not (file and Path(file).exists()):
         raise LikenessError(
-            f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
-            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, "
-            f"insightface:PATH, likeness:face or likeness:voice; {FINDING_MODELS}"
+            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
+            "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, "
+            f"likeness:face or likeness:voice; {FINDING_MODELS}"
         )

@@ -227,11 +227,11 @@ class Model:
         from likeness.models.load import detector_settings
 
         settings = detector_settings(self.loaded)
-        size, width, frame = map(settings.pop, ("size", "width", "frame"))
+        size, frame = map(settings.pop, ("size", "frame"))
         with items_of(photo, modality=self.modality) as (item,):
             pixels, faces = align.find(item, **settings)
-        faces, crops = align.crops_inside(pixels, faces, size=size, width=width, frame=frame)
-        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
+        faces, crops = align.crops_inside(pixels, faces, size, frame)
+        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), *size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:
             rows = self.loaded.embedder.embed_batch(pictures.transpose(0, 3, 1, 2))

@@ -144,8 +144,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
     refuse_other_reading(model, "--ijb")
-    height, width = aligned_size(model)
-    pack = ijb.pack(root)
-    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
-    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
-    return replace(model, read=read, settings={**model.settings, "faces": faces}), pack.items
+    size = aligned_size(model)
+    items, landmarks = ijb.pack(root)
+    read = partial(ijb.read, landmarks=str(landmarks), size=size)
+    faces = f"aligned to {size[0]} x {size[1]} by the pack's 5 landmarks"
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), items

@@ -164,26 +164,17 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
         norms: Of the two raw embeddings.
     """
     model, calibration, threshold, source = comparer
+    llr = prior = probability = None
     accepted = None if threshold is None else score >= threshold
-    if calibration is None:
-        return Verification(
-            score,
-            model.similarity,
-            norms,
-            threshold=threshold,
-            accepted=accepted,
-            source=source,
-            norm_is_quality=model.norm_is_quality,
-        )
-    quality = None
-    if calibration.names:
-        measured = log_measure("the norm", norms)
-        quality = by_side(measured[:1], measured[1:], [0], [0])
-    llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
-    log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
-    probability = float(1 / (1 + np.exp(-log_odds)))
-    if accepted is None:
-        accepted = probability >= 0.5
+    if calibration is not None:
+        quality = None
+        if calibration.names:
+            measured = log_measure("the norm", norms)
+            quality = by_side(measured[:1], measured[1:], [0], [0])
+        llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
+        log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
+        probability = float(1 / (1 + np.exp(-log_odds)))
+        accepted = probability >= 0.5 if accepted is None else accepted
     return Verification(
         score,
         model.similarity,
@@ -309,9 +300,6 @@ class VerifiedPairs:
         numbered = enumerate(self.rows)
         return [row for i, row in numbered if row.score is not None and i not in self.itself]
 
-    def __str__(self) -> str:
-        return self.summary()
-
     def save(self, path: str | PathLike[str]) -> None:
         """Write the rows, whole or not at all, and beside them what gave the scores.
 
@@ -354,7 +342,7 @@ class VerifiedPairs:
         measured = {self.similarity: (listed, Scores(scores, labels == 1))}
         return evaluate_together(measured, VerificationSettings())
 
-    def summary(self) -> str:
+    def __str__(self) -> str:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
         compared = self.compared
         all_pairs = counted(len(self.rows), "pair")

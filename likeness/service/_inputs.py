@@ -70,8 +70,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
         if needed := settings.get("needs_hz"):
             text += f" Those with nothing above {needed / 1000:g} kHz are refused."
     elif read is align.read:
-        height = settings.get("size", 112)
-        kind, size = "photographs", (height, settings.get("width") or height)
+        kind, size = "photographs", settings.get("size", (112, 112))
         text = f"Photographs of {most}, in which a detector finds the faces."
     elif read is face_images.read:
         size = settings.get("size", (112, 112))
@@ -182,9 +181,7 @@ def _one(
 ) -> dict[str, Any]:
     crop, reason = None, ""
     try:
-        shape: Any = {
-            name: settings[name] for name in ("size", "width", "frame") if name in settings
-        }
+        shape: Any = {name: settings[name] for name in ("size", "frame") if name in settings}
         cut = align.cut(pixels, faces.landmarks[number], **shape)
         coloured = encode(np.broadcast_to(cut, (*cut.shape[:2], 3)))
         crop = "data:image/png;base64," + base64.b64encode(coloured).decode()

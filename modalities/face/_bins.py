@@ -44,7 +44,13 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
             else, which is named and not executed. Or its images and labels do not pair up.
     """
     path = Path(path)
-    data = _bytes_of(path)
+    refuse_device(path)
+    if (size := path.stat().st_size) > MAX_BIN_BYTES:
+        raise LikenessError(
+            f"{path}: the file has {size} bytes; at most {MAX_BIN_BYTES} are read; is this a "
+            "verification set?"
+        )
+    data = path.read_bytes()
     images, same = _load(data, path)
     source, spans = path, _spans(data, images)
     if spans is None:  # Python 3 writes them as text in protocol 2
@@ -77,18 +83,6 @@ def _spans(data: bytes, images: list[bytes]) -> list[tuple[int, int]] | None:
         place = at + len(image)
         spans.append((at, len(image)))
     return spans
-
-
-def _bytes_of(path: Path) -> bytes:
-    """Read a file of at most MAX_BIN_BYTES."""
-    refuse_device(path)
-    size = path.stat().st_size
-    if size > MAX_BIN_BYTES:
-        raise LikenessError(
-            f"{path}: the file has {size} bytes; at most {MAX_BIN_BYTES} are read; is this a "
-            "verification set?"
-        )
-    return path.read_bytes()
 
 
 def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:

@@ -65,6 +65,9 @@ _MOST_NARROW = 640  # times longer than wide
 _CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
 
+Size = tuple[int, int]  # height and width of a crop in pixels
+
+
 class Faces(NamedTuple):
     """F faces that a detector found, by falling score, in pixels.
 
@@ -97,28 +100,27 @@ class Aligned(NamedTuple):
     gone: list[str]
 
 
-def check(size: int = 112, width: int | None = None, frame: Frame = "arcface") -> None:
-    """Raise LikenessError for a size or a width that is not defined.
+def check(size: Size = (112, 112), frame: Frame = "arcface") -> None:
+    """Raise LikenessError for a size that is not defined.
 
-    No photograph can mend these, so call it before any work: then they are no image's failure.
+    No photograph can mend it, so call it before any work: then it is no image's failure.
 
     Args:
-        size: The height of the crop in pixels, a multiple of 112 or of 128; in dlib's frame any.
-        width: The width of the crop in pixels, 1 to size and less by an even number. None means
-            size.
+        size: The height of the crop in pixels, a multiple of 112 or of 128, in dlib's frame any;
+            and the width, 1 to the height and less by an even number.
         frame: Where the landmarks lie in the crop.
 
     Raises:
         LikenessError: One of them is not defined.
     """
     check_choice("frame", frame, get_args(Frame))
-    width = size if width is None else width
-    sizes = (1,) if frame == "dlib" else (112, 128)
-    if size < 1 or all(map(size.__mod__, sizes)) or not 0 < width <= size or (size - width) % 2:
+    (height, width), sizes = size, (1,) if frame == "dlib" else (112, 128)
+    fits = 0 < width <= height and (height - width) % 2 == 0
+    if not fits or all(map(height.__mod__, sizes)):
         raise LikenessError(
-            f"align: size is {size}, width is {width}; multiples of 112 and of 128, such as 112, "
-            "128 and 224 (any size in dlib's frame), and widths from 1 to the size, less by an "
-            "even number, are allowed"
+            f"align: the size is {height} x {width}; heights that are multiples of 112 and of 128, "
+            "such as 112, 128 and 224 (any height in dlib's frame), and widths from 1 to the "
+            "height, less by an even number, are allowed"
         )
 
 
@@ -146,7 +148,7 @@ def transform(landmarks: ArrayLike, size: int = 112, frame: Frame = "arcface") -
             f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels that do not "
             "coincide are needed: eyes, nose, corners of the mouth"
         )
-    check(size, frame=frame)
+    check((size, size), frame)
     # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
     # squares is a quotient of two products. That is Umeyama's solution without its SVD.
     centred, centre = _reference(size, frame)
@@ -166,12 +168,7 @@ def transform(landmarks: ArrayLike, size: int = 112, frame: Frame = "arcface") -
 
 
 def crop(
-    pixels: Pixels,
-    landmarks: ArrayLike,
-    size: int = 112,
-    *,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    pixels: Pixels, landmarks: ArrayLike, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> Pixels:
     """Cut out the aligned face of an image, as insightface.utils.face_align.norm_crop does.
 
@@ -181,24 +178,23 @@ def crop(
     Args:
         pixels: (H, W, 3) uint8.
         landmarks: (5, 2) pixels.
-        size: The height of the crop in pixels, a multiple of 112 or of 128.
-        width: A narrower width, cut alike on both sides. crop(..., 112, width=96) is SphereFace's
-            112 x 96.
+        size: As in check(). A narrower width is cut alike on both sides: (112, 96) is SphereFace's.
+        frame: As in check().
 
     Returns:
-        (size, width, 3) uint8.
+        (height, width, 3) uint8.
 
     Raises:
         LikenessError: As transform().
     """
-    matrix = transform(landmarks, size, frame)
-    width = size if width is None else width
-    matrix[0, 2] -= (size - width) / 2
+    height, width = size
+    matrix = transform(landmarks, height, frame)
+    matrix[0, 2] -= (height - width) / 2
     if frame == "dlib":
-        return _warp(pixels, matrix, (width, size))
+        return _warp(pixels, matrix, (width, height))
     import cv2
 
-    warped = cv2.warpAffine(pixels, matrix, (width, size), borderValue=0.0)
+    warped = cv2.warpAffine(pixels, matrix, (width, height), borderValue=0.0)
     return np.asarray(warped, dtype=np.uint8)
 
 
@@ -321,8 +317,7 @@ def align_one(
     detector: Any,
     pixels: Pixels,
     *,
-    size: int = 112,
-    width: int | None = None,
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     choose: Choose = "largest",
     face: int | None = None,
@@ -332,15 +327,14 @@ def align_one(
     Args:
         detector: What load_detector() gives.
         pixels: (H, W, 3) uint8 RGB.
-        size: The height of the crop in pixels.
-        width: The width of the crop in pixels; None means size.
+        size: As in check().
         frame: As in check().
         choose: Which face is taken, see choose_face().
         face: The number of the face that somebody chose, as detect() counts from 0; None leaves
             the choice to the rule.
 
     Returns:
-        The crop (size, width, 3), and how many faces the image has.
+        The crop (height, width, 3), and how many faces the image has.
 
     Raises:
         LikenessError: There is no face, or none of this number, or the landmarks of the chosen one
@@ -351,8 +345,7 @@ def align_one(
         face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
     if not 0 <= face < len(faces.boxes):
         raise LikenessError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
-    crop_of = cut(pixels, faces.landmarks[face], size, width=width, frame=frame)
-    return crop_of, len(faces.boxes)
+    return cut(pixels, faces.landmarks[face], size, frame), len(faces.boxes)
 
 
 def _some_faces(detector: Any, pixels: Pixels) -> Faces:
@@ -370,49 +363,37 @@ def _some_faces(detector: Any, pixels: Pixels) -> Faces:
 
 
 def align_all(
-    detector: Any,
-    pixels: Pixels,
-    *,
-    size: int = 112,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    detector: Any, pixels: Pixels, *, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> list[Pixels]:
     """Detect all faces of one image and cut them out, aligned.
 
     Args:
         detector: What load_detector() gives.
         pixels: (H, W, 3) uint8 RGB.
-        size: The height of the crops in pixels.
-        width: The width of the crops in pixels; None means size.
+        size: As in check().
         frame: As in check().
 
     Returns:
-        The crops (size, width, 3) of the faces whose landmarks all lie in the image, by falling
+        The crops (height, width, 3) of the faces whose landmarks all lie in the image, by falling
         score.
 
     Raises:
         LikenessError: There is none.
     """
     faces = _some_faces(detector, pixels)
-    crops = crops_inside(pixels, faces, size=size, width=width, frame=frame)[1]
+    crops = crops_inside(pixels, faces, size, frame)[1]
     if not crops:
         raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
     return crops
 
 
 def crops_inside(
-    pixels: Pixels,
-    faces: Faces,
-    *,
-    size: int = 112,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    pixels: Pixels, faces: Faces, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> tuple[Faces, list[Pixels]]:
     """Cut out the faces whose landmarks all lie in the image, and leave out the others."""
     inside = _are_inside(pixels, faces.landmarks)
     kept = Faces(*(values[inside] for values in faces))
-    shape: Any = {"size": size, "width": width, "frame": frame}
-    return kept, [crop(pixels, points, **shape) for points in kept.landmarks]
+    return kept, [crop(pixels, points, size, frame) for points in kept.landmarks]
 
 
 def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
@@ -423,24 +404,18 @@ def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
 
 
 def cut(
-    pixels: Pixels,
-    points: Floats,
-    size: int = 112,
-    *,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    pixels: Pixels, points: Floats, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> Pixels:
     """Cut out an aligned face whose landmarks all lie in the image, as `crop` does.
 
     Args:
         pixels: (H, W, 3) uint8.
         points: The landmarks (5, 2) in pixels.
-        size: The height of the crop in pixels.
-        width: The width of the crop in pixels; None means size.
+        size: As in check().
         frame: As in check().
 
     Returns:
-        (size, width, 3) uint8.
+        (height, width, 3) uint8.
 
     Raises:
         LikenessError: Landmarks lie outside the image; and as crop().
@@ -450,15 +425,14 @@ def cut(
             "landmarks of the chosen face lie outside the image of "
             f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
         )
-    return crop(pixels, points, size, width=width, frame=frame)
+    return crop(pixels, points, size, frame)
 
 
 def read(
     item: Item,
     *,
     detector: str,
-    size: int = 112,
-    width: int | None = None,
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     choose: Choose = "largest",
     face: int | None = None,
@@ -473,8 +447,7 @@ def read(
     Args:
         item: The photograph.
         detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
-        size: The height of the result in pixels.
-        width: The width of the result in pixels; None means size.
+        size: As in check().
         frame: As in check().
         choose: Which face is taken, see choose_face().
         face: The number of the face that somebody chose, as find() counts them from 0; None leaves
@@ -482,19 +455,19 @@ def read(
         min_score: The lowest score of a face, see load_detector().
 
     Returns:
-        (3, size, width) float32 RGB, 0 to 255.
+        (3, height, width) float32 RGB, 0 to 255.
 
     Raises:
         BadImage: The image cannot be decoded, no face is found, or the landmarks lie outside the
             image.
         LikenessError: The detector is missing. What load_detector() and check() refuse.
     """
-    check(size, width, frame)
+    check(size, frame)
     model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
         aligned, num_faces = align_one(
-            model, pixels, size=size, width=width, frame=frame, choose=choose, face=face
+            model, pixels, size=size, frame=frame, choose=choose, face=face
         )
     except ValueError as error:
         raise BadImage(
@@ -540,8 +513,7 @@ def faces_as_items(
     folder: Path,
     *,
     detector: str,
-    size: int = 112,
-    width: int | None = None,
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     min_score: float | None = None,
 ) -> tuple[list[Item], list[Bad]]:
@@ -551,8 +523,7 @@ def faces_as_items(
         items: The photographs.
         folder: Where the crops are written, as .png.
         detector: The path of an SCRFD or YuNet .onnx file.
-        size: The height of the crops in pixels.
-        width: The width of the crops in pixels; None means size.
+        size: As in check().
         frame: As in check().
         min_score: The lowest score of a face, see load_detector().
 
@@ -564,7 +535,7 @@ def faces_as_items(
     crops, bad = [], []
     for number, item in enumerate(track(items, "finding faces")):
         try:
-            faces = align_all(model, decode(item), size=size, width=width, frame=frame)
+            faces = align_all(model, decode(item), size=size, frame=frame)
         except ValueError as error:
             bad.append(Bad(item.id, str(error)))
             continue
@@ -580,7 +551,7 @@ def align_folder(
     out: Annotated[str | Path, Option(path="output")],
     *,
     detector: Annotated[str | Path, Option(path="file")],
-    size: tuple[int, int] = (112, 112),
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     choose: Annotated[Literal["largest", "central", "all"], Option("--faces")] = "largest",
     min_score: float | None = None,
@@ -618,23 +589,21 @@ def align_folder(
             argument.
         Busy: Another process writes into `out`.
     """
-    sizes: Any = {"size": size[0], "width": size[1]} | (
-        {"frame": frame} if frame != "arcface" else {}
-    )
-    check(**sizes)
+    check(size, frame)
     root, out = Path(root), Path(out)
     targets = _targets(root, out, "#1.png" if choose == "all" else ".png")
     model = load_detector(detector, min_score)
 
     def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:
         if choose == "all":
-            crops = align_all(model, pixels, **sizes)
+            crops = align_all(model, pixels, size=size, frame=frame)
             return crops, len(crops)
-        taken, count = align_one(model, pixels, choose=choose, **sizes)
+        taken, count = align_one(model, pixels, size=size, frame=frame, choose=choose)
         return [taken], count
 
     result = Aligned([], [], [], [], [])
-    settings = {"detector": sha256(Path(detector)), **sizes}
+    settings = {"detector": sha256(Path(detector)), "size": size[0], "width": size[1]}
+    settings |= {} if frame == "arcface" else {"frame": frame}
     settings |= {"faces": choose, "min_score": min_score}
     with only_writer(out), _recorded(out, settings, targets) as (crops, note):
         for item, first in track(targets, "aligning"):

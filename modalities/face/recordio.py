@@ -22,6 +22,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -70,23 +71,19 @@ def items(rec: str | Path) -> Items:
             raise LikenessError(
                 f"{path}: no such file, or an empty one; a .rec file and its .idx are needed"
             )
-    with _Content(rec) as content:
-        return _items(rec, content)
-
-
-def _items(rec: Path, content: _Content) -> Items:
-    """List the images of an open file."""
     keys, offsets = _read_index(rec.with_suffix(".idx"))
     parts: list[Items] = []
     announced: float | None = None
     num_images = 0
-    for first in range(0, len(keys), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        table = _Records(rec, content, keys[block], offsets[block])
-        if table.announced is not None:
-            announced = table.announced
-        num_images += int(np.count_nonzero(table.size))
-        parts.append(table.items())
+    with rec.open("rb", buffering=0) as file:
+        content = _Content(file)
+        for first in range(0, len(keys), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            table = _Records(rec, content, keys[block], offsets[block])
+            if table.announced is not None:
+                announced = table.announced
+            num_images += int(np.count_nonzero(table.size))
+            parts.append(table.items())
     num_records = len(keys)
     del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
@@ -153,15 +150,8 @@ class _Content:
     They are read and not mapped, because a mapped file that shrinks ends the process.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        self.size = os.fstat(self._file.fileno()).st_size
-
-    def __enter__(self) -> _Content:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    def __init__(self, file: Any) -> None:
+        self._file, self.size = file, os.fstat(file.fileno()).st_size
 
     def at(self, place: int, count: int) -> bytes:
         """Return `count` bytes from `place` on, with zeros for those behind the end."""

@@ -27,7 +27,7 @@ from likeness.eval.formats.runs import find_model
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import Part, Parts, describe, values_in
+from likeness.toolkit.models.parts import Part, Parts, describe, describe_parts, values_in
 
 FORMAT = "likeness.checkpoint/1"
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
@@ -65,9 +65,7 @@ def save_model(
     """
     description = {
         "modality": recipe.modality,
-        "frontend": describe(recipe.frontend, "frontend"),
-        "backbone": describe(recipe.backbone, "backbone"),
-        "read": describe(recipe.read, "read"),
+        **describe_parts(recipe.frontend, recipe.backbone, recipe.read),
         "features": embedder.features,
         "similarity": similarity,
         "step": step,

@@ -86,6 +86,12 @@ def describe(value: Any, name: str = "recipe") -> Any:
     return described
 
 
+def describe_parts(frontend: Part, backbone: Part, read: Part) -> dict[str, Any]:
+    """Return the descriptions of the parts from which a model can be built again."""
+    parts = {"frontend": frontend, "backbone": backbone, "read": read}
+    return {name: describe(part, name) for name, part in parts.items()}
+
+
 def drop_revisions(description: Any) -> Any:
     """Leave out of a description from which commits of the hub its networks came.
 

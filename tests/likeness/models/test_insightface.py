@@ -298,11 +298,11 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
     model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
     loaded = load.add_detector(model, found).read(item)
-    expected, _ = align.align_one(align.load_detector(found), images.decode(item), size=224)
+    expected, _ = align.align_one(align.load_detector(found), images.decode(item), size=(224, 224))
     assert np.array_equal(np.asarray(loaded), as_channels(expected))
     assert load.add_detector(model, None) is model
 
-    for size in (160, (112, 128)):
+    for size in ((160, 160), (112, 128)):
         with pytest.raises(ValueError, match="align: "):
             load.add_detector(replace(model, read=partial(images.read, size=size)), found)
     with pytest.raises(ValueError, match="modality 'speaker'"):

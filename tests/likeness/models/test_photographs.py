@@ -54,7 +54,7 @@ def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
 
     model = align.load_detector(detector)
     crop, count = align.align_one(
-        model, images.decode(Item("x", path)), size=112, width=96, choose="central"
+        model, images.decode(Item("x", path)), size=(112, 96), choose="central"
     )
     assert count == 1
     pixels = (crop[..., ::-1].astype(np.float32).transpose(2, 0, 1) - 127.5) / 128
