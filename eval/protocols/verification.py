@@ -41,8 +41,8 @@ from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.threshold_files import path_for_scores, write_thresholds
 from likeness.eval.scoring.thresholds import (
+    LEAST_ERRORS,
     Thresholds,
-    left_out_text,
     measure,
     subjects_for_guarantee,
 )
@@ -237,7 +237,12 @@ class Evaluation:
             ),
         )
         if too_low:
-            warnings.warn(left_out_text(too_low, thresholds), stacklevel=2)
+            rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
+            warnings.warn(
+                f"not stored: the threshold at FAR {rates}; a FAR of {thresholds.nontargets:,} "
+                f"nontarget trials has to be {LEAST_ERRORS} / their number or more",
+                stacklevel=2,
+            )
         return write_thresholds(path, thresholds, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:

@@ -116,8 +116,7 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {counted(len(self), 'trial')} has no labels, which metrics need; "
-                "give a list with labels"
+                f"the list of {counted(len(self), 'trial')} has no labels; give a list with labels"
             )
         return Scores(self.values, self.trials.target)
 
@@ -485,8 +484,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
         raise LikenessError(
-            f"durations: the quality measure log_duration needs the seconds of each item, and "
-            f"{missing[0]!r} has none; give them by --durations"
+            f"durations: {missing[0]!r} has no seconds, which log_duration needs; add them"
         )
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
@@ -533,8 +531,7 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
             raise LikenessError(
-                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
-                "write the ids as in the embeddings"
+                f"{id!r} fits {' and '.join(names)}; write the ids as in the embeddings"
             )
     if not added:
         return embeddings
@@ -554,8 +551,6 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
     if missing := lacking(ids, embeddings):
         bare = set(map(drop_extension, embeddings.ids))
         remedy = "embed these items too, or leave their trials out by --missing skip"
-        if len(missing) == len(ids):
-            remedy = "the list is of other items than the embeddings"
         if all(drop_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
@@ -592,8 +587,7 @@ def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str,
     absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:
         raise LikenessError(
-            f"{absent[0]!r} is an enrolment id of the trials, but no model of the enrolment list, "
-            "or one without items; add its items to it"
+            f"{absent[0]!r} is no model of the enrolment list, or has no items; add them"
         )
     return {model: tuple(models[model]) for model in trials.enrol_ids}
 

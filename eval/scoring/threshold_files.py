@@ -214,8 +214,7 @@ class Rule:
         is_number = number is None or (far is None and math.isfinite(number))
         if not (is_far and is_number):
             raise LikenessError(
-                f"far {far} and threshold {number}: give one of them, a false-accept rate between "
-                "0 and 1, such as 0.01, or eer, or a finite number"
+                f"far {far}, threshold {number}: give a rate below 1 or eer, or a finite number"
             )
 
     def decide(self, model: str, meta: Mapping[str, str]) -> tuple[float | None, str]:
@@ -257,9 +256,8 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
     """
     if origin is None or not origin.model:
         raise LikenessError(
-            "nothing says which model gave these scores, so no threshold is kept; score what "
-            "`likeness embed` wrote by `likeness score`, or compare by `likeness verify --pairs`, "
-            "which write that beside the scores (a fusion is of no one model)"
+            "nothing says which model gave these scores, so no threshold is kept; score by "
+            "`likeness score` or by `likeness verify --pairs`, which write that beside the scores"
         )
     path = Path(to)
     if path.suffix.lower() == ".json":

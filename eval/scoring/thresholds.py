@@ -59,8 +59,7 @@ class Threshold:
         rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
             raise LikenessError(
-                f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
-                "cannot be; measure it anew"
+                f"threshold {self.value} (FAR {self.far}, FRR {self.frr}) cannot be; measure it"
             )
 
     @property
@@ -316,10 +315,7 @@ def subjects_for_guarantee(
         return None
     ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
     if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
-        raise LikenessError(
-            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
-            "`id subject` list"
-        )
+        raise LikenessError("the subjects of the trials are not known; give an `id subject` list")
     # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
     # rows, and whatever the subjects are called.
     number: dict[str, int] = {}
@@ -329,12 +325,3 @@ def subjects_for_guarantee(
         for side in (trials.enrol_ids, trials.probe_ids)
     )
     return confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1)
-
-
-def left_out_text(fars: Sequence[float], thresholds: Thresholds) -> str:
-    """A sentence on rates that too few trials stand behind."""
-    rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
-    return (
-        f"not stored: the threshold at FAR {rates}; a FAR of {thresholds.nontargets:,} nontarget "
-        f"trials has to be {LEAST_ERRORS} / their number or more"
-    )

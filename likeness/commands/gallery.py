@@ -19,7 +19,8 @@ from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
 from likeness.models.bundled import about, model_for
-from likeness.models.model import Model
+from likeness.models.load import refuse_head
+from likeness.models.model import Model, load
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.data.reading import Bad, print_bad
 from likeness.toolkit.gallery.checks import Checked
@@ -41,10 +42,11 @@ def gallery() -> None:
 
 
 @command(
-    galleries.load_without_thresholds,
+    load,
     galleries.enrol,
     calls_all=True,
     optional=("--model",),
+    without=("--calibration", "--thresholds"),
     epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
     "people_folder --gallery people --model runs/an4",
 )
@@ -71,12 +73,14 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
 
 
 def _loaded(loaded_by: Call[Model], data: Path) -> Model:
-    """The model that was named, or that of Likeness for such files."""
-    if "--model" in loaded_by:
-        return loaded_by()
-    name = model_for([data])
-    say(about(name), error=True)
-    return loaded_by(model=name)
+    """The model that was named, or that of Likeness for such files, without thresholds."""
+    name = loaded_by["--model"]
+    if "--model" not in loaded_by:
+        name = model_for([data])
+        say(about(name), error=True)
+    model = loaded_by(model=name, calibration=False, thresholds=None)
+    refuse_head(model.loaded, name)
+    return model
 
 
 @command(
@@ -100,10 +104,11 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 
 
 @command(
-    galleries.load_without_thresholds,
+    load,
     galleries.search,
     calls_all=True,
     optional=("--model",),
+    without=("--calibration",),
     epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
     "0.01",
 )
@@ -141,11 +146,12 @@ def remove(removed_by: Call[int]) -> None:
 
 
 @command(
-    galleries.load_without_thresholds,
+    load,
     galleries.embed,
     galleries.cluster_items,
     calls_all=True,
     optional=("--model",),
+    without=("--calibration",),
     epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
     "clusters.csv --report clusters",
 )
@@ -174,10 +180,7 @@ def cluster(
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
         raise LikenessError(
-            "--method hdbscan takes no threshold and no number; leave them out"
-            if clustered_by["--method"] == "hdbscan"
-            else "clusters need a threshold (--far or --threshold) or their number "
-            "(--num-clusters), one of them"
+            "clusters need one of --far, --threshold and --num-clusters, and --method hdbscan none"
         )
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
@@ -191,7 +194,7 @@ def cluster(
             "--model is needed to embed the files; without one DATA has to be a file of embeddings"
         )
     else:
-        embeddings, files, bad = embedded_by(loaded_by())
+        embeddings, files, bad = embedded_by(_loaded(loaded_by, data))
         print_bad(bad, "files")
     grouped = clustered_by(embeddings)
     grouped.save(out)

@@ -25,9 +25,8 @@ from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.types import counted, name_first, nfc, same_items
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
-from likeness.models.load import every_face, refuse_head
+from likeness.models.load import every_face
 from likeness.models.model import Model
-from likeness.models.model import load as load_any
 from likeness.models.verdicts import NO_DECISION
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.checks import Checked, Doubt, check
@@ -49,41 +48,6 @@ Name = Annotated[str | Path, Option("--gallery", metavar="PLACE")]
 Data = Annotated[Any, Option("DATA", path="any")]
 Text = Annotated[str, Option(metavar="TEXT")]
 _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
-
-
-def load_without_thresholds(
-    model: Text,
-    *,
-    detector: Annotated[Path | None, Option(path="file")] = None,
-    min_score: float | None = None,
-    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
-    device: str | None = None,
-    trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
-) -> Model:
-    """Load a model without the thresholds and the calibration that lie with it.
-
-    Args:
-        model: As in `likeness.models.model.load`.
-        detector: As in `likeness.models.model.load`.
-        min_score: As in `likeness.models.model.load`.
-        frontend: As in `likeness.models.model.load`.
-        device: As in `likeness.models.model.load`.
-        trust: As in `likeness.models.model.load`.
-
-    Raises:
-        LikenessError: As `likeness.models.model.load`; or the model is a head alone.
-    """
-    loaded = load_any(
-        model,
-        detector=detector,
-        min_score=min_score,
-        calibration=False,
-        frontend=frontend,
-        device=device,
-        trust=trust,
-    )
-    refuse_head(loaded.loaded, model)
-    return loaded
 
 
 def gallery_at(
@@ -462,7 +426,7 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
 
     Args:
         gallery: As in `enrol`.
-        model: As in `load_without_thresholds`.
+        model: As in `likeness.models.model.load`.
         rule: From which score on two are taken for one subject.
     """
     rule = rule or Rule()
@@ -484,7 +448,7 @@ def cluster_items(
 
     Args:
         embeddings: The items.
-        model: As in `load_without_thresholds`.
+        model: As in `likeness.models.model.load`.
         rule: From which score on two are taken for one subject.
         num_clusters: As in `likeness.eval.metrics.clustering.cluster`.
         method: As in `likeness.eval.metrics.clustering.cluster`.

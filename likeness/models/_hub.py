@@ -158,9 +158,8 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
         reason = first_line(error).rstrip(". ")
         copy, revision = name.partition("/")[2], f" --revision {tag}" if at else ""
         raise LikenessError(
-            f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in "
-            f"the cache; where there is a network, run `hf download {name}{revision} --local-dir "
-            f"{copy}`, copy the folder {copy} ({', '.join(patterns)}), and give "
+            f"{model} could not be fetched from the Hugging Face hub ({reason}), and is not in the "
+            f"cache; run `hf download {name}{revision} --local-dir {copy}` elsewhere, and give "
             f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md); {FINDING_MODELS}"
         ) from None
 

@@ -159,10 +159,9 @@ def _fill(backbone: External, network: Network, folder: Path) -> str:
     """
     module = backbone.network
     if not network.weights:
-        return digest(
-            f"{name} {hashlib.sha256(_bytes(value)).hexdigest()}"
-            for name, value in module.state_dict().items()
-        )
+        flat = {name: x.cpu().contiguous().reshape(-1) for name, x in module.state_dict().items()}
+        sums = {name: hashlib.sha256(x.view(torch.uint8).numpy()) for name, x in flat.items()}
+        return digest(f"{name} {of.hexdigest()}" for name, of in sums.items())
     file = folder / network.weights
     put(module, _fitting(read_weights(file, key=network.key), network), str(file), _REMEDY)
     return sha256(file)
@@ -180,7 +179,3 @@ def _fitting(tensors: Mapping[str, Tensor], network: Network) -> dict[str, Tenso
         if name.startswith(network.prefix)
     }
     return {name: value for name, value in kept.items() if not name.startswith(out)}
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

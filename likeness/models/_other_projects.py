@@ -76,10 +76,9 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
     if not file.is_file():
         raise LikenessError(
-            f"wespeaker:{path}: there is no file {file}, and nothing is downloaded; where there is "
-            "a network, run `hf download Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt "
-            "--local-dir english`, copy the folder english, and give wespeaker:english; "
-            + FINDING_MODELS
+            f"wespeaker:{path}: there is no file {file}; fetch one by `hf download "
+            "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
+            f"wespeaker:english; {FINDING_MODELS}"
         )
     backbone, part = _state_dicts.read_wespeaker(file)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
@@ -154,8 +153,7 @@ def load_insightface(source: str) -> Loaded:
     session = onnx.Session(path)
     if session.text is not None:
         raise LikenessError(
-            f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
-            f"give it without insightface:, as {path}"
+            f"{path}: this is a file of likeness export; give it without insightface:, as {path}"
         )
     # Unless somebody states the pixels, they follow from the file.
     summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
@@ -171,9 +169,8 @@ def load_onnx(path: Path, frontend: str) -> Loaded:
     if len(shape) not in (2, 3) or isinstance(shape[1], int):
         stated = "; ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
         raise LikenessError(
-            f"{path}: its inputs are {stated}; one input of floats is needed, filterbanks "
-            "(B, T, F) or waves (B, S) of any length T or S; a network over images is given as "
-            "insightface:FILE.onnx"
+            f"{path}: its inputs are {stated}; one of floats, (B, T, F) or (B, S) of any length, "
+            "is needed; a network over images is given as insightface:FILE.onnx"
         )
     if len(shape) == 2:
         return _speaker(RawWave(), OnnxNetwork(path, session, (16_000,)), sha256(path))

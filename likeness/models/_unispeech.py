@@ -77,8 +77,7 @@ def load_unispeech(path: Path) -> Loaded:
     except (LookupError, ValueError) as error:
         raise LikenessError(
             f"hub:{path}: no WavLM with UniSpeech's ECAPA-TDNN ({error} is missing among its "
-            f"{len(state)} tensors); give wavlm_large_finetune.pth, or the folder of a network of "
-            "transformers"
+            f"{len(state)} tensors); give wavlm_large_finetune.pth, or a folder of transformers"
         ) from None
     part = partial(HubSpeech, config=json.dumps(config, sort_keys=True), pooling="ECAPA")
     front = partial(UnitWave, normalise=config["feat_extract_norm"] == "layer", floor=_EPSILON)

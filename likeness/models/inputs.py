@@ -211,8 +211,7 @@ class _Maker:
 
         if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
             raise LikenessError(
-                "a recording that is an array needs its sampling rate, but rate_hz is "
-                f"{rate_hz!r}; give a whole number of samples a second, such as rate_hz=16000"
+                f"rate_hz {rate_hz!r}: a recording that is an array needs its rate, such as 16000"
             )
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
@@ -223,8 +222,7 @@ class _Maker:
         if wave.dtype.name not in _SUBTYPES or not has_shape:
             raise LikenessError(
                 "a recording must hold floats, int16 or int32 in the shape (samples,) or (samples, "
-                f"channels), but it holds {wave.dtype} in {wave.shape}; give several recordings as "
-                "a list"
+                f"channels), but it holds {wave.dtype} in {wave.shape}; several are given as a list"
             )
         path = self._new_file(".wav")
         wave = wave.astype(wave.dtype.newbyteorder("="))  # soundfile takes the bytes as they are
@@ -240,8 +238,7 @@ class _Maker:
         is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
         if pixels.dtype != np.uint8 or not is_image or not pixels.size:
             raise LikenessError(
-                "an image must hold uint8 in the shape (H, W), (H, W, 3) or (3, H, W), red first, "
-                f"but it holds {pixels.dtype} in {pixels.shape}"
+                f"image {pixels.dtype} {pixels.shape}: give uint8 (H, W), (H, W, 3) or (3, H, W)"
             )
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)

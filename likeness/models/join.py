@@ -155,9 +155,8 @@ def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
     if fusion.names or fusion.knots or not all(weight > 0 for weight in fusion.weights):
         weights = ", ".join(f"{weight:.4g}" for weight in fusion.weights)
         raise LikenessError(
-            f"the fusion (weights {weights}) is no sum of scores with weights above 0, which alone "
-            "one dot product can be; fit a plain sum by `likeness fit fusion`, or leave a model "
-            "out whose weight is not above 0"
+            f"the fusion (weights {weights}) is no sum with weights above 0; fit a plain sum by "
+            "`likeness fit fusion`, or leave a model out"
         )
     return fusion.weights
 
@@ -243,9 +242,8 @@ def _fitting_head(
         )
     if not base.parts:
         raise LikenessError(
-            f"{model}: this model, such as one in ONNX form, has no weights of torch that a "
-            "checkpoint can hold; give the run or checkpoint that it was made from, or train the "
-            "network on with its weights (init=) and make the embeddings anew"
+            f"{model}: this model has no weights of torch that a checkpoint can hold; give the run "
+            "or checkpoint that it was made from"
         )
     stated = frontend["args"] if isinstance(frontend.get("args"), dict) else {}
     if stated.get("model") != base.digest:

@@ -79,14 +79,22 @@ _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
 @step("loading the model")
 def load_named(
-    model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] = ()
+    model: str,
+    *,
+    detector: Path | Literal[False] | None = False,
+    min_score: float | None = None,
+    frontend: Frontend = "wespeaker",
+    trust: Sequence[str] = (),
 ) -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    A face model reads aligned crops; `load_to_embed` and `add_detector` make it read photographs.
+    A face model reads aligned crops, or photographs where there is a detector.
 
     Args:
         model: One of the forms at the top of this file.
+        detector: An SCRFD or YuNet .onnx file. None takes that of likeness:face, or of the pack of
+            insightface:FOLDER; False takes none.
+        min_score: The lowest score of a face; None is the default of the detector.
         frontend: What an .onnx network over filterbanks or a `wespeaker:` state dict was trained
             with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]).
             Neither file states it. Other kinds of models know their front-end.
@@ -95,22 +103,32 @@ def load_named(
 
     Raises:
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
-            architecture is not known.
+            architecture is not known; and as `add_detector`.
     """
     check_choice("frontend", frontend, get_args(Frontend))
     refuse_missing_model(model)
-    if is_included(model):
-        return _load_onnx(onnx_file(model), frontend, trust)
+    loaded = _load(model, frontend, trust)
+    if detector is False:
+        return loaded
+    return add_detector(loaded, find_detector(model) if detector is None else detector, min_score)
+
+
+def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
+    """Load a model as its own file has it; the rest is as for `load_named`."""
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
-    if not named and not (colon and kind in _KINDS):
-        path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
-        if path.suffix.lower() == ".onnx":
-            return _load_onnx(path, frontend, trust)
+    if is_included(model) or not (named or (colon and kind in _KINDS)):
+        path = onnx_file(model) if is_included(model) else Path(model)
+        path = find_model(path) if path.is_dir() else path
+        is_onnx = path.suffix.lower() == ".onnx"
+        if is_onnx and (exported := load_exported(path, trust=trust)) is not None:
+            return exported
         refuse_without_torch(model)
-        from likeness.models.run import load_model
+        from likeness.models import _other_projects, run
 
-        return load_model(Path(model), trust=trust)
+        if is_onnx:
+            return _other_projects.load_onnx(path, frontend)
+        return run.load_model(path, trust=trust)
     refuse_without_torch(model)
     from likeness.models import _hub, _model_file, _other_projects
 
@@ -137,18 +155,6 @@ def refuse_without_torch(model: str) -> None:
             f"`{install_line('train')}`, or where torch is `likeness export {model} --out "
             "FILE.onnx`, and give that file here as the model"
         ) from None
-
-
-def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
-    """Load a file of `likeness export`, without torch, or a network from elsewhere, behind torch's
-    filterbanks.
-    """
-    if (exported := load_exported(path, trust=trust)) is not None:
-        return exported
-    refuse_without_torch(str(path))
-    from likeness.models import _other_projects
-
-    return _other_projects.load_onnx(path, frontend)
 
 
 def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
@@ -212,44 +218,13 @@ def read_initial(init: str) -> Initial:
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
-            f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
-            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
-            "model whose weights torch holds"
+            f"init={init!r} is a model that torch cannot train; give a run, a checkpoint, "
+            "speechbrain:, wespeaker:, insightface:FILE.pth, hub:, own.py, or weights of torch"
         )
     revision = loaded.settings.get("revision", "")
     commit = f", commit {revision[:12]}" if revision else ""
     source = f"{init} ({loaded.digest[:12]}{commit})"
     return start.Initial(embedder.state_dict(), source, loaded.digest, revision)
-
-
-def load_to_embed(
-    model: str,
-    *,
-    detector: Path | Literal[False] | None = None,
-    min_score: float | None = None,
-    frontend: Frontend = "wespeaker",
-    trust: Sequence[str] = (),
-) -> Loaded:
-    """Load the model that a text names, reading what people have: recordings, images, photographs.
-
-    `insightface:FOLDER` takes photographs, which are aligned by the detector of the pack. Every
-    other face model takes aligned crops, unless a detector is named.
-
-    Args:
-        model: One of the forms at the top of this file.
-        detector: An SCRFD or YuNet .onnx file. None takes that of the pack; False takes none.
-        min_score: The lowest score of a face; None is the default of the detector.
-        frontend: As for `load_named`.
-        trust: As for `load_named`.
-
-    Raises:
-        LikenessError: As `load_named` and `add_detector`.
-    """
-    loaded = load_named(model, frontend=frontend, trust=trust)
-    if detector is False:
-        return loaded
-    file = find_detector(model) if detector is None else detector
-    return add_detector(loaded, file, min_score)
 
 
 def refuse_head(model: Loaded, source: str) -> None:
@@ -330,8 +305,7 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
 
     if model.modality != "face":
         raise LikenessError(
-            f"--detector {detector} finds faces, but this is a model of modality "
-            f"{model.modality!r}: leave it out"
+            f"--detector {detector} finds faces; leave it out of modality {model.modality!r}"
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
@@ -377,8 +351,7 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     settings = reading_of(model)[1]
     if "detector" not in settings:
         raise LikenessError(
-            "this model has no detector, which finds the faces of a photograph; name one by "
-            "--detector FILE.onnx (detector= in Python)"
+            "this model has no detector; name one by --detector FILE.onnx (detector= in Python)"
         )
     return {name: settings.get(name) for name in ("detector", "size", "frame", "min_score")}
 

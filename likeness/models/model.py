@@ -191,17 +191,16 @@ class Model:
             ) as items,
             shown(progress),
         ):
-            made, bad = embed(
-                loaded.embedder, items, loaded.read, batch_size=batch_size, workers=workers
-            )
+            sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
+            embeddings, bad = embed(loaded.embedder, items, loaded.read, **sizes)
         if bad:
             warnings.warn(
                 f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
                 f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
                 stacklevel=2,
             )
-        warn_if_alike(made)
-        return Embeddings(made.ids, made.matrix, loaded.meta)
+        warn_if_alike(embeddings)
+        return embeddings
 
     def faces(self, photo: Any) -> FoundFaces:
         """Find and embed all faces of a photograph, where the model was loaded with a detector.
@@ -333,21 +332,12 @@ class Model:
             >>> found.rows[0].first, found.rows[0].accepted
             ('a.wav', None)
         """
-        from likeness.models.verdicts import Pair, read_pairs, verify_pairs
+        from likeness.models.verdicts import verify_pairs
 
-        if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
-            listed = read_pairs(pairs, columns=columns)
-        else:
-            listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
+        sizes = {"batch_size": batch_size, "workers": workers}
         with shown(progress):
-            return verify_pairs(
-                self.comparer(threshold, far),
-                listed,
-                root=None if root is None else Path(root),
-                batch_size=batch_size,
-                workers=workers,
-                where=str(pairs) if isinstance(pairs, str | PathLike) else "",
-            )
+            comparer = self.comparer(threshold, far)
+            return verify_pairs(comparer, pairs, Path(root or ""), columns, **sizes)
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
         """Give the network with the threshold and the calibration that decide, as in `verify`.
@@ -493,7 +483,7 @@ def load(
     from likeness.models.verdicts import calibration_for
 
     name = str(model)
-    loaded = loading.load_to_embed(
+    loaded = loading.load_named(
         name,
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
         min_score=min_score,

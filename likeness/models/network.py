@@ -105,9 +105,8 @@ class Network:
             )
         if says_nothing and size == (112, 112) and self.modality != "speaker" and not self.frontend:
             raise LikenessError(
-                "Network: nothing says which pixels it takes; state size=(height, width), the mean "
-                "and std of (x / scale - mean) / std, and bgr=True or False, such as "
-                "size=(112, 112), mean=127.5, std=127.5, bgr=True; mean=0 leaves levels as they are"
+                "Network: nothing says which pixels it takes; state size=(height, width) or mean=, "
+                "std= and bgr= of (x / scale - mean) / std; mean=0 leaves levels as they are"
             )
 
     def _check(self, name: str, fits: bool, needed: str) -> None:

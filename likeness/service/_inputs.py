@@ -52,8 +52,8 @@ def describe_input(model: Loaded) -> dict[str, Any]:
         plain English.
 
     Example:
-        >>> from likeness.models.load import load_to_embed
-        >>> print(describe_input(load_to_embed("runs/voices"))["text"])
+        >>> from likeness.models.load import load_named
+        >>> print(describe_input(load_named("runs/voices"))["text"])
         Recordings of 0.1 to 60 s, at any sampling rate and with any number of channels.
     """
     read, settings = reading_of(model)

@@ -47,8 +47,7 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
     refuse_device(path)
     if (size := path.stat().st_size) > MAX_BIN_BYTES:
         raise LikenessError(
-            f"{path}: the file has {size} bytes; at most {MAX_BIN_BYTES} are read; is this a "
-            "verification set?"
+            f"{path}: {size} bytes, over {MAX_BIN_BYTES}; is this a verification set?"
         )
     data = path.read_bytes()
     images, same = _load(data, path)
@@ -108,8 +107,7 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
         or not all(isinstance(label, int) and label in (0, 1) for label in same)
     ):
         raise LikenessError(
-            f"{path}: this is no verification set: two images for each label, true or false, are "
-            "needed; fetch it again"
+            f"{path}: this is no verification set, with two images for each label; fetch it again"
         )
     return blobs, [bool(label) for label in same]
 

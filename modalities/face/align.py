@@ -118,9 +118,8 @@ def check(size: Size = (112, 112), frame: Frame = "arcface") -> None:
     fits = 0 < width <= height and (height - width) % 2 == 0
     if not fits or all(map(height.__mod__, sizes)):
         raise LikenessError(
-            f"align: the size is {height} x {width}; heights that are multiples of 112 and of 128, "
-            "such as 112, 128 and 224 (any height in dlib's frame), and widths from 1 to the "
-            "height, less by an even number, are allowed"
+            f"align: the size is {height} x {width}; heights of multiples of 112 or 128 (any in "
+            "dlib's frame) and widths up to the height, less by an even number, are allowed"
         )
 
 
@@ -145,8 +144,7 @@ def transform(landmarks: ArrayLike, size: int = 112, frame: Frame = "arcface") -
     is_finite = points.shape == (5, 2) and np.isfinite(points).all()
     if not is_finite or float(np.ptp(points, axis=0).max()) < 1e-3:
         raise LikenessError(
-            f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels that do not "
-            "coincide are needed: eyes, nose, corners of the mouth"
+            f"align: the landmarks have shape {points.shape}; give (5, 2) that do not coincide"
         )
     check((size, size), frame)
     # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
@@ -313,39 +311,47 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
     return int(np.argmax(value))
 
 
-def align_one(
+def align_faces(
     detector: Any,
     pixels: Pixels,
     *,
     size: Size = (112, 112),
     frame: Frame = "arcface",
-    choose: Choose = "largest",
+    choose: Choose | Literal["all"] = "largest",
     face: int | None = None,
-) -> tuple[Pixels, int]:
-    """Detect the faces of one image and cut out the chosen one, aligned.
+) -> tuple[list[Pixels], int]:
+    """Detect the faces of one image and cut out the chosen one, or all of them, aligned.
 
     Args:
         detector: What load_detector() gives.
         pixels: (H, W, 3) uint8 RGB.
         size: As in check().
         frame: As in check().
-        choose: Which face is taken, see choose_face().
+        choose: Which face is taken, see choose_face(). "all" takes those whose landmarks all lie in
+            the image, by falling score.
         face: The number of the face that somebody chose, as detect() counts from 0; None leaves
             the choice to the rule.
 
     Returns:
-        The crop (height, width, 3), and how many faces the image has.
+        The crops (height, width, 3), and how many faces the image has.
 
     Raises:
-        LikenessError: There is no face, or none of this number, or the landmarks of the chosen one
-            lie outside the image.
+        LikenessError: There is no face, or none of this number, or the landmarks of those that are
+            taken lie outside the image.
     """
     faces = _some_faces(detector, pixels)
+    if choose == "all":
+        crops = crops_inside(pixels, faces, size, frame)[1]
+        if not crops:
+            raise LikenessError(
+                f"the landmarks of all {len(faces.boxes)} faces lie outside the image"
+            )
+        return crops, len(crops)
     if face is None:
         face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
     if not 0 <= face < len(faces.boxes):
         raise LikenessError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
-    return cut(pixels, faces.landmarks[face], size, frame), len(faces.boxes)
+    return [cut(pixels, faces.landmarks[face], size, frame)], len(faces.boxes)
 
 
 def _some_faces(detector: Any, pixels: Pixels) -> Faces:
@@ -360,31 +366,6 @@ def _some_faces(detector: Any, pixels: Pixels) -> Faces:
     if len(scores):
         seen = f"the best score seen is {scores.max():.2f}; --min-score sets the lowest"
     raise LikenessError(f"no face found with a score of {least:g} or more: {seen}")
-
-
-def align_all(
-    detector: Any, pixels: Pixels, *, size: Size = (112, 112), frame: Frame = "arcface"
-) -> list[Pixels]:
-    """Detect all faces of one image and cut them out, aligned.
-
-    Args:
-        detector: What load_detector() gives.
-        pixels: (H, W, 3) uint8 RGB.
-        size: As in check().
-        frame: As in check().
-
-    Returns:
-        The crops (height, width, 3) of the faces whose landmarks all lie in the image, by falling
-        score.
-
-    Raises:
-        LikenessError: There is none.
-    """
-    faces = _some_faces(detector, pixels)
-    crops = crops_inside(pixels, faces, size, frame)[1]
-    if not crops:
-        raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
-    return crops
 
 
 def crops_inside(
@@ -422,8 +403,7 @@ def cut(
     """
     if not _are_inside(pixels, points):
         raise LikenessError(
-            "landmarks of the chosen face lie outside the image of "
-            f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
+            f"landmarks of the chosen face lie outside {pixels.shape[1]} x {pixels.shape[0]} pixels"
         )
     return crop(pixels, points, size, frame)
 
@@ -466,13 +446,12 @@ def read(
     model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
-        aligned, num_faces = align_one(
+        (aligned,), num_faces = align_faces(
             model, pixels, size=size, frame=frame, choose=choose, face=face
         )
     except ValueError as error:
         raise BadImage(
-            f"{item.name}: {error}; give a photograph that shows the whole face, or align it by "
-            "hand"
+            f"{item.name}: {error}; give a photograph that shows the whole face"
         ) from None
     if num_faces > 1 and face is None:
         say(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken", error=True)
@@ -535,7 +514,7 @@ def faces_as_items(
     crops, bad = [], []
     for number, item in enumerate(track(items, "finding faces")):
         try:
-            faces = align_all(model, decode(item), size=size, frame=frame)
+            faces, _ = align_faces(model, decode(item), size=size, frame=frame, choose="all")
         except ValueError as error:
             bad.append(Bad(item.id, str(error)))
             continue
@@ -593,14 +572,6 @@ def align_folder(
     root, out = Path(root), Path(out)
     targets = _targets(root, out, "#1.png" if choose == "all" else ".png")
     model = load_detector(detector, min_score)
-
-    def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:
-        if choose == "all":
-            crops = align_all(model, pixels, size=size, frame=frame)
-            return crops, len(crops)
-        taken, count = align_one(model, pixels, size=size, frame=frame, choose=choose)
-        return [taken], count
-
     result = Aligned([], [], [], [], [])
     settings = {"detector": sha256(Path(detector)), "size": size[0], "width": size[1]}
     settings |= {} if frame == "arcface" else {"frame": frame}
@@ -617,7 +588,9 @@ def align_folder(
                     result.changed.append(item.id)
                 try:
                     source = source_of(item.path, with_digest=True)
-                    made, count = align_image(decode(item))
+                    made, count = align_faces(
+                        model, decode(item), size=size, frame=frame, choose=choose
+                    )
                 except (ValueError, OSError) as error:
                     result.failures.append(Bad(item.id, str(error)))
                     continue
@@ -659,14 +632,10 @@ def _recorded(
     before, *lines = text.split("\n")[:-1] or [""]  # a kill may have cut the last one short
     if before not in ("", head):
         raise LikenessError(
-            f"{out} holds crops of another detector, another size or another choice of faces; "
-            "choose another --out"
+            f"{out} holds crops of another detector, size or choice of faces; choose another --out"
         )
     if foreign := [str(path) for _, path in targets if not before and path.exists()]:
-        raise LikenessError(
-            f"{foreign[0]} was made by no `likeness align`, which would replace it; choose another "
-            "--out"
-        )
+        raise LikenessError(f"{foreign[0]} was made by no `likeness align`; choose another --out")
     crops = {id: (count, Source(*source)) for id, count, source in map(json.loads, lines)}
 
     def save() -> None:
@@ -695,18 +664,14 @@ def _recorded(
 def _targets(root: Path, out: Path, ending: str) -> list[tuple[Item, Path]]:
     """List the images below root with the paths that their (first) crops get."""
     if out.resolve().is_relative_to(root.resolve()):
-        raise LikenessError(
-            f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
-            "time; choose a folder outside it"
-        )
+        raise LikenessError(f"{out}: the folder lies in {root}; choose a folder outside it")
     items = find_images(root)
     targets = [out / f"{Path(item.id).with_suffix('')}{ending}" for item in items]
     if len(set(targets)) < len(targets):
         times = Counter(targets)
         shared = [item.id for item, target in zip(items, targets, strict=True) if times[target] > 1]
         raise LikenessError(
-            f"{root}: {len(shared)} images differ from another in their suffix only "
-            f"({name_first(shared)}); rename them"
+            f"{root}: {len(shared)} images differ in suffix only ({name_first(shared)}); rename"
         )
     return list(zip(items, targets, strict=True))
 

@@ -52,7 +52,7 @@ def load_detector(path: str | Path, min_score: float | None = None) -> Any:
             detector's own project: 0.5 for SCRFD and dlib's, and 0.9 for YuNet.
 
     Returns:
-        The detector, for align.detect() and align.align_one(). Its attribute `det_thresh` is the
+        The detector, for align.detect() and align.align_faces(). Its attribute `det_thresh` is the
         lowest score.
 
     Raises:
@@ -63,8 +63,7 @@ def load_detector(path: str | Path, min_score: float | None = None) -> Any:
     path = Path(path)
     if not path.is_file():
         raise LikenessError(
-            f"{path}: no such file; the path of an SCRFD or YuNet .onnx file on this machine is "
-            "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
+            f"{path}: no such file; give an SCRFD or YuNet .onnx file (`likeness prepare yunet`)"
         )
     try:
         session = Session(path)
@@ -90,8 +89,7 @@ def _scrfd(session: Session, path: Path) -> Any:
     outputs = session.get_outputs()
     if len(outputs) not in _SCRFD_OUTPUTS:
         raise LikenessError(
-            f"{path}: the model has {len(outputs)} outputs; an SCRFD detector with landmarks "
-            "has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
+            f"{path}: {len(outputs)} outputs; give an SCRFD with landmarks (9 or 15) or YuNet (12)"
         )
     _input_size(session.get_inputs(), path, "SCRFD")
     # The import asks the network for a newer version of albumentations otherwise.

@@ -94,7 +94,8 @@ class Mmod:
                 break
         grey = image.sum(axis=2, dtype=np.uint32) // 3
         points = np.array([self.points(grey, box) for box in boxes[:, :4]]).reshape(-1, 5)
-        landmarks = _as_reals(_fitted(_POINTS, points, LANDMARKS))
+        fitted = _fitted(_POINTS, points, LANDMARKS)
+        landmarks = np.stack([fitted.real, fitted.imag], axis=-1)
         back = np.array((width / size[0], height / size[1]), np.float32)
         return boxes * np.append(np.tile(back, 2), np.float32(1)), landmarks * back
 
@@ -210,7 +211,3 @@ def _fitted(places: Complex, points: Complex, others: Complex) -> Complex:
 
 def _as_complex(reals: Floats32) -> Complex:
     return np.ascontiguousarray(reals).view(np.complex64)[..., 0]
-
-
-def _as_reals(values: Complex) -> Floats32:
-    return np.stack([values.real, values.imag], axis=-1).astype(np.float32)

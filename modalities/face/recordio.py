@@ -94,8 +94,7 @@ def items(rec: str | Path) -> Items:
     items = Items.joined(parts)
     if not items:
         raise LikenessError(
-            f"{rec}: none of its {num_records} records holds an image; is this a training set of "
-            "images?"
+            f"{rec}: none of its {num_records} records holds an image; give a training set"
         )
     return items
 
@@ -114,7 +113,12 @@ def join_parts(parts: bytes) -> bytes:
     """
     divided = _parts(lambda place, count: parts[place : place + count], 0, len(parts))
     payload = MAGIC_BYTES.join([parts[start : start + length] for start, length in divided])
-    return payload[_image_start(payload) :]
+    flag = HEADER.unpack_from(payload.ljust(HEADER.size, b"\xff"))[0]
+    if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
+        raise LikenessError(
+            "its record is shorter than its header and labels; fetch the .rec file again"
+        )
+    return payload[HEADER.size + 4 * flag :]
 
 
 def _parts(at: Callable[[int, int], bytes], place: int, end: int) -> Iterator[tuple[int, int]]:
@@ -272,8 +276,7 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         )
     except pyarrow.ArrowInvalid as error:
         raise LikenessError(
-            f"{path}: its lines are not `key offset`, two whole numbers "
-            f"({first_line(error)}); fetch the index again"
+            f"{path}: its lines are not `key offset` ({first_line(error)}); fetch the index again"
         ) from None
     table = table.sort_by("key")
     keys, offsets = table["key"].to_numpy(), table["offset"].to_numpy()
@@ -281,13 +284,3 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if (values[1:] == values[:-1]).any():
             raise LikenessError(f"{path}: keys or offsets are listed twice; fetch the index again")
     return keys, offsets
-
-
-def _image_start(payload: bytes) -> int:
-    """Return where the image begins in a payload, behind its header and labels."""
-    flag = HEADER.unpack_from(payload.ljust(HEADER.size, b"\xff"))[0]
-    if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
-        raise LikenessError(
-            "its record is shorter than its header and labels; fetch the .rec file again"
-        )
-    return int(HEADER.size + 4 * flag)

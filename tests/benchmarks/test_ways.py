@@ -9,8 +9,8 @@ from tests.scripts import loaded
 # From the command and from Python: at most so many functions, in so many files.
 BOUNDS = {
     "a wav path of `verify`": ((15, 8), (11, 5)),
-    "a trial list of `score`": ((23, 10), (16, 6)),
-    "`--far` of `evaluate`": ((29, 11), (19, 7)),
+    "a trial list of `score`": ((20, 10), (14, 6)),
+    "`--far` of `evaluate`": ((25, 10), (15, 6)),
     "a batch to its loss": ((61, 24), (61, 24)),
     "an override of `train`": ((50, 25), (37, 18)),
 }

@@ -25,8 +25,9 @@ from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, track
-from likeness.toolkit.data.reading import Read, as_input
+from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models import _quantization, onnx
+from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.models.embedder import in_torch
 from likeness.toolkit.models.loaded import Embedder, Loaded
 from likeness.toolkit.models.parts import describe
@@ -179,27 +180,20 @@ def _readable(
     Raises:
         LikenessError: None of them can be read; the reason of the first is given.
     """
-    inputs, reasons = [], []
-    for item in track(items, "reading for calibration"):
-        try:
-            values = as_input(read(item), read, item.id)
-        except (ValueError, OSError) as error:
-            reasons.append(f"{item.id}: {error}")
-            continue
-        if shape == (None,):
-            start = max(0, (len(values) - _MOST_SAMPLES) // 2)
-            values = values[start : start + _MOST_SAMPLES]
-        inputs.append(np.asarray(values, dtype=np.float32)[None])
-    if not inputs:
-        raise LikenessError(
-            f"none of the {len(items)} items for calibration can be read ({reasons[0]})"
-        )
-    if reasons:
-        warnings.warn(
-            f"{len(reasons)} of {len(items)} items for calibration cannot be read and are left out "
-            f"({reasons[0]})",
-            stacklevel=1,
-        )
+    inputs, bad = [], list[Bad]()
+    for _, values in inputs_of(items, read):
+        if isinstance(values, Bad):
+            bad.append(values)
+        elif values is not None:
+            if shape == (None,):
+                start = max(0, (len(values) - _MOST_SAMPLES) // 2)
+                values = values[start : start + _MOST_SAMPLES]
+            inputs.append(np.asarray(values, dtype=np.float32)[None])
+    if bad:
+        text = f"{len(bad)} of {len(items)} items for calibration cannot be read ({bad[0].reason})"
+        if not inputs:
+            raise LikenessError(f"{text}; give others")
+        warnings.warn(f"{text}, and are left out", stacklevel=1)
     return inputs
 
 
@@ -226,8 +220,7 @@ def check_exportable(model: Loaded, path: Path) -> None:
     in_onnx = hasattr(getattr(model.embedder, "backbone", model.embedder), "session")
     if in_onnx or model.modality == "embedding":
         raise LikenessError(
-            "the model runs in ONNX Runtime already, or it is a head; give the checkpoint that it "
-            "was made from, or join a head with its model first (likeness export MODEL --head HEAD)"
+            "the model runs in ONNX Runtime or is a head; give its checkpoint, or join the head"
         )
 
 

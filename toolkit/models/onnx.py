@@ -88,8 +88,7 @@ class OnnxEmbedder:
         """
         if device and device.partition(":")[0] != self.session.device:
             raise LikenessError(
-                f"device {device!r} cannot be used: this .onnx model runs on {self.session.device};"
-                " give that, or no device"
+                f"device {device!r} cannot be used: it runs on {self.session.device}; give that"
             )
 
     def share_cores(self, num_calls: int) -> None:
@@ -219,8 +218,7 @@ class Session:
         except Exception as error:  # of many kinds, see _open
             shapes = ", ".join(" x ".join(map(str, array.shape)) for array in inputs.values())
             raise LikenessError(
-                f"{self.path}: the .onnx model does not run on inputs of {shapes} "
-                f"({first_line(error)})"
+                f"{self.path}: the model does not run on inputs of {shapes} ({first_line(error)})"
             ) from None
         return results
 
@@ -253,8 +251,7 @@ def parse(content: bytes, path: Path) -> Any:
     ]
     if outside:
         raise LikenessError(
-            f"{path}: tensors lie in other files ({name_first(dict.fromkeys(outside))}); save it "
-            "as one file"
+            f"{path}: tensors lie in other files ({name_first(sorted({*outside}))}); save one file"
         )
     return model
 

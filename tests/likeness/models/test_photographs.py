@@ -53,7 +53,7 @@ def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
     import onnxruntime
 
     model = align.load_detector(detector)
-    crop, count = align.align_one(
+    (crop,), count = align.align_faces(
         model, images.decode(Item("x", path)), size=(112, 96), choose="central"
     )
     assert count == 1

@@ -143,7 +143,7 @@ def test_other_releases_are_refused_in_a_sentence(
 
 def test_a_file_without_a_configuration_and_none_are_refused(tmp_path: Path) -> None:
     torch.save(networks(FIRST).state_dict(), tmp_path / "plain.pt")
-    with pytest.raises(LikenessError, match="of no ReDimNet or ReDimNet2"):
+    with pytest.raises(LikenessError, match="of no ReDimNet"):
         load.load_named(f"redimnet:{tmp_path / 'plain.pt'}")
     with pytest.raises(LikenessError) as caught:
         load.load_named("redimnet:nothing.pt")

@@ -84,7 +84,7 @@ def test_calfw_and_cplfw(tmp_path: Path) -> None:
     assert lfw.ten_fold_accuracy(scores, loaded.target, folds=10).mean == 1.0
     for text, reason in [
         ("".join(lines[:-1]), "59 lines"),
-        ("a.jpg 1\nb.jpg 0\n", "with one label"),
+        ("a.jpg 1\nb.jpg 0\n", "1 same and 0 different"),
         ("a b c\n", "line 1 is not"),
         ("", "0 same and 0 different"),
         ("".join(lines[:-2]), "divide into 10 folds"),
@@ -210,7 +210,7 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / name / "pairs_again.txt").write_text("1\n")
     # pairs.txt is the list, whatever lies beside it
     assert len(validation.trials(tmp_path, sets=("lfw",))[1]) == 2
-    with pytest.raises(ValueError, match=r"2 lists .*pairs_CALFW.*pairs_again"):
+    with pytest.raises(ValueError, match=r"lists .*pairs_CALFW.*pairs_again"):
         validation.trials(tmp_path, sets=("calfw",))
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="no list of pairs"):
