@@ -214,7 +214,8 @@ class Rule:
         is_number = number is None or (far is None and math.isfinite(number))
         if not (is_far and is_number):
             raise LikenessError(
-                f"far {far}, threshold {number}: give a rate below 1 or eer, or a finite number"
+                f"far {far} and threshold {number}: give one of them, a false-accept rate between "
+                "0 and 1, such as 0.01, or eer, or a finite number"
             )
 
     def decide(self, model: str, meta: Mapping[str, str]) -> tuple[float | None, str]:

@@ -180,7 +180,7 @@ def cluster(
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
         raise LikenessError(
-            "clusters need one of --far, --threshold and --num-clusters, and --method hdbscan none"
+            "clusters need --far, --threshold or --num-clusters, one of them, and hdbscan none"
         )
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
