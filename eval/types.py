@@ -58,24 +58,6 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def freeze_numbers(settings: object, *names: str) -> None:
-    """Makes tuples of settings that are sequences of numbers; refuses a number alone, or a text.
-
-    >>> from types import SimpleNamespace
-    >>> freeze_numbers(SimpleNamespace(fars=0.01), "fars")
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: fars: 0.01 is no sequence of numbers; write it in brackets: (0.01,)
-    """
-    for name in names:
-        values = getattr(settings, name)
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise LikenessError(
-                f"{name}: {values!r} is no sequence of numbers; write it in brackets: ({values!r},)"
-            )
-        object.__setattr__(settings, name, tuple(values))
-
-
 def check_counts(
     name: str, values: Iterable[object], *, least: int = 1, most: float = math.inf
 ) -> None:

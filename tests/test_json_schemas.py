@@ -15,7 +15,7 @@ from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
 from likeness.eval.types import Scores
-from likeness.models.load import load_to_embed
+from likeness.models.load import load_named
 from likeness.models.verdicts import Comparer
 from likeness.toolkit.gallery.gallery import open_gallery
 from tests.scripts import printed
@@ -173,7 +173,7 @@ def answers(
     scores = Scores(rng.standard_normal(400), np.arange(400) % 4 == 0)
     stored, _ = measure(scores, Origin("cosine"), data="demo", fars=[0.1])
     file = sorted(voices.rglob("*.flac"))[0].read_bytes()
-    loaded = load_to_embed(str(model))
+    loaded = load_named(str(model))
     gallery = open_gallery(tmp_path_factory.mktemp("people"), loaded.meta)
     offered = {"examples": [Example("a.flac", file)], "keeps_media": True}
     service = Service(Comparer(loaded, None, 0.5), gallery, slider=slider(stored, ""), **offered)

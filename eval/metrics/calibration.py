@@ -90,9 +90,7 @@ class Fusion:
         named = all(len(weights) == len(names) for weights, names in pairs)
         if not self.weights or not named or not all(map(math.isfinite, numbers)):
             raise LikenessError(
-                f"fusion: {len(self.weights)} finite weights of {len(self.systems)} systems, and "
-                f"{len(self.quality_weights)} of {len(self.names)} quality measures, cannot be; "
-                "fit it anew"
+                f"fusion: its weights do not fit {len(self.systems)} systems; fit it anew"
             )
 
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
@@ -191,20 +189,17 @@ def fit_fusion(
     flat = [name for name, same in zip([*called, *names], constant, strict=False) if same]
     if flat:
         raise LikenessError(
-            f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
-            "such measures out"
+            f"calibration: {', '.join(flat)} are the same for every trial; leave them out"
         )
     weights, offset = _logistic(columns, labels, p_target)
     along = columns @ weights
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
         raise LikenessError(
-            f"calibration: the {len(columns)} trials are separated without an error, so the slope "
-            "has no finite optimum; fit on a larger list"
+            f"calibration: {len(columns)} trials are separated without an error; take a larger list"
         )
     if values.shape[1] == 1 and not weights[0] > 0:
         raise LikenessError(
-            f"calibration: the fitted weight is {weights[0]:g}, but higher scores must mean more "
-            "similar; are labels or scores inverted?"
+            f"calibration: the weight is {weights[0]:g}; are labels or scores inverted?"
         )
     own, of_quality = np.split(weights, [len(systems)])
     fitted = tuple(own.tolist()), offset, tuple(systems), tuple(of_quality.tolist())
@@ -399,8 +394,7 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
         raise LikenessError(
-            f"calibration: {bad} of {numbers.size} values of {name} are zero, negative or no "
-            "numbers and have no logarithm; remove these items"
+            f"calibration: {bad} of {numbers.size} values of {name} are not above 0; remove them"
         )
     logs: Floats = np.log(numbers)
     return logs
@@ -411,8 +405,7 @@ def _labels(target: ArrayLike, size: int) -> Bools:
     labels = boolean_labels("calibration: target", target)
     if labels.shape != (size,) or labels.all() or not labels.any():
         raise LikenessError(
-            f"calibration: {int(labels.sum())} target and {int((~labels).sum())} nontarget labels "
-            f"for {size} trials; give one label each, and at least one of each kind"
+            f"calibration: {int(labels.sum())} of {size} trials are targets; give both kinds"
         )
     return labels
 

@@ -62,8 +62,7 @@ def ece(
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
         raise LikenessError(
-            f"confidence: {outside} of {values.size} values lie outside [0, 1]; give "
-            "probabilities, e.g. softmax(logits).max(axis=1)"
+            f"confidence: {outside} of {values.size} values lie outside [0, 1]; give probabilities"
         )
     if bins == "mass":
         size, mean, accuracy_of = equal_mass(values, right, num_bins)
@@ -136,9 +135,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     own = scores[rows, classes]
     if not (own - scores.mean(axis=1)).mean() > 0 or np.all(own == scores.max(axis=1)):
         raise LikenessError(
-            "logits: every item is right, or the true class's logit is not above the mean logit on "
-            "average, so the likelihood has no maximum; fit the temperature on held-out data, with "
-            "the labels of these logits"
+            "logits: their likelihood has no maximum; fit the temperature on held-out data"
         )
 
     def loss(log_temperature: float) -> float:
@@ -175,8 +172,7 @@ def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, ND
     fits = classes.shape == (num_items,) and classes.dtype.kind in "iu"
     if not fits or ((classes < 0) | (classes >= num_classes)).any():
         raise LikenessError(
-            f"labels: {classes.dtype} of shape {classes.shape}; give ({num_items},) integers from "
-            f"0 to {num_classes - 1}"
+            f"labels: {classes.dtype} {classes.shape}; give ({num_items},) integers < {num_classes}"
         )
     return values, classes.astype(np.int64)
 
@@ -186,7 +182,6 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
     fits = values.ndim == 1 and hits.shape == values.shape
     if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
         raise LikenessError(
-            f"confidence and correct: shapes {values.shape} and {hits.shape}, or NaN or infinity; "
-            "give finite numbers (N,), and a boolean for each"
+            f"confidence {values.shape}, correct {hits.shape}: give finite (N,), and booleans"
         )
     return values, hits.astype(np.float64)

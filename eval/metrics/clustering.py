@@ -151,15 +151,11 @@ def cluster(
     items = embeddings_of(embeddings)
     check_choice("method", method, get_args(Method))
     if not 2 <= len(items) <= MAX_ITEMS:
-        raise LikenessError(
-            f"{len(items):,} items cannot be grouped, because each is compared with every other; "
-            f"give 2 to {MAX_ITEMS:,}"
-        )
+        raise LikenessError(f"{len(items):,} items cannot be grouped; give 2 to {MAX_ITEMS:,}")
     num_limits = (threshold is not None) + (num_clusters is not None)
     if num_limits != (method == "agglomerative"):
         raise LikenessError(
-            f"{num_limits} of threshold and num_clusters are given; agglomerative clustering needs "
-            "one of them, and hdbscan finds both"
+            f"{num_limits} limits; agglomerative needs threshold or num_clusters, hdbscan neither"
         )
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])

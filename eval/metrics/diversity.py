@@ -69,8 +69,7 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
             variances.append(similar[np.triu_indices(members.size, 1)].var())
     if not variances:
         raise LikenessError(
-            f"cluster diversity: none of the {np.unique(codes).size} classes has three items; a "
-            "variance of distances needs three"
+            f"cluster diversity: none of {np.unique(codes).size} classes has three items; add some"
         )
     return float(np.mean(variances))
 

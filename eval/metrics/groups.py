@@ -109,14 +109,12 @@ def group_sides(
     missing = [name for name, group in groups.items() if group is None]
     if missing:
         raise LikenessError(
-            f"groups: {missing[0]!r} has no group, nor has its subject; add it to the list, if "
-            "need be as a group `unknown`"
+            f"groups: {missing[0]!r} and its subject have no group; add it, such as `unknown`"
         )
     names = tuple(sorted({str(group) for group in groups.values()}))
     if not 2 <= len(names) <= MAX_GROUPS:
         raise LikenessError(
-            f"groups: {len(names)} groups in the trials ({name_first(names)}); a comparison needs "
-            f"2 to {MAX_GROUPS}, such as age bands for ages"
+            f"groups: {len(names)} groups ({name_first(names)}); give 2 to {MAX_GROUPS}"
         )
     enrol, probe = (
         np.array([names.index(str(groups[name])) for name in side], dtype=np.int32)

@@ -230,9 +230,7 @@ def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Proto
     if not mated.any() or not num_non_mated:
         raise LikenessError(
             f"tpir: {np.count_nonzero(mated)} mated and {np.count_nonzero(~mated)} non-mated "
-            "probes, but an open set needs both; "
-            "add probes of subjects that are not enrolled (for galleries apart, those of the "
-            "other gallery) or use protocol='closed'"
+            "probes, but an open set needs both; add such probes, or use protocol='closed'"
         )
     allowed = num_allowed(fpir, num_non_mated)
     order = searched.non_mated_first
@@ -280,8 +278,8 @@ def search(
     is_number = values.dtype.kind in "fiub"
     if values.shape != (mate.size, enrolled.size) or not is_number or not np.isfinite(values).all():
         raise LikenessError(
-            f"identification: scores are {values.dtype} of shape {values.shape}, but {mate.size} "
-            f"probes and {enrolled.size} templates need a finite number each; score them again"
+            f"identification: scores {values.dtype} {values.shape}; give ({mate.size}, "
+            f"{enrolled.size}) finite numbers"
         )
     if values.dtype.kind != "f":
         values = values.astype(np.float64)

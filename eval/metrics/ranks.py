@@ -74,8 +74,7 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
         )
         if values.ndim != 1 or not exact:
             raise LikenessError(
-                f"labels: {values.dtype} of shape {values.shape}; give one integer or text for "
-                "each row, and never floats, which would round identities"
+                f"labels: {values.dtype} of shape {values.shape}; give integers or texts (N,)"
             )
         labels.append(values)
     if len({side.dtype.kind in "US" for side in labels}) > 1:
@@ -96,8 +95,7 @@ def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floa
     if not fits or not np.isfinite(values).all():
         expected = "N >= 1" if labels is None else len(labels)
         raise LikenessError(
-            f"{name}: shape {values.shape}, or NaN or infinity; give finite rows ({expected}, D), "
-            "one for each label"
+            f"{name}: shape {values.shape}, or NaN or infinity; give finite rows ({expected}, D)"
         )
     return values
 
@@ -169,8 +167,7 @@ def rank_blocks(
     longest = norms_of(items).max()
     if similarity != "cosine" and longest > _LONGEST:
         raise LikenessError(
-            f"similarity {similarity!r}: the inner products of rows of norm {longest:.3g} overflow "
-            "float32; scale the embeddings down"
+            f"similarity {similarity!r}: rows of norm {longest:.3g} overflow; scale them down"
         )
     order = np.argsort(gallery_codes, kind="stable")
     begin, end = (

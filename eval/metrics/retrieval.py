@@ -173,10 +173,7 @@ def query_metrics(
     check_choice("compat", compat or "pml", get_args(Compat))
     check_counts("ks", ks)
     if compat == "rdml" and gallery is not None:
-        raise LikenessError(
-            "compat='rdml' drops the first of each list as the query itself; it has no separate "
-            "gallery"
-        )
+        raise LikenessError("compat='rdml' has no separate gallery; leave the gallery out")
     keep_freed_memory()
     codes, gallery_codes = label_codes(labels, gallery_labels)
     rows = check_rows("embeddings", embeddings, codes)

@@ -99,6 +99,17 @@ class _Formula(NamedTuple):
     precise: bool = False
 
 
+def _distance(dot: Any, x: Any, y: Any) -> Any:
+    return np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - dot, 0))
+
+
+_PLAIN = {
+    "cosine": _Formula(True, None),
+    "dot": _Formula(False, None),
+    "euclidean": _Formula(False, lambda *of: -_distance(*of), precise=True),
+}
+
+
 def check_similarity(similarity: str) -> None:
     """Refuses a name that is no similarity.
 
@@ -116,16 +127,8 @@ def check_similarity(similarity: str) -> None:
 
 def _formula(similarity: str, dim: int) -> _Formula:
     name, colon, text = similarity.partition(":")
-    if similarity == "cosine":
-        return _Formula(True, None)
-    if similarity == "dot":
-        return _Formula(False, None)
-    if similarity == "euclidean":
-        return _Formula(
-            False,
-            lambda dot, x, y: -np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - dot, 0)),
-            precise=True,
-        )
+    if similarity in _PLAIN:
+        return _PLAIN[similarity]
     if name in _PARAMETERS:
         default, low, high = _PARAMETERS[name]
         try:
@@ -134,8 +137,7 @@ def _formula(similarity: str, dim: int) -> _Formula:
             value = np.nan
         if not low <= value <= high:
             raise LikenessError(
-                f"similarity {similarity!r}: {text} is no number from {low:g} to {high:g}; write "
-                f"e.g. '{name}:{default:g}'"
+                f"similarity {similarity!r}: give a number from {low:g} to {high:g}"
             )
         if name == "simple":
             return _Formula(False, lambda dot, x, y: dot - value * (x[0] * y[0]))
@@ -328,9 +330,8 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
         }
     if zeros:
         warnings.warn(
-            f"{len(zeros)} embeddings in the trials are zero vectors, such as that of "
-            f"{next(iter(zeros))!r}; they have no direction, so that their scores mean nothing: "
-            "embed these items again, or leave their trials out",
+            f"{len(zeros)} embeddings, such as {next(iter(zeros))!r}, are zero vectors, whose "
+            "scores mean nothing: embed these items again, or leave their trials out",
             stacklevel=3,
         )
 
@@ -391,8 +392,7 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
         raise LikenessError(
-            f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D; "
-            "embeddings of two models do not compare"
+            f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D"
         )
     return x, y
 

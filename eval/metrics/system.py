@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
 from likeness.eval.option import Option
 from likeness.eval.results import Conventions, Result, Terms, add_iso_terms
-from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
+from likeness.eval.types import Floats, Scores, check_choice
 
 _EER_RULES = {
     "interpolated": "interpolated between the two ROC points around FAR = FRR",
@@ -71,7 +71,8 @@ class VerificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        freeze_numbers(self, "p_targets", "fars")
+        for name in ("p_targets", "fars"):
+            object.__setattr__(self, name, tuple(np.ravel(getattr(self, name)).tolist()))
         check_choice("eer_method", self.eer_method, get_args(verification.EerMethod))
         check_choice("tar_rule", self.tar_rule, get_args(verification.TarRule))
         check_choice("terms", self.terms, get_args(Terms))
@@ -80,11 +81,6 @@ class VerificationSettings:
         for far in self.fars:
             verification.check_rate("far", far)
         bootstrap.check_draws(self.level, self.num_resamples, self.seed)
-
-    @property
-    def costs(self) -> dict[str, float]:
-        """The costs of the two errors, as keywords of the DCF."""
-        return {"c_miss": self.c_miss, "c_fa": self.c_fa}
 
 
 Resamples = Mapping[str, Floats]
@@ -129,13 +125,13 @@ def measure_system(
     del target, nontarget  # millions of scores, which the intervals sort again
     intervals: dict[str, bootstrap.Bounds] = {}
     resamples = None
-    if settings.num_resamples:
+    level, num_resamples, seed = settings.level, settings.num_resamples, settings.seed
+    draws: dict[str, Any] = {"level": level, "num_resamples": num_resamples, "seed": seed}
+    if num_resamples:
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
         values = {name: each.measured.value for name, each in measures.items()}
-        intervals, resamples = bootstrap.bounds_of(
-            resampled, scores, subjects, values, **bootstrap.draws_of(settings)
-        )
-        level, costs = settings.level, settings.costs
+        intervals, resamples = bootstrap.bounds_of(resampled, scores, subjects, values, **draws)
+        costs = {"c_miss": settings.c_miss, "c_fa": settings.c_fa}
         intervals = add_exact_bounds(intervals, values, scores, subjects, level, **costs)
         resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
     known = subjects is not None
@@ -146,7 +142,7 @@ def measure_system(
     }
     if resamples is not None:
         over = "subjects" if known else "trials: optimistic, trials share subjects"
-        common |= {"interval": f"bootstrap over {over}", **bootstrap.draws_of(settings)}
+        common |= {"interval": f"bootstrap over {over}", **draws}
     num_subjects = None if subjects is None else bootstrap.num_subjects(subjects)
     counts = {"targets": sizes[0], "nontargets": sizes[1], "subjects": num_subjects}
     results = []
@@ -184,7 +180,7 @@ def _measures(
     measures = {"eer": _Measure(metric, measured, {"method": _EER_RULES[settings.eer_method]})}
     normalised = {"normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
     for p_target in settings.p_targets:
-        costs = {"p_target": p_target, **settings.costs}
+        costs = {"p_target": p_target, "c_miss": settings.c_miss, "c_fa": settings.c_fa}
         metric = partial(verification.min_dcf, **costs)
         measured = verification.measured_min_dcf(ordered, **costs)
         measures[f"min_dcf({p_target:g})"] = _Measure(metric, measured, costs | normalised)
@@ -223,7 +219,7 @@ def _llr_measures(
         if np.isfinite(value):
             measures[name] = _Measure(None, verification.Measured(value, np.nan), tens)
     for p_target in settings.p_targets:
-        costs = {"p_target": p_target, **settings.costs}
+        costs = {"p_target": p_target, "c_miss": settings.c_miss, "c_fa": settings.c_fa}
         cost = verification.actual_dcf(target, nontarget, **costs)
         threshold = float(np.log(settings.c_fa * (1 - p_target) / (settings.c_miss * p_target)))
         rule = {"threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))"}

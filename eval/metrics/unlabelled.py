@@ -53,8 +53,7 @@ def check_far(far: float) -> None:
     """
     if not LEAST_FAR <= far <= LARGEST_FAR:
         raise LikenessError(
-            f"far {far}: a threshold from unlabelled items is for rates of {LEAST_FAR:g} to "
-            f"{LARGEST_FAR:g}; measure smaller ones on labelled trials (`likeness evaluate`)"
+            f"far {far}: give {LEAST_FAR:g} to {LARGEST_FAR:g}; other rates need labelled trials"
         )
 
 

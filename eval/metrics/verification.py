@@ -112,8 +112,7 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
         raise LikenessError(
-            f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape "
-            f"{values.shape}; pass one real number per trial, of at least one trial of each kind"
+            f"{name}: {values.dtype} of shape {values.shape}; give one real number per trial"
         )
     return values
 
@@ -144,8 +143,7 @@ def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
         wrong += binary if len(binary) == 1 else []
     if wrong:
         raise LikenessError(
-            f"{wrong[0]}: these are labels and not scores; call metric(scores[labels == 1], "
-            "scores[labels == 0]), with floats where these integers are scores"
+            f"{wrong[0]}: these are labels; call metric(scores[labels == 1], scores[labels == 0])"
         )
     return {name: _as_floats(name, values) for name, values in sides.items()}
 
@@ -346,8 +344,7 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
     infinity = float("inf")
     if not (0 < p_target < 1 and 0 < c_miss < infinity and 0 < c_fa < infinity):
         raise LikenessError(
-            f"p_target = {p_target}, c_miss = {c_miss}, c_fa = {c_fa}: the prior of a target trial "
-            "must lie strictly between 0 and 1, and both costs must be positive and finite"
+            f"p_target = {p_target}, c_miss = {c_miss}, c_fa = {c_fa}: give 0 < p < 1, costs > 0"
         )
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
     return miss / min(miss, fa), fa / min(miss, fa)

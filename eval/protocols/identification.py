@@ -42,7 +42,6 @@ from likeness.eval.types import (
     check_choice,
     check_counts,
     counted,
-    freeze_numbers,
     name_first,
     same_items,
 )
@@ -87,7 +86,8 @@ class IdentificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        freeze_numbers(self, "fpirs", "ranks")
+        for name in ("fpirs", "ranks"):
+            object.__setattr__(self, name, tuple(np.ravel(getattr(self, name)).tolist()))
         check_choice("protocol", self.protocol, get_args(Protocol))
         check_choice("terms", self.terms, get_args(report.Terms))
         for fpir in self.fpirs:

@@ -29,7 +29,6 @@ from likeness.eval.types import (
     Pairs,
     check_choice,
     check_counts,
-    freeze_numbers,
 )
 
 Quality = Literal["norm"] | Mapping[str, float]
@@ -76,7 +75,7 @@ class RetrievalSettings:
     quality: Annotated[Quality | None, Option(is_typed=False)] = None
 
     def __post_init__(self) -> None:
-        freeze_numbers(self, "ks")
+        object.__setattr__(self, "ks", tuple(np.ravel(self.ks).tolist()))
         check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)

@@ -20,7 +20,7 @@ from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.self_matches import trial_counts
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
-from likeness.eval.metrics.system import Resamples, VerificationSettings, measure_system
+from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
 from likeness.eval.option import if_option
 from likeness.eval.progress import step
@@ -149,16 +149,22 @@ def evaluate_together(
     compared = Compared([], scores, trials, subject_of=known)
     outcomes: dict[str, Outcome] = {}
     for name, own in scores.items():
-        results, draws = _measure_one(compared, name, settings, subject_of)
-        subjects, first = compared.subjects.get(name), results[0]
+        source = _find_subjects(compared, name, subject_of, warns=settings.num_resamples > 0)
+        subjects = compared.subjects.get(name)
+        results, draws = measure_system(
+            own, settings, subjects=subjects, subjects_from=source, system=name
+        )
+        if about := trial_counts(trials[name]):
+            results = [replace(of, conventions=about | dict(of.conventions)) for of in results]
+        compared.results += results
         if groupings:
             _compare_groups(compared, name, settings, groupings, failures)
         if quality is not None:
             compared.results += _rated_decisions(
-                first, trials[name], own, quality[name], settings, subjects
+                results[0], trials[name], own, quality[name], settings, subjects
             )
         if failures is not None:
-            compared.results += generalised_rates(failures, own, settings, first, subject_of)
+            compared.results += generalised_rates(failures, own, settings, results[0], subject_of)
         if draws is not None:
             values = {of.metric: of.value for of in results if of.metric in draws}
             trial_list, drawn = name if name in unpaired else "", drawn_from(own.target, subjects)
@@ -169,36 +175,23 @@ def evaluate_together(
     return compared
 
 
-def _measure_one(
-    compared: Compared,
-    name: str,
-    settings: VerificationSettings,
-    subject_of: Mapping[str, str] | None,
-) -> tuple[list[Result], Resamples | None]:
-    """Measures a system and adds its results and subjects."""
+def _find_subjects(
+    compared: Compared, name: str, subject_of: Mapping[str, str] | None, *, warns: bool
+) -> str:
+    """Adds the subjects of a system's trials, where they are known; says where they come from."""
     listed = compared.trials[name]
     numbers, source = subjects_of(listed, subject_of)
     if numbers is not None:
         sides = numbers[0][listed.enrol], numbers[1][listed.probe]
         compared.subjects[name] = np.stack(sides, axis=1)
         compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
-    elif settings.num_resamples:
+    elif warns:
         warnings.warn(
             f"{name}: intervals are over trials, which makes them too narrow; subjects are "
             f"{source}: correct the labels, or give the subjects",
             stacklevel=5,
         )
-    results, resamples = measure_system(
-        compared.scores[name],
-        settings,
-        subjects=compared.subjects.get(name),
-        subjects_from=source,
-        system=name,
-    )
-    if about := trial_counts(listed):
-        results = [replace(of, conventions=about | dict(of.conventions)) for of in results]
-    compared.results += results
-    return results, resamples
+    return source
 
 
 def _compare_groups(

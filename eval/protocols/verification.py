@@ -151,13 +151,14 @@ class Evaluation:
         """
         if far is not None and p_target is not None:
             raise LikenessError(f"give far {far} or p_target {p_target}, one of them")
-        scores, costs = self.compared.scores[self._system], self.settings.costs
+        scores, settings = self.compared.scores[self._system], self.settings
         ordered = verification.sort_scores(scores.targets, scores.nontargets)
         if far is not None:
             verification.check_rate("far", far)
             return verification.measured_tar(ordered, far).threshold
         if p_target is not None:
-            return verification.measured_min_dcf(ordered, p_target, **costs).threshold
+            costs = settings.c_miss, settings.c_fa
+            return verification.measured_min_dcf(ordered, p_target, *costs).threshold
         return verification.measured_eer(ordered).threshold
 
     def save_thresholds(
@@ -219,7 +220,12 @@ class Evaluation:
             ),
         )
         if too_low:
-            warnings.warn(thresholds.left_out_text(too_low, stored), stacklevel=2)
+            rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
+            warnings.warn(
+                f"not stored: the threshold at FAR {rates}; a FAR of {stored.nontargets:,} "
+                f"nontarget trials has to be {thresholds.LEAST_ERRORS} / their number or more",
+                stacklevel=2,
+            )
         return write_thresholds(path, stored, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:

@@ -98,8 +98,7 @@ def fit(
         check_choice("quality measure", measure, ("log_norm", "log_duration"))
     if quality and method == "likelihood_ratio":
         raise LikenessError(
-            f"likelihood_ratio takes no quality, and {', '.join(quality)} was given; take the "
-            "method logistic, or leave the quality out"
+            f"likelihood_ratio takes no quality, and {', '.join(quality)} was given; leave it out"
         )
     trials, values, systems = _read(scores)
     measured = _measured(trials, quality, embeddings, durations)
@@ -143,8 +142,7 @@ def _measured(
         return None
     if embeddings is None:
         raise LikenessError(
-            f"the quality measures {', '.join(measures)} need the embeddings of the items; "
-            "give --embeddings"
+            f"the quality measures {', '.join(measures)} need the embeddings; give --embeddings"
         )
     scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
     return quality_of(sides_of(trials, embeddings_of(embeddings), scoring), measures, scoring)

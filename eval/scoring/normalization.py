@@ -89,8 +89,7 @@ def check_cohort(size: int, top_n: int | None) -> None:
     """
     if size < 2 or (top_n is not None and not 2 <= top_n <= size):
         raise LikenessError(
-            f"score normalisation: a cohort of {size} with top_n = {top_n}; give at least two "
-            "embeddings of other subjects, and a top_n from 2 to their number"
+            f"score normalisation: a cohort of {size} with top_n = {top_n}; give 2 to its size"
         )
 
 
@@ -224,14 +223,13 @@ def _half(
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
         raise LikenessError(
-            f"score normalisation: scores of shape {values.shape} do not fit {at.size} {side} "
-            "embeddings; with fewer embeddings than trials give their rows"
+            f"score normalisation: {values.shape} scores of {at.size} {side} embeddings; give rows"
         )
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
         raise LikenessError(
-            f"score normalisation: each of the {flat} {side} embeddings scores the whole cohort "
-            "alike; are the cohort's or these embeddings constant?"
+            f"score normalisation: all {flat} {side} embeddings score the cohort alike; are they "
+            "constant?"
         )
     if flat:
         warnings.warn(

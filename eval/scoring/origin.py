@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.formats.provenance import sha256
@@ -26,8 +24,8 @@ class Origin:
 
     Attributes:
         system: The scoring in words, see `likeness.eval.scoring.score.Scoring.system`.
-        meta: Of the embeddings that were scored: the model's digest, the similarity and settings
-            such as flips or crops.
+        meta: Of the embeddings that were scored, as a dictionary: the model's digest, the
+            similarity and settings such as flips or crops.
         calibration: The SHA-256 of the calibration that turned the scores into log-likelihood
             ratios; "" where there is none.
         trials: The name of the trial list; "" where it is not known.
@@ -42,17 +40,10 @@ class Origin:
     calibration: str = ""
     trials: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
-
     @property
     def model(self) -> str:
         """The digest of the model; "" where the embeddings did not say it."""
         return self.meta.get("model", "")
-
-    def to_json(self) -> dict[str, Any]:
-        """The origin as an object of JSON."""
-        return vars(self) | {"meta": dict(self.meta)}
 
 
 def digest_of(calibration: Fusion | None) -> str:
@@ -86,7 +77,7 @@ def write_origin(scores: str | Path, origin: Origin) -> None:
     path = Path(scores)
     if not path.is_file():
         return
-    document = {"format": FORMAT, "scores_sha256": sha256(path), **origin.to_json()}
+    document = {"format": FORMAT, "scores_sha256": sha256(path), **asdict(origin)}
     write_json(origin_path(path), document)
 
 

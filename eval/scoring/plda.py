@@ -72,8 +72,7 @@ class Plda:
         rows = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
             raise LikenessError(
-                f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
-                "it on embeddings of the same model"
+                f"plda: fitted for {len(self.mean)} dims, not embeddings {rows.shape}; fit it anew"
             )
         projected: Floats = (_prepare(rows, self.mean, self.lda) - self.centre) @ self.transform.T
         squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
@@ -127,8 +126,7 @@ def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
     if not is_determined or not 0 <= lda_dim <= min(dims, num - 1):
         raise LikenessError(
             f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it needs "
-            f"two classes or more, {num + dims} items or more of {num} classes, and an lda_dim of "
-            f"0 (none) to {min(dims, max(num - 1, 0))}: add items, or score by the cosine"
+            f"2 classes, {num + dims} items, lda_dim up to {min(dims, max(num - 1, 0))}: add some"
         )
 
 
@@ -174,8 +172,7 @@ def fit_plda(
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
         raise LikenessError(
-            f"plda: embeddings {rows.shape} and {len(labels)} labels; (N, D) finite numbers with "
-            "one label each are needed"
+            f"plda: embeddings {rows.shape}, {len(labels)} labels; give finite (N, D) and N labels"
         )
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
     _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,8 +116,7 @@ class Scored:
         """
         if self.trials.target is None:
             raise LikenessError(
-                f"the list of {counted(len(self), 'trial')} has no labels, which metrics need; "
-                "give a list with labels"
+                f"the list of {counted(len(self), 'trial')} has no labels; give a list with labels"
             )
         return Scores(self.values, self.trials.target)
 
@@ -195,24 +194,25 @@ def score(
         (28, 'cosine')
     """
     scoring = scoring or Scoring()
-    inputs, name = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
-    meta, calibration = inputs.embeddings.meta, scoring.calibration
+    listed, sides, name = _read(
+        trials, embeddings, scoring, probe, models, columns, strip_extension, missing
+    )
+    meta, calibration = dict(sides.enrol.meta), scoring.calibration
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
             f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
             f"are [{system}]; fit one for this system"
         )
-    sides = inputs.sides(scoring)
     values = _values(sides, scoring)
     if calibration is not None:
         values = calibration.apply(
             values, quality_of(sides, measures_of(calibration.names), scoring)
         )
     origin = None
-    if inputs.probe is None or dict(inputs.probe.meta) == dict(meta):
+    if dict(sides.probe.meta) == meta:
         origin = Origin(system, meta, digest_of(calibration), name)
-    return Scored(inputs.trials, values, system, origin)
+    return Scored(listed, values, system, origin)
 
 
 def calibrate(
@@ -269,48 +269,37 @@ def calibrate(
     measures = (quality,) if isinstance(quality, str) else quality
     for measure in measures:
         check_choice("quality measure", measure, QUALITY)
-    inputs, _ = _read(trials, embeddings, probe, models, columns, strip_extension, missing)
-    target = inputs.trials.target
+    listed, sides, _ = _read(
+        trials, embeddings, scoring, probe, models, columns, strip_extension, missing
+    )
+    target = listed.target
     if scoring.calibration is not None or target is None:
         lacks = "a list with labels" if target is None else "a scoring without calibration"
         raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
-    sides = inputs.sides(scoring)
     return fit_fusion(
         _values(sides, scoring),
         target,
         quality=quality_of(sides, measures, scoring),
         names=column_names(measures),
         p_target=p_target,
-        systems=(scoring.system(inputs.embeddings.meta, of_models=models is not None),),
+        systems=(scoring.system(sides.enrol.meta, of_models=models is not None),),
     )
-
-
-class _Inputs(NamedTuple):
-    """What trials are scored with, in memory."""
-
-    trials: Trials
-    embeddings: Embeddings
-    probe: Embeddings | None
-    models: Mapping[str, Sequence[str]] | None
-
-    def sides(self, scoring: Scoring) -> Sides:
-        """Both sides of the trials."""
-        return sides_of(self.trials, self.embeddings, scoring, probe=self.probe, models=self.models)
 
 
 def _read(
     trials: File | Trials,
     embeddings: File | Embeddings,
+    scoring: Scoring,
     probe: File | Embeddings | None,
     models: Models | None,
     columns: ColumnNames,
     strip_extension: bool,
     missing: Missing,
-) -> tuple[_Inputs, str]:
+) -> tuple[Trials, Sides, str]:
     """Read what is a file, and give the ids the spelling of the embeddings. As for `score`.
 
     Returns:
-        The inputs, and the name of the list of trials, where it is a file.
+        The trials, both of their sides, and the name of their list, where it is a file.
     """
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
@@ -327,7 +316,7 @@ def _read(
     # A blind list is scored whole, because whoever has its labels expects all of its scores.
     itself, is_blind = _itself(listed, items_of, strip_extension), listed.target is None
     listed, _ = without_self_trials(listed, itself, left_out=not is_blind)
-    return _Inputs(listed, enrol, other, items_of), name
+    return listed, sides_of(listed, enrol, scoring, probe=other, models=items_of), name
 
 
 def _itself(
@@ -495,8 +484,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
         raise LikenessError(
-            f"durations: the quality measure log_duration needs the seconds of each item, and "
-            f"{missing[0]!r} has none; give them by --durations"
+            f"durations: {missing[0]!r} has no seconds, which log_duration needs; add them"
         )
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
@@ -543,8 +531,7 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
             raise LikenessError(
-                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
-                "write the ids as in the embeddings"
+                f"{id!r} fits {' and '.join(names)}; write the ids as in the embeddings"
             )
     if not added:
         return embeddings
@@ -564,8 +551,6 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
     if missing := lacking(ids, embeddings):
         bare = set(map(drop_extension, embeddings.ids))
         remedy = "embed these items too, or leave their trials out by --missing skip"
-        if len(missing) == len(ids):
-            remedy = "the list is of other items than the embeddings"
         if all(drop_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
@@ -602,8 +587,7 @@ def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str,
     absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:
         raise LikenessError(
-            f"{absent[0]!r} is an enrolment id of the trials, but no model of the enrolment list, "
-            "or one without items; add its items to it"
+            f"{absent[0]!r} is no model of the enrolment list, or has no items; add them"
         )
     return {model: tuple(models[model]) for model in trials.enrol_ids}
 

@@ -57,8 +57,7 @@ def measures_of(names: Sequence[str]) -> list[str]:
     measures = list(dict.fromkeys(name.rpartition("_")[0] for name in names))
     if column_names(measures) != tuple(names) or not set(measures) <= set(QUALITY):
         raise LikenessError(
-            f"calibration: its quality measures are {', '.join(names)}; score can work "
-            f"out {', '.join(QUALITY)}, low and high"
+            f"calibration: quality measures {', '.join(names)}; known are {', '.join(QUALITY)}"
         )
     return measures
 

@@ -89,7 +89,7 @@ def write_thresholds(
     others = []
     # Those of a place are alone in their file.
     for entry in read_thresholds(path) if path.exists() and not thresholds.unlabelled else ():
-        if _scoring(entry.origin) != _scoring(thresholds.origin):
+        if replace(entry.origin, trials="") != replace(thresholds.origin, trials=""):
             others.append(entry)
         elif _measured(entry) == _measured(thresholds):
             new = thresholds.points
@@ -116,15 +116,10 @@ def _measured(entry: Thresholds) -> tuple[object, ...]:
     return entry.data, entry.targets, entry.nontargets, entry.curve, eer
 
 
-def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
-    """What has to be equal for thresholds to hold: all but the name of the trial list."""
-    return origin.system, dict(origin.meta), origin.calibration
-
-
 def _to_json(entry: Thresholds) -> dict[str, Any]:
     left_out = () if entry.unlabelled else ("unlabelled", "centre")
     return {name: value for name, value in vars(entry).items() if name not in left_out} | {
-        "origin": entry.origin.to_json(),
+        "origin": asdict(entry.origin),
         "points": [
             {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
             | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
@@ -138,15 +133,13 @@ def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
     for entry in document["measured"]:
         made = {"origin": Origin(**entry["origin"]), "centre": tuple(entry.get("centre", ()))}
         curve = tuple(CurvePoint(*map(float, row)) for row in entry["curve"])
-        points = tuple(map(_point_from, entry["points"]))
-        entries.append(Thresholds(**entry | made | {"points": points, "curve": curve}))
+        points = []
+        for point in entry["points"]:
+            guarantee = Guarantee(**point["guarantee"]) if "guarantee" in point else None
+            rates = point["far"], point["frr"], point["threshold"]
+            points.append(Threshold(point["at"], *rates, guarantee))
+        entries.append(Thresholds(**entry | made | {"points": tuple(points), "curve": curve}))
     return tuple(entries)
-
-
-def _point_from(value: Mapping[str, Any]) -> Threshold:
-    stated = value.get("guarantee")
-    guarantee = None if stated is None else Guarantee(**stated)
-    return Threshold(value["at"], value["far"], value["frr"], value["threshold"], guarantee)
 
 
 def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Thresholds, ...]:
@@ -264,9 +257,8 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
     """
     if origin is None or not origin.model:
         raise LikenessError(
-            "nothing says which model gave these scores, so no threshold is kept; score what "
-            "`likeness embed` wrote by `likeness score`, or compare by `likeness verify --pairs`, "
-            "which write that beside the scores (a fusion is of no one model)"
+            "nothing says which model gave these scores, so no threshold is kept; score by "
+            "`likeness score` or by `likeness verify --pairs`, which write that beside the scores"
         )
     path = Path(to)
     if path.suffix.lower() == ".json":

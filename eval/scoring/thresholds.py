@@ -31,6 +31,8 @@ LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says no
 _BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
 
 Far = float | Literal["eer"]
+# A confidence between 0 and 1, and (P, 2) the subjects of both sides of each trial.
+OverSubjects = tuple[float, NDArray[np.integer[Any]]]
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,7 @@ class Threshold:
         rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
             raise LikenessError(
-                f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
-                "cannot be; measure it anew"
+                f"threshold {self.value} (FAR {self.far}, FRR {self.frr}) cannot be; measure it"
             )
 
     @property
@@ -76,19 +77,6 @@ class Threshold:
             confidence = f"{100 * self.guarantee.confidence:g} % confidence over subjects"
             return f"FAR at most {rate} ({confidence})"
         return f"FAR {rate}" if self.at == "far" else f"the EER ({rate})"
-
-
-@dataclass(frozen=True, eq=False)
-class OverSubjects:
-    """The wish for false-accept rates that are kept with a confidence over subjects.
-
-    Attributes:
-        confidence: Between 0 and 1, such as 0.95.
-        pairs: (P, 2) integers, the subjects of both sides of each trial.
-    """
-
-    confidence: float
-    pairs: NDArray[np.integer[Any]]
 
 
 class CurvePoint(NamedTuple):
@@ -250,8 +238,8 @@ def measure(
     candidates: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
     for far in fars:
         if guarantee is not None:
-            confidence = guarantee.confidence
-            sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
+            confidence, pairs = guarantee
+            sure = guaranteed_threshold(scores, pairs, far, confidence=confidence)
             candidates.append((far, *sure))
         elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
             candidates.append((far, measured_tar(ordered, far).threshold, None))
@@ -320,17 +308,14 @@ def subjects_for_guarantee(
     Example:
         >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
         >>> subject_of = {"b/1": "b", "a/1": "a", "b/2": "b"}
-        >>> subjects_for_guarantee(0.95, trials, subject_of).pairs.tolist()
+        >>> subjects_for_guarantee(0.95, trials, subject_of)[1].tolist()
         [[1, 0], [1, 1]]
     """
     if confidence is None:
         return None
     ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
     if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
-        raise LikenessError(
-            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
-            "`id subject` list"
-        )
+        raise LikenessError("the subjects of the trials are not known; give an `id subject` list")
     # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
     # rows, and whatever the subjects are called.
     number: dict[str, int] = {}
@@ -339,13 +324,4 @@ def subjects_for_guarantee(
         np.array([of_id[id] for id in side], dtype=np.int32)
         for side in (trials.enrol_ids, trials.probe_ids)
     )
-    return OverSubjects(confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1))
-
-
-def left_out_text(fars: Sequence[float], thresholds: Thresholds) -> str:
-    """A sentence on rates that too few trials stand behind."""
-    rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
-    return (
-        f"not stored: the threshold at FAR {rates}; a FAR of {thresholds.nontargets:,} nontarget "
-        f"trials has to be {LEAST_ERRORS} / their number or more"
-    )
+    return confidence, np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1)

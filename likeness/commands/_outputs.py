@@ -137,7 +137,7 @@ def write_rows_or_say(rows: Found | VerifiedPairs, out: Path | None) -> None:
     """Write a table of rows and say what it is, or print both."""
     if out is None:
         say(rows.text().rstrip("\n"))
-        say(rows.summary(), error=True)
+        say(str(rows), error=True)
     else:
         rows.save(out)
-        say(f"{rows.summary()}\n{counted(len(rows.rows), 'row')} in {out}")
+        say(f"{rows}\n{counted(len(rows.rows), 'row')} in {out}")

@@ -20,7 +20,8 @@ from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
 from likeness.models.bundled import about, model_for
-from likeness.models.model import Model
+from likeness.models.load import refuse_head
+from likeness.models.model import Model, load
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.data.reading import Bad, print_bad
 from likeness.toolkit.gallery.checks import Checked
@@ -42,11 +43,13 @@ def gallery() -> None:
 
 
 @command(
-    galleries.load_without_thresholds,
+    load,
     galleries.enrol,
     calls_all=True,
     optional=("--model",),
-    epilog="Example: likeness gallery enrol album --gallery people --model runs/an4",
+    without=("--calibration", "--thresholds"),
+    epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
+    "people_folder --gallery people --model runs/an4",
 )
 def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None:
     """Enrol the files of a folder, list or table.
@@ -69,12 +72,14 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
 
 
 def _loaded(loaded_by: Call[Model], data: Path) -> Model:
-    """The model that was named, or that of Likeness for such files."""
-    if "--model" in loaded_by:
-        return loaded_by()
-    name = model_for([data])
-    say(about(name), error=True)
-    return loaded_by(model=name)
+    """The model that was named, or that of Likeness for such files, without thresholds."""
+    name = loaded_by["--model"]
+    if "--model" not in loaded_by:
+        name = model_for([data])
+        say(about(name), error=True)
+    model = loaded_by(model=name, calibration=False, thresholds=None)
+    refuse_head(model.loaded, name)
+    return model
 
 
 @command(
@@ -98,10 +103,11 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 
 
 @command(
-    galleries.load_without_thresholds,
+    load,
     galleries.search,
     calls_all=True,
     optional=("--model",),
+    without=("--calibration",),
     epilog="Example: likeness gallery search a.wav --gallery people --model runs/an4 --far 0.01",
 )
 def search(
@@ -138,11 +144,12 @@ def remove(removed_by: Call[int]) -> None:
 
 
 @command(
-    galleries.load_without_thresholds,
+    load,
     galleries.embed,
     galleries.cluster_items,
     calls_all=True,
     optional=("--model",),
+    without=("--calibration",),
     epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out c.csv",
 )
 def cluster(
@@ -180,7 +187,7 @@ def cluster(
     elif "--model" not in loaded_by:
         raise LikenessError("--model is needed to embed files; or give a file of embeddings")
     else:
-        embeddings, files, bad = embedded_by(loaded_by())
+        embeddings, files, bad = embedded_by(_loaded(loaded_by, data))
         print_bad(bad, "files")
     grouped = clustered_by(embeddings)
     grouped.save(out)

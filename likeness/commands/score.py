@@ -45,4 +45,4 @@ def score(
     scored.save(out)
     file = scored_by["--calibration"]
     fitted_at = f", calibrated at p_target {load_fusion(file).p_target:g}" if file else ""
-    say(f"{counted(len(scored), 'trial')} scored by {scored.system}{fitted_at} in {out}")
+    say(f"{counted(len(scored.trials), 'trial')} scored by {scored.system}{fitted_at} in {out}")

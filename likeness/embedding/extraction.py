@@ -96,8 +96,7 @@ def embed_files(
     sizes = {"batch_size": batch_size, "workers": workers}
     if reading.faces == "all" and (ray or int(os.environ.get("WORLD_SIZE", "1")) > 1):
         raise LikenessError(
-            "--faces all works in one process; for an album of many machines write the crops by "
-            "`likeness align --faces all`, and embed these"
+            "--faces all works in one process; write crops by `likeness align --faces all`"
         )
     with ExitStack() as stack:
         device = stack.enter_context(joined_processes())
@@ -175,10 +174,7 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     if embedded is None or (bad and not skips_bad):
         num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
         raise LikenessError(
-            f"{len(bad)} of {num_items} items cannot be read, so nothing was written; repair them, "
-            "or leave some out by --bad-items skip"
-            if bad
-            else "there are no items to embed"
+            f"{len(bad)} of {num_items} items cannot be read; repair them, or --bad-items skip"
         )
     warn_if_alike(embedded)
     files.write_embeddings(
@@ -439,8 +435,7 @@ def _prepare(out: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
             raise LikenessError(
-                f"{folder} holds pieces of another extraction ({differ} differ); remove that "
-                "folder or choose another --out"
+                f"{folder} holds pieces of another extraction ({differ} differ); remove it"
             )
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)

@@ -1,6 +1,7 @@
 """Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.items.listing import is_plain_folder
-from likeness.eval.items.self_matches import content_keys, itself_text
+from likeness.eval.items.self_matches import itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
@@ -24,9 +25,8 @@ from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.types import counted, name_first, nfc, same_items
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
-from likeness.models.load import every_face, refuse_head
+from likeness.models.load import every_face
 from likeness.models.model import Model
-from likeness.models.model import load as load_any
 from likeness.models.verdicts import NO_DECISION
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.checks import Checked, Doubt, check
@@ -48,41 +48,6 @@ Name = Annotated[str | Path, Option("--gallery", metavar="PLACE")]
 Data = Annotated[Any, Option("DATA", path="any")]
 Text = Annotated[str, Option(metavar="TEXT")]
 _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
-
-
-def load_without_thresholds(
-    model: Text,
-    *,
-    detector: Annotated[Path | None, Option(path="file")] = None,
-    min_score: float | None = None,
-    frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
-    device: str | None = None,
-    trust: Annotated[Sequence[str], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
-) -> Model:
-    """Load a model without the thresholds and the calibration that lie with it.
-
-    Args:
-        model: As in `likeness.models.model.load`.
-        detector: As in `likeness.models.model.load`.
-        min_score: As in `likeness.models.model.load`.
-        frontend: As in `likeness.models.model.load`.
-        device: As in `likeness.models.model.load`.
-        trust: As in `likeness.models.model.load`.
-
-    Raises:
-        LikenessError: As `likeness.models.model.load`; or the model is a head alone.
-    """
-    loaded = load_any(
-        model,
-        detector=detector,
-        min_score=min_score,
-        calibration=False,
-        frontend=frontend,
-        device=device,
-        trust=trust,
-    )
-    refuse_head(loaded.loaded, model)
-    return loaded
 
 
 def gallery_at(
@@ -220,16 +185,13 @@ def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: s
 
 def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
     """Name files that hold the same as another enrolment."""
-    rows = gallery.everything().rows
-    every = Embeddings(tuple(map(str, range(len(rows)))), rows)
-    keys, counts = np.unique(content_keys(every), return_counts=True)
-    copies = np.flatnonzero(np.isin(content_keys(enrolled), keys[counts > 1]))
-    if copies.size:
-        hold = "holds" if copies.size == 1 else "hold"
+    times = Counter(row.tobytes() for row in gallery.everything().rows)
+    rows = zip(enrolled.ids, enrolled.matrix, strict=True)
+    if copies := [name for name, row in rows if times[row.tobytes()] > 1]:
+        hold = "holds" if len(copies) == 1 else "hold"
         warnings.warn(
-            f"{copies.size:,} of {counted(len(enrolled), 'file')} {hold} the same as another "
-            f"enrolment (first: {shorten(enrolled.ids[copies[0]])}); each counts, so enrol one "
-            "of each copy",
+            f"{len(copies):,} of {counted(len(enrolled), 'file')} {hold} the same as another "
+            f"enrolment (first: {shorten(copies[0])}); each counts, so enrol one of each copy",
             stacklevel=3,
         )
 
@@ -335,7 +297,7 @@ class Found:
     source: str
     enrolled: int
 
-    def summary(self) -> str:
+    def __str__(self) -> str:
         """What was done and what it means, in a few lines."""
         probes = {row.probe for row in self.rows}
         bad = [row for row in self.rows if row.note]
@@ -464,7 +426,7 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
 
     Args:
         gallery: As in `enrol`.
-        model: As in `load_without_thresholds`.
+        model: As in `likeness.models.model.load`.
         rule: From which score on two are taken for one subject.
     """
     rule = rule or Rule()
@@ -486,7 +448,7 @@ def cluster_items(
 
     Args:
         embeddings: The items.
-        model: As in `load_without_thresholds`.
+        model: As in `likeness.models.model.load`.
         rule: From which score on two are taken for one subject.
         num_clusters: As in `likeness.eval.metrics.clustering.cluster`.
         method: As in `likeness.eval.metrics.clustering.cluster`.

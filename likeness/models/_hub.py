@@ -52,7 +52,7 @@ from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import Part, describe
+from likeness.toolkit.models.parts import Part, describe_parts
 
 # How the inputs are read; newer versions of transformers write the second one.
 _PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -158,9 +158,8 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
         reason = first_line(error).rstrip(". ")
         copy, revision = name.partition("/")[2], f" --revision {tag}" if at else ""
         raise LikenessError(
-            f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in "
-            f"the cache; where there is a network, run `hf download {name}{revision} --local-dir "
-            f"{copy}`, copy the folder {copy} ({', '.join(patterns)}), and give "
+            f"{model} could not be fetched from the Hugging Face hub ({reason}), and is not in the "
+            f"cache; run `hf download {name}{revision} --local-dir {copy}` elsewhere, and give "
             f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md); {FINDING_MODELS}"
         ) from None
 
@@ -187,7 +186,7 @@ def load_hub(source: str) -> Loaded:
         return load_unispeech(Path(source))
     files = find_files(source)
     part, front, reading = _parts(files)
-    if any(str(name).endswith("ForXVector") for name in _architectures(files)):
+    if "ForXVector" in str(json_object(files.config).get("architectures")):
         part = partial(part, pooling="xvector")
     frontend = front()
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
@@ -197,8 +196,6 @@ def load_hub(source: str) -> Loaded:
         tensors |= read_weights(path)
     fill(network, tensors, f"hub:{source}")
     settings = {"pooling": network.pooling, **_revision(files)}
-    backbone = partial(part, **settings)
-    parts = {"frontend": front, "backbone": backbone, "read": reading}
     is_image = isinstance(network, HubImage)
     return Loaded(
         TorchEmbedder(frontend, network).eval(),
@@ -208,7 +205,7 @@ def load_hub(source: str) -> Loaded:
         digest([sha256(path) for path in (files.config, files.preprocessor, *files.weights)]),
         0,
         settings,
-        parts={name: describe(value, name) for name, value in parts.items()},
+        parts=describe_parts(front, partial(part, **settings), reading),
     )
 
 
@@ -252,12 +249,6 @@ def read(source: str) -> Part:
 def _revision(files: Files) -> dict[str, Any]:
     """Return the commit that was fetched as a setting; a folder has none."""
     return {"revision": files.revision} if files.revision else {}
-
-
-def _architectures(files: Files) -> Sequence[Any]:
-    """Return the classes of transformers that a configuration names."""
-    stated = json_object(files.config).get("architectures")
-    return stated if isinstance(stated, list) else []
 
 
 def _parts(files: Files) -> tuple[Part, Part, Part]:

@@ -84,13 +84,9 @@ class Pack(NamedTuple):
 
 def licence(path: Path) -> str:
     """Return the licence of a file as a text begins with it; "" for files that are not its own."""
-    names = (path.name, path.absolute().parent.name)
-    return f"; {LICENCE}" if _is_own(*names) else ""
-
-
-def _is_own(file: str, folder: str) -> bool:
-    """Whether InsightFace publishes a file of this name, perhaps in a folder of this name."""
-    return file in _OWN_FILES or f"{folder}/{file}".startswith(_OWN_FOLDERS)
+    in_folder = f"{path.absolute().parent.name}/{path.name}"
+    is_own = path.name in _OWN_FILES or in_folder.startswith(_OWN_FOLDERS)
+    return f"; {LICENCE}" if is_own else ""
 
 
 def split(source: str) -> tuple[Path, dict[str, Any]]:
@@ -126,9 +122,8 @@ def split(source: str) -> tuple[Path, dict[str, Any]]:
                 stated[{"mean": "mean", "std": "std"}[key]] = float(value)
     except (KeyError, ValueError):
         raise LikenessError(
-            f"insightface:{source}: {text!r} is not understood; after the file and @ stand, with "
-            "commas between them, size=HEIGHTxWIDTH, mean=NUMBER, std=NUMBER, order=rgb or bgr, "
-            "and frame=arcface or dlib"
+            f"insightface:{source}: {text!r} is not understood; write size=HEIGHTxWIDTH, "
+            "mean=NUMBER, std=NUMBER, order=rgb or bgr, frame=arcface or dlib, with commas between"
         ) from None
     return Path(name).expanduser(), stated
 
@@ -157,8 +152,8 @@ def find(source: str) -> Pack:
         )
     if (path / "manifest.json").exists():
         raise LikenessError(
-            f"insightface:{source}: its manifest.json may state the pixels that its networks take; "
-            "give the recognition .onnx file with them: insightface:FILE.onnx@mean=127.5,std=127.5"
+            f"insightface:{source}: its manifest.json is not read; give insightface:FILE.onnx@mean="
+            "127.5,std=127.5 with what it states"
         )
     kinds = {file: kind(_graph(file)) for file in sorted(path.glob("*.onnx"))}
     # Later entries overwrite earlier ones, so in reversed order the first file of each kind stays.
@@ -166,9 +161,8 @@ def find(source: str) -> Pack:
     if "recognition" not in by_kind:
         listed = ", ".join(f"{file.name}: {seen}" for file, seen in kinds.items())
         raise LikenessError(
-            f"insightface:{source}: no recognition model in this folder "
-            f"({listed or 'no .onnx file'}); give a recognition .onnx file, or the inner folder "
-            "that has the .onnx files of a pack"
+            f"insightface:{source}: no recognition model ({listed or 'no .onnx file'}); give "
+            "its .onnx file, or the inner folder that has the .onnx files of a pack"
         )
     recognition = by_kind["recognition"]
     return Pack(recognition, read_pixels(recognition), by_kind.get("detection"))
@@ -198,9 +192,8 @@ def read_pixels(path: Path, stated: Mapping[str, Any] | None = None) -> Pixels:
     ):
         raise LikenessError(
             f"{path}: no recognition model of InsightFace whose size is known ({kind(graph)}; "
-            f"inputs {sizes}, {len(graph.output)} outputs); one input (B, 3, H, W) and one output "
-            f"(B, dim) are needed, and where it has no fixed size or one of another kind of "
-            f"network, the size after it: insightface:{path}@size=112x112"
+            f"inputs {sizes}, {len(graph.output)} outputs); give one from (B, 3, H, W) to "
+            f"(B, dim), perhaps with its size: insightface:{path}@size=112x112"
         )
     mean, std = _guess_scale(graph)
     return Pixels(**{"mean": mean, "std": std, **stated, "size": size})

@@ -31,7 +31,7 @@ from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import HOMES, Part, describe, version_of
+from likeness.toolkit.models.parts import HOMES, Part, describe_parts, version_of
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"
@@ -84,8 +84,7 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     embedder = TorchEmbedder(made, backbone)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
-        named = {"frontend": frontend, "backbone": part, "read": read}
-        parts = {name: describe(part, name) for name, part in named.items()}
+        parts = describe_parts(frontend, part, read)
     stated = [repr(value) for value in vars(network).values() if not callable(value)]
     return Loaded(
         embedder.eval(),
@@ -160,10 +159,9 @@ def _fill(backbone: External, network: Network, folder: Path) -> str:
     """
     module = backbone.network
     if not network.weights:
-        return digest(
-            f"{name} {hashlib.sha256(_bytes(value)).hexdigest()}"
-            for name, value in module.state_dict().items()
-        )
+        flat = {name: x.cpu().contiguous().reshape(-1) for name, x in module.state_dict().items()}
+        sums = {name: hashlib.sha256(x.view(torch.uint8).numpy()) for name, x in flat.items()}
+        return digest(f"{name} {of.hexdigest()}" for name, of in sums.items())
     file = folder / network.weights
     put(module, _fitting(read_weights(file, key=network.key), network), str(file), _REMEDY)
     return sha256(file)
@@ -181,7 +179,3 @@ def _fitting(tensors: Mapping[str, Tensor], network: Network) -> dict[str, Tenso
         if name.startswith(network.prefix)
     }
     return {name: value for name, value in kept.items() if not name.startswith(out)}
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -27,7 +27,7 @@ from likeness.toolkit.data.pixels import INSIGHTFACE, PixelScale
 from likeness.toolkit.models import onnx
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import Part, describe
+from likeness.toolkit.models.parts import describe_parts
 
 # What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
 # modalities/speaker/features.py without dither, which is for training only.
@@ -76,17 +76,18 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
     if not file.is_file():
         raise LikenessError(
-            f"wespeaker:{path}: there is no file {file}, and nothing is downloaded; where there is "
-            "a network, run `hf download Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt "
-            "--local-dir english`, copy the folder english, and give wespeaker:english; "
-            + FINDING_MODELS
+            f"wespeaker:{path}: there is no file {file}; fetch one by `hf download "
+            "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
+            f"wespeaker:english; {FINDING_MODELS}"
         )
     backbone, part = _state_dicts.read_wespeaker(file)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
-    return _described(_speaker(fbank(), backbone, _summed(file, frontend)), fbank, part)
+    loaded = _speaker(fbank(), backbone, _summed(file, frontend))
+    return replace(loaded, parts=describe_parts(fbank, part, loaded.read))
 
 
-def load_redimnet(path: Path) -> Loaded:
+def load_redimnet(source: str) -> Loaded:
+    path = Path(source)
     if not path.is_file():
         raise LikenessError(
             f"redimnet:{path}: there is no such file, and nothing is downloaded; {FINDING_MODELS}"
@@ -94,13 +95,7 @@ def load_redimnet(path: Path) -> Loaded:
     backbone, part, frontend = _state_dicts.read_redimnet(path)
     front = frontend()
     loaded = _speaker(front, backbone, sha256(path), rate_hz=front.rate_hz)
-    return _described(loaded, frontend, part)
-
-
-def _described(loaded: Loaded, frontend: Part, backbone: Part) -> Loaded:
-    """Return a model with the parts that it is made of."""
-    parts = {"frontend": frontend, "backbone": backbone, "read": loaded.read}
-    return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
+    return replace(loaded, parts=describe_parts(frontend, part, loaded.read))
 
 
 class OnnxNetwork(nn.Module):
@@ -158,8 +153,7 @@ def load_insightface(source: str) -> Loaded:
     session = onnx.Session(path)
     if session.text is not None:
         raise LikenessError(
-            f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
-            f"give it without insightface:, as {path}"
+            f"{path}: this is a file of likeness export; give it without insightface:, as {path}"
         )
     # Unless somebody states the pixels, they follow from the file.
     summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
@@ -175,9 +169,8 @@ def load_onnx(path: Path, frontend: str) -> Loaded:
     if len(shape) not in (2, 3) or isinstance(shape[1], int):
         stated = "; ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
         raise LikenessError(
-            f"{path}: its inputs are {stated}; one input of floats is needed, filterbanks "
-            "(B, T, F) or waves (B, S) of any length T or S; a network over images is given as "
-            "insightface:FILE.onnx"
+            f"{path}: its inputs are {stated}; one of floats, (B, T, F) or (B, S) of any length, "
+            "is needed; a network over images is given as insightface:FILE.onnx"
         )
     if len(shape) == 2:
         return _speaker(RawWave(), OnnxNetwork(path, session, (16_000,)), sha256(path))

@@ -33,8 +33,7 @@ def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
         return model
     if (entries[0].origin.model, len(centre)) != (model.digest, model.embedder.dim):
         raise LikenessError(
-            f"the thresholds are of another model ({entries[0].origin.system}); estimate them "
-            "anew with `likeness threshold`"
+            f"the thresholds are of another model ({entries[0].origin.system}); estimate them anew"
         )
     return _without(model, centre)
 

@@ -122,9 +122,8 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
         distance = _distance(temporary, ours, waves, features)
         if not distance <= MAX_DISTANCE:  # NaN is refused too
             raise LikenessError(
-                f"{path}: by sherpa-onnx's filterbanks an embedding differs from ours by a cosine "
-                f"distance of {distance:.1e}; at most {MAX_DISTANCE:.0e} is allowed: nothing was "
-                "written"
+                f"{path}: an embedding differs from ours by a cosine distance of {distance:.1e}; "
+                f"at most {MAX_DISTANCE:.0e} is allowed: nothing was written"
             )
     return distance, sum(map(len, waves))
 

@@ -158,8 +158,7 @@ def _part(
     for key, value in part.items():
         if isinstance(value, dict):
             raise LikenessError(
-                f"{yaml}: {name}.{key}: {quoted(value)} is not read; allowed are plain values, "
-                "names of activations and !ref <name>"
+                f"{yaml}: {name}.{key}: {quoted(value)} is not read; give a plain value"
             )
     return dict(part)
 

@@ -78,10 +78,7 @@ def read_wespeaker(path: Path) -> tuple[Any, Part]:
 
 def read_arcface_torch(path: Path) -> Any:
     """Read an IResNet (r18 to r200) of arcface_torch. Args and Raises are those of WeSpeaker's."""
-    kinds = (
-        "the IResNets of arcface_torch; give backbone.weights=FILE in a recipe with the network "
-        "that they are of"
-    )
+    kinds = "the IResNets of arcface_torch; give backbone.weights=FILE in a recipe of their network"
     return _read(path, _of_arcface_torch, load_published, kinds)[0]
 
 
@@ -105,9 +102,8 @@ def read_redimnet(path: Path) -> tuple[Any, Part, Part]:
             network = part(config["F"])
     except (LookupError, TypeError, ValueError) as error:
         raise LikenessError(
-            f"{path}: its model_config is of no ReDimNet or ReDimNet2 that is read "
-            f"({type(error).__name__}: {first_line(error)}); give a file of their releases, such "
-            "as b2-vox2-ft_lm.pt; WeSpeaker's ReDimNet is wespeaker:FILE.pt"
+            f"{path}: its model_config is of no ReDimNet that is read ({type(error).__name__}: "
+            f"{first_line(error)}); give a release such as b2-vox2-ft_lm.pt, or wespeaker:FILE.pt"
         ) from None
     load_wespeaker(network, read_weights(path), str(path))
     return network, part, frontend

@@ -23,7 +23,7 @@ from likeness.toolkit.backbones.hub_networks import HubSpeech, fill
 from likeness.toolkit.backbones.weights import put, read_weights
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import describe
+from likeness.toolkit.models.parts import describe_parts
 
 _PRETRAINED = "feature_extract.model."
 # fairseq's names -> transformers', by the order in which they are replaced
@@ -77,8 +77,7 @@ def load_unispeech(path: Path) -> Loaded:
     except (LookupError, ValueError) as error:
         raise LikenessError(
             f"hub:{path}: no WavLM with UniSpeech's ECAPA-TDNN ({error} is missing among its "
-            f"{len(state)} tensors); give wavlm_large_finetune.pth, or the folder of a network of "
-            "transformers"
+            f"{len(state)} tensors); give wavlm_large_finetune.pth, or a folder of transformers"
         ) from None
     part = partial(HubSpeech, config=json.dumps(config, sort_keys=True), pooling="ECAPA")
     front = partial(UnitWave, normalise=config["feat_extract_norm"] == "layer", floor=_EPSILON)
@@ -94,7 +93,6 @@ def load_unispeech(path: Path) -> Loaded:
     put(network.pool, weights, str(path), "give wavlm_large_finetune.pth")
     fill(network, {_renamed(name, _NAMES): value for name, value in inner.items()}, str(path))
     reading = partial(audio.read, rate_hz=16_000)
-    parts = {"frontend": front, "backbone": part, "read": reading}
     return Loaded(
         TorchEmbedder(front(), network).eval(),
         reading,
@@ -103,7 +101,7 @@ def load_unispeech(path: Path) -> Loaded:
         sha256(path),
         0,
         {"pooling": "ECAPA"},
-        parts={name: describe(value, name) for name, value in parts.items()},
+        parts=describe_parts(front, part, reading),
     )
 
 

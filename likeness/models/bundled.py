@@ -102,10 +102,10 @@ def model_for(files: Iterable[str | Path]) -> str:
         ('likeness:voice', 'likeness:face')
     """
     paths = [Path(file) for file in files]
+    below = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    suffixes = {file.suffix.lower() for file in below}
     for model, modality in ((VOICE, "speaker"), (FACE, "face")):
-        known = suffixes_of(modality)
-        below = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
-        if not paths or any(file.suffix.lower() in known for file in below):
+        if not paths or suffixes.intersection(suffixes_of(modality)):
             return model
     raise LikenessError(
         f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others), picture or folder "

@@ -55,11 +55,7 @@ def export(
         )
     if (precision == "int8") != (calibrate is not None):
         raise LikenessError(
-            "--precision int8 takes its ranges from items like those that the model will see; give "
-            "them by --calibrate"
-            if calibrate is None
-            else "--calibrate without --precision int8 would change nothing; give that too, or "
-            "leave it out"
+            "--precision int8 takes its ranges from --calibrate ITEMS; give both, or neither"
         )
     from likeness.models import load
 
@@ -67,7 +63,10 @@ def export(
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
     else:
-        items = [] if calibrate is None else _calibrating(loaded, calibrate, root)
+        items: Sequence[Item] = ()
+        if calibrate is not None:  # evenly spaced
+            listed = list_items(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
+            items = listed[:: max(1, len(listed) // NUM_CALIBRATED)][:NUM_CALIBRATED]
         _for_onnx_runtime(model, loaded, out, size, precision, items)
 
 
@@ -77,16 +76,15 @@ def _for_onnx_runtime(
     path: Path,
     size: tuple[int, int] | None,
     precision: Literal["float32", "float16", "int8"],
-    calibration: list[Item],
+    calibration: Sequence[Item],
 ) -> None:
     """Write the .onnx file of a model, and beside one in float32 its stored thresholds."""
     from likeness.models._places import carry
-    from likeness.toolkit.models.export import Smaller, export
+    from likeness.toolkit.models.export import export
 
     what = f"ONNX model of {loaded.embedder.dim} dimensions"
-    smaller = None if precision == "float32" else Smaller(precision, calibration)
-    parity = export(loaded, path, size=size, smaller=smaller)
-    if smaller is None:
+    parity = export(loaded, path, size=size, precision=precision, calibration=calibration)
+    if precision == "float32":
         carried = carry(model, loaded.meta, path)
         agrees = (
             f"on {counted(parity.num_items, 'input')} it agrees with torch to a cosine distance of "
@@ -120,10 +118,3 @@ def _for_sherpa(loaded: Loaded, path: Path) -> None:
         f"which are not quite ours, {num} embeddings differ from ours by a cosine distance of at "
         f"most {distance:.1e}{other}"
     )
-
-
-def _calibrating(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
-    """At most NUM_CALIBRATED of the items, evenly spaced."""
-    listed = list_items(source, suffixes=suffixes_of(loaded.modality), root=root)
-    step = max(1, len(listed) // NUM_CALIBRATED)
-    return list(listed[::step][:NUM_CALIBRATED])

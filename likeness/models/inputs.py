@@ -98,8 +98,9 @@ def items_of(
             raise LikenessError("there is nothing to embed; give at least one file or array")
         if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
             check_unique(items, "inputs")
-        paths = [item.path for item in items]
-        refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
+        paths = dict.fromkeys(item.path for item in items)
+        if not all(map(Path.is_file, paths)):
+            refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
 
 
@@ -144,8 +145,10 @@ class _Maker:
             return value._replace(id=item_id(value.id) if key is None else key, label=label)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            (path,) = listed_paths(self.root or Path(), [os.fspath(value)])
-            return Item(item_id(str(value)) if key is None else key, Path(path))
+            path = (self.root or Path()) / value
+            if not path.is_file():
+                path = Path(*listed_paths(self.root or Path(), [os.fspath(value)]))
+            return Item(item_id(str(value)) if key is None else key, path)
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
         if self.modality != "speaker" and _is_array(value):
@@ -208,8 +211,7 @@ class _Maker:
 
         if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
             raise LikenessError(
-                "a recording that is an array needs its sampling rate, but rate_hz is "
-                f"{rate_hz!r}; give a whole number of samples a second, such as rate_hz=16000"
+                f"rate_hz {rate_hz!r}: a recording that is an array needs its rate, such as 16000"
             )
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
@@ -220,8 +222,7 @@ class _Maker:
         if wave.dtype.name not in _SUBTYPES or not has_shape:
             raise LikenessError(
                 "a recording must hold floats, int16 or int32 in the shape (samples,) or (samples, "
-                f"channels), but it holds {wave.dtype} in {wave.shape}; give several recordings as "
-                "a list"
+                f"channels), but it holds {wave.dtype} in {wave.shape}; several are given as a list"
             )
         path = self._new_file(".wav")
         wave = wave.astype(wave.dtype.newbyteorder("="))  # soundfile takes the bytes as they are
@@ -237,8 +238,7 @@ class _Maker:
         is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
         if pixels.dtype != np.uint8 or not is_image or not pixels.size:
             raise LikenessError(
-                "an image must hold uint8 in the shape (H, W), (H, W, 3) or (3, H, W), red first, "
-                f"but it holds {pixels.dtype} in {pixels.shape}"
+                f"image {pixels.dtype} {pixels.shape}: give uint8 (H, W), (H, W, 3) or (3, H, W)"
             )
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)

@@ -153,21 +153,19 @@ def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
     if fusion.names or fusion.knots or not all(weight > 0 for weight in fusion.weights):
         weights = ", ".join(f"{weight:.4g}" for weight in fusion.weights)
         raise LikenessError(
-            f"the fusion (weights {weights}) is no sum of scores with weights above 0, which alone "
-            "one dot product can be; fit a plain sum by `likeness fit fusion`, or leave a model "
-            "out whose weight is not above 0"
+            f"the fusion (weights {weights}) is no sum with weights above 0; fit a plain sum by "
+            "`likeness fit fusion`, or leave a model out"
         )
     return fusion.weights
 
 
 def _exported(model: Loaded, path: Path) -> Path:
     """Return the .onnx file of a model, which is written to `path` unless it is in that form."""
-    from likeness.toolkit.models.joint import ByTwoReadings
     from likeness.toolkit.models.onnx import OnnxEmbedder
 
-    if isinstance(model.embedder, ByTwoReadings):
-        raise LikenessError("a joint model with two readings cannot be joined again; give others")
     if isinstance(model.embedder, OnnxEmbedder):
+        if len(model.embedder.session.get_inputs()) > 1:
+            raise LikenessError("a joint model of two readings cannot be joined again; give others")
         return model.embedder.session.path
     from likeness.toolkit.models.export import export
 
@@ -242,9 +240,8 @@ def _fitting_head(
         )
     if not base.parts:
         raise LikenessError(
-            f"{model}: this model, such as one in ONNX form, has no weights of torch that a "
-            "checkpoint can hold; give the run or checkpoint that it was made from, or train the "
-            "network on with its weights (init=) and make the embeddings anew"
+            f"{model}: this model has no weights of torch that a checkpoint can hold; give the run "
+            "or checkpoint that it was made from"
         )
     stated = frontend["args"] if isinstance(frontend.get("args"), dict) else {}
     if stated.get("model") != base.digest:

@@ -63,7 +63,7 @@ from likeness.models.bundled import (
 )
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
-from likeness.toolkit.models.loaded import Embedder, Loaded
+from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
 
 if TYPE_CHECKING:
@@ -79,14 +79,22 @@ _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
 @step("loading the model")
 def load_named(
-    model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] = ()
+    model: str,
+    *,
+    detector: Path | Literal[False] | None = False,
+    min_score: float | None = None,
+    frontend: Frontend = "wespeaker",
+    trust: Sequence[str] = (),
 ) -> Loaded:
     """Load the model that a text names, with its reading, modality, similarity and digest.
 
-    A face model reads aligned crops; `load_to_embed` and `add_detector` make it read photographs.
+    A face model reads aligned crops, or photographs where there is a detector.
 
     Args:
         model: One of the forms at the top of this file.
+        detector: An SCRFD or YuNet .onnx file. None takes that of likeness:face, or of the pack of
+            insightface:FOLDER; False takes none.
+        min_score: The lowest score of a face; None is the default of the detector.
         frontend: What an .onnx network over filterbanks or a `wespeaker:` state dict was trained
             with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]).
             Neither file states it. Other kinds of models know their front-end.
@@ -95,29 +103,32 @@ def load_named(
 
     Raises:
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
-            architecture is not known.
+            architecture is not known; and as `add_detector`.
     """
     check_choice("frontend", frontend, get_args(Frontend))
     refuse_missing_model(model)
-    if is_included(model):
-        return _load_onnx(onnx_file(model), frontend, trust)
+    loaded = _load(model, frontend, trust)
+    if detector is False:
+        return loaded
+    return add_detector(loaded, find_detector(model) if detector is None else detector, min_score)
+
+
+def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
+    """Load a model as its own file has it; the rest is as for `load_named`."""
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
-    if not named and not (colon and kind in _KINDS):
-        if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
-            raise LikenessError(
-                f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-                "wespeaker:FILE.pt, redimnet:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, "
-                "FILE.onnx, a checkpoint, a run directory, or FILE.py (which may call "
-                f"timm.create_model); {FINDING_MODELS}"
-            )
-        path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
-        if path.suffix.lower() == ".onnx":
-            return _load_onnx(path, frontend, trust)
+    if is_included(model) or not (named or (colon and kind in _KINDS)):
+        path = onnx_file(model) if is_included(model) else Path(model)
+        path = find_model(path) if path.is_dir() else path
+        is_onnx = path.suffix.lower() == ".onnx"
+        if is_onnx and (exported := load_exported(path, trust=trust)) is not None:
+            return exported
         refuse_without_torch(model)
-        from likeness.models.run import load_model
+        from likeness.models import _other_projects, run
 
-        return load_model(Path(model), trust=trust)
+        if is_onnx:
+            return _other_projects.load_onnx(path, frontend)
+        return run.load_model(path, trust=trust)
     refuse_without_torch(model)
     from likeness.models import _hub, _model_file, _other_projects
 
@@ -125,12 +136,12 @@ def load_named(
         return _model_file.load_file(Path(named["file"]), named["name"] or _model_file.DEFAULT)
     if kind == "hub":
         return _hub.load_hub(source)
-    if kind == "speechbrain":
-        return _other_projects.load_speechbrain(source)
     if kind == "wespeaker":
         return _other_projects.load_wespeaker(Path(source), frontend)
+    if kind == "speechbrain":
+        return _other_projects.load_speechbrain(source)
     if kind == "redimnet":
-        return _other_projects.load_redimnet(Path(source))
+        return _other_projects.load_redimnet(source)
     return _other_projects.load_insightface(source)
 
 
@@ -146,18 +157,6 @@ def refuse_without_torch(model: str) -> None:
         ) from None
 
 
-def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
-    """Load a file of `likeness export`, without torch, or a network from elsewhere, behind torch's
-    filterbanks.
-    """
-    if (exported := load_exported(path, trust=trust)) is not None:
-        return exported
-    refuse_without_torch(str(path))
-    from likeness.models import _other_projects
-
-    return _other_projects.load_onnx(path, frontend)
-
-
 def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
     """Load an .onnx file of `likeness export`; return None for an .onnx file from elsewhere.
 
@@ -171,7 +170,7 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
             or is of a package that is not trusted.
     """
-    from likeness.toolkit.models import joint, onnx
+    from likeness.toolkit.models import onnx
 
     contents = onnx.read(path)
     if contents is None:
@@ -183,10 +182,9 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         cast(Read, restore(each, f"{path}: read", kind="read", trusted=trusted))
         for each in (described if isinstance(described, list) else [described])
     ]
-    is_one = len(readings) == 1
     return Loaded(
-        embedder if is_one else cast(Embedder, joint.ByTwoReadings(embedder)),
-        readings[0] if is_one else partial(joint.read_both, reads=readings),
+        embedder,
+        readings[0] if len(readings) == 1 else partial(onnx.read_both, reads=readings),
         stated["modality"],
         stated["similarity"],
         stated["digest"],
@@ -220,44 +218,13 @@ def read_initial(init: str) -> Initial:
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
-            f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
-            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
-            "model whose weights torch holds"
+            f"init={init!r} is a model that torch cannot train; give a run, a checkpoint, "
+            "speechbrain:, wespeaker:, insightface:FILE.pth, hub:, own.py, or weights of torch"
         )
     revision = loaded.settings.get("revision", "")
     commit = f", commit {revision[:12]}" if revision else ""
     source = f"{init} ({loaded.digest[:12]}{commit})"
     return start.Initial(embedder.state_dict(), source, loaded.digest, revision)
-
-
-def load_to_embed(
-    model: str,
-    *,
-    detector: Path | Literal[False] | None = None,
-    min_score: float | None = None,
-    frontend: Frontend = "wespeaker",
-    trust: Sequence[str] = (),
-) -> Loaded:
-    """Load the model that a text names, reading what people have: recordings, images, photographs.
-
-    `insightface:FOLDER` takes photographs, which are aligned by the detector of the pack. Every
-    other face model takes aligned crops, unless a detector is named.
-
-    Args:
-        model: One of the forms at the top of this file.
-        detector: An SCRFD or YuNet .onnx file. None takes that of the pack; False takes none.
-        min_score: The lowest score of a face; None is the default of the detector.
-        frontend: As for `load_named`.
-        trust: As for `load_named`.
-
-    Raises:
-        LikenessError: As `load_named` and `add_detector`.
-    """
-    loaded = load_named(model, frontend=frontend, trust=trust)
-    if detector is False:
-        return loaded
-    file = find_detector(model) if detector is None else detector
-    return add_detector(loaded, file, min_score)
 
 
 def refuse_head(model: Loaded, source: str) -> None:
@@ -306,12 +273,9 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     """
     from likeness.modalities.face import align
 
-    bound = reading_of(model)[1]
-    size = bound.get("size", (112, 112))  # images.read's own default
-    # likeness.modalities.face.align.read takes a height alone, or a height and a width.
-    height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
-    align.check(height, width, frame_of(model))
-    return height, width
+    size: tuple[int, int] = reading_of(model)[1].get("size", (112, 112))
+    align.check(size, frame_of(model))
+    return size
 
 
 def frame_of(model: Loaded) -> Frame:
@@ -341,15 +305,13 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
 
     if model.modality != "face":
         raise LikenessError(
-            f"--detector {detector} finds faces, but this is a model of modality "
-            f"{model.modality!r}: leave it out"
+            f"--detector {detector} finds faces; leave it out of modality {model.modality!r}"
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
-    height, width = aligned_size(model)
-    shape: Any = {"size": height, "width": width, "frame": frame_of(model)}
-    read = partial(align.read, detector=str(detector), choose="central", **shape)
-    faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"
+    size, frame = aligned_size(model), frame_of(model)
+    read = partial(align.read, detector=str(detector), choose="central", size=size, frame=frame)
+    faces = f"central, aligned to {size[0]} x {size[1]}, detector {sha256(detector)[:16]}"
     if min_score is not None:
         read, faces = partial(read, min_score=min_score), f"{faces}, scores from {min_score:g}"
     return replace(model, read=read, settings={**model.settings, "faces": faces})
@@ -377,8 +339,7 @@ def every_face(
 
     with TemporaryDirectory() as folder:
         crops, bad = align.faces_as_items(items, Path(folder), **settings)
-        size = settings["size"], settings["width"] or settings["size"]
-        yield replace(model, read=partial(images.read, size=size)), crops, bad
+        yield replace(model, read=partial(images.read, size=settings["size"])), crops, bad
 
 
 def detector_settings(model: Loaded) -> dict[str, Any]:
@@ -390,11 +351,9 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     settings = reading_of(model)[1]
     if "detector" not in settings:
         raise LikenessError(
-            "this model has no detector, which finds the faces of a photograph; name one by "
-            "--detector FILE.onnx (detector= in Python)"
+            "this model has no detector; name one by --detector FILE.onnx (detector= in Python)"
         )
-    names = ("detector", "size", "width", "frame", "min_score")
-    return {name: settings.get(name) for name in names}
+    return {name: settings.get(name) for name in ("detector", "size", "frame", "min_score")}
 
 
 def refuse_other_reading(model: Loaded, option: str) -> None:
@@ -437,11 +396,14 @@ def refuse_missing_model(model: str) -> None:
     resolve_model(model)
     if is_included(model):
         onnx_file(model)
-    path, colon, _ = model.rpartition(":")
-    path = path if colon and path.endswith(".py") else model  # own.py:NAME
-    if not model or ((":" not in model or path != model) and not Path(path).exists()):
+        return
+    kind, colon, _ = model.partition(":")
+    path, _, name = model.rpartition(":")
+    file = path if path.endswith(".py") and name.isidentifier() else model  # own.py:NAME
+    if not (colon and kind in _KINDS) and not (file and Path(file).exists()):
         raise LikenessError(
-            f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
-            ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, "
-            f"insightface:PATH, likeness:face or likeness:voice; {FINDING_MODELS}"
+            f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
+            "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, "
+            f"likeness:face or likeness:voice; {FINDING_MODELS}"
         )

@@ -191,17 +191,16 @@ class Model:
             ) as items,
             shown(progress),
         ):
-            made, bad = embed(
-                loaded.embedder, items, loaded.read, batch_size=batch_size, workers=workers
-            )
+            sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
+            embeddings, bad = embed(loaded.embedder, items, loaded.read, **sizes)
         if bad:
             warnings.warn(
                 f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
                 f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
                 stacklevel=2,
             )
-        warn_if_alike(made)
-        return Embeddings(made.ids, made.matrix, loaded.meta)
+        warn_if_alike(embeddings)
+        return embeddings
 
     def faces(self, photo: Any) -> FoundFaces:
         """Find and embed all faces of a photograph, where the model was loaded with a detector.
@@ -227,11 +226,11 @@ class Model:
         from likeness.models.load import detector_settings
 
         settings = detector_settings(self.loaded)
-        size, width, frame = map(settings.pop, ("size", "width", "frame"))
+        size, frame = map(settings.pop, ("size", "frame"))
         with items_of(photo, modality=self.modality) as (item,):
             pixels, faces = align.find(item, **settings)
-        faces, crops = align.crops_inside(pixels, faces, size=size, width=width, frame=frame)
-        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
+        faces, crops = align.crops_inside(pixels, faces, size, frame)
+        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), *size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:
             rows = self.loaded.embedder.embed_batch(pictures.transpose(0, 3, 1, 2))
@@ -353,21 +352,12 @@ class Model:
             >>> found.rows[0].first, found.rows[0].accepted
             ('a.wav', None)
         """
-        from likeness.models.verdicts import Pair, read_pairs, verify_pairs
+        from likeness.models.verdicts import verify_pairs
 
-        if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
-            listed = read_pairs(pairs, columns=columns)
-        else:
-            listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
+        sizes = {"batch_size": batch_size, "workers": workers}
         with shown(progress):
-            return verify_pairs(
-                self.comparer(threshold, far),
-                listed,
-                root=None if root is None else Path(root),
-                batch_size=batch_size,
-                workers=workers,
-                where=str(pairs) if isinstance(pairs, str | PathLike) else "",
-            )
+            comparer = self.comparer(threshold, far)
+            return verify_pairs(comparer, pairs, Path(root or ""), columns, **sizes)
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
         """Give the network with the threshold and the calibration that decide, as in `verify`.
@@ -513,7 +503,7 @@ def load(
     from likeness.models.verdicts import calibration_for
 
     name = str(model)
-    loaded = loading.load_to_embed(
+    loaded = loading.load_named(
         name,
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
         min_score=min_score,

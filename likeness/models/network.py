@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.types import check_choice
 
 Modality = Literal["speaker", "face", "image"]
 Lengths = Literal["none", "relative", "counts"]
@@ -83,8 +84,8 @@ class Network:
         from likeness.eval.metrics.similarity import check_similarity
 
         check_similarity(self.similarity)
-        for name, allowed in (("modality", get_args(Modality)), ("lengths", get_args(Lengths))):
-            self._check(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
+        check_choice("modality", self.modality, get_args(Modality))
+        check_choice("lengths", self.lengths, get_args(Lengths))
         self._check("network", callable(self.network), "a class or function that makes the network")
         says_nothing = self.mean is None and (self.std, self.scale, self.bgr) == (1.0, 1.0, False)
         object.__setattr__(self, "mean", 0.0 if self.mean is None else self.mean)
@@ -102,14 +103,10 @@ class Network:
                 len(numbers) in (1, 3) and all(_is_number(number, above) for number in numbers),
                 f"{needed}, or three for red, green and blue, such as (0.5, 0.5, 0.5)",
             )
-        self._check("scale", _is_number(self.scale, 0.0), "a number above 0, such as 255.0")
-        is_rate = isinstance(self.rate_hz, int) and 1000 <= self.rate_hz <= 192_000
-        self._check("rate_hz", is_rate, "a whole number from 1000 to 192000, such as 16_000")
         if says_nothing and size == (112, 112) and self.modality != "speaker" and not self.frontend:
             raise LikenessError(
-                "Network: nothing says which pixels it takes; state size=(height, width), the mean "
-                "and std of (x / scale - mean) / std, and bgr=True or False, such as "
-                "size=(112, 112), mean=127.5, std=127.5, bgr=True; mean=0 leaves levels as they are"
+                "Network: nothing says which pixels it takes; state size=(height, width) or mean=, "
+                "std= and bgr= of (x / scale - mean) / std; mean=0 leaves levels as they are"
             )
 
     def _check(self, name: str, fits: bool, needed: str) -> None:

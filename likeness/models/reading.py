@@ -13,7 +13,7 @@ from likeness.eval.types import check_choice
 from likeness.modalities.speaker import long
 from likeness.models.load import (
     aligned_size,
-    load_to_embed,
+    load_named,
     reading_of,
     refuse_head,
     refuse_other_reading,
@@ -65,7 +65,7 @@ def load_reading(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
-    loaded = load_to_embed(
+    loaded = load_named(
         model,
         detector=detector,
         min_score=reading.min_score,
@@ -104,8 +104,7 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
     """The model reading in crops, in chunks, or without pauses."""
     if model.modality != "speaker":
         raise LikenessError(
-            "crops, chunks and only_speech are for speech; this is a model of modality "
-            f"{model.modality!r}: leave them out"
+            f"crops, chunks and only_speech are for speech, not {model.modality!r}: leave them out"
         )
     refuse_other_reading(model, "crops, chunks and only_speech")
     crops, chunk_seconds = reading.crops, reading.chunk_seconds
@@ -144,8 +143,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
     refuse_other_reading(model, "--ijb")
-    height, width = aligned_size(model)
-    pack = ijb.pack(root)
-    read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
-    faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
-    return replace(model, read=read, settings={**model.settings, "faces": faces}), pack.items
+    size = aligned_size(model)
+    items, landmarks = ijb.pack(root)
+    read = partial(ijb.read, landmarks=str(landmarks), size=size)
+    faces = f"aligned to {size[0]} x {size[1]} by the pack's 5 landmarks"
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), items

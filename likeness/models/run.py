@@ -99,8 +99,5 @@ def _build(
     with suppress(Exception), torch.device("meta"):
         needed = sum(parameter.numel() for parameter in backbone(dim).parameters())
     if needed > stored:
-        raise LikenessError(
-            f"weights do not fit: it is of a network with {needed} weights, and the file has "
-            f"{stored}"
-        )
+        raise LikenessError(f"weights do not fit: the network has {needed}, and the file {stored}")
     return TorchEmbedder(made, backbone(dim), features=features)

@@ -43,8 +43,7 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
         options = " ".join(f"--trust {entry}" for entry in entries)
         raise LikenessError(
             f"{where}: it has parts of others ({named}), which are imported only if you trust "
-            f"them; if you do, add {options} (in Python, trust={[*trust, *entries]}); of your own "
-            "files, give the path, or that of the folder in which they lie"
+            f"them: add {options} (in Python, trust={[*trust, *entries]}), your own files by path"
         )
     for package, version in stated.items():
         now = version_of(package)
@@ -56,8 +55,7 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
         if now != version:
             warnings.warn(
                 f"{where} was made with {package} {version}, and {package} {now or 'unknown'} is "
-                "here; its weights are compared, but embeddings may differ: take the version that "
-                "it was made with if they must not",
+                "here: embeddings may differ; take the version that it was made with",
                 stacklevel=2,
             )
     return trusted
@@ -118,8 +116,7 @@ def _names(entry: str) -> list[str]:
     names = [file.stem for file in inside if user_files.is_importable(file)]
     if not names:
         raise LikenessError(
-            f"trust {entry[:100]!r} is neither a package nor a path that exists, or no file there "
-            f"can be imported by its name; give the name that is imported, such as mypackage, or a "
-            f"path; {user_files.RENAME}"
+            f"trust {entry[:100]!r} is no package and no path with files that can be imported by "
+            f"name; give the name that is imported, or a path; {user_files.RENAME}"
         )
     return names

@@ -94,10 +94,7 @@ class Verification(NamedTuple):
             LikenessError: Nothing was decided.
         """
         if self.accepted is None:
-            raise LikenessError(
-                "there is no decision, because there is neither a threshold nor a calibration; "
-                "give far or threshold, or use the score"
-            )
+            raise LikenessError("there is no decision; give far or threshold, or use the score")
         return self.accepted
 
     def __str__(self) -> str:
@@ -319,9 +316,6 @@ class VerifiedPairs:
         numbered = enumerate(self.rows)
         return [row for i, row in numbered if row.score is not None and i not in self.itself]
 
-    def __str__(self) -> str:
-        return self.summary()
-
     def save(self, path: str | PathLike[str]) -> None:
         """Write the rows, whole or not at all, and beside them what gave the scores.
 
@@ -364,7 +358,7 @@ class VerifiedPairs:
         measured = {self.similarity: (listed, Scores(scores, labels == 1))}
         return evaluate_together(measured, VerificationSettings())
 
-    def summary(self) -> str:
+    def __str__(self) -> str:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
         compared = self.compared
         all_pairs = counted(len(self.rows), "pair")
@@ -458,22 +452,22 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
 
 def verify_pairs(
     comparer: Comparer,
-    pairs: Sequence[Pair],
+    listed: Any,
+    root: Path,
+    columns: str | Mapping[str, str],
     *,
-    root: Path | None = None,
-    batch_size: int = 16,
-    workers: int = 0,
-    where: str = "",
+    batch_size: int,
+    workers: int,
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
     Args:
         comparer: The model and what decides.
-        pairs: Paths, and labels where they are known.
-        root: The folder that relative paths start from; by default the current one.
+        listed: A list as of `read_pairs`, or pairs of paths, with labels where they are known.
+        root: The folder that relative paths start from.
+        columns: As for `read_pairs`.
         batch_size: How many files pass through the network at once.
         workers: How many processes read files; 0 reads them in this one.
-        where: The name of the list; "" where it has none.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -481,11 +475,16 @@ def verify_pairs(
     Raises:
         LikenessError: There are no pairs. None of the files exists.
     """
+    where = str(listed) if isinstance(listed, str | PathLike) else ""
+    if where or hasattr(listed, "columns"):
+        pairs = read_pairs(listed, columns=columns)
+    else:
+        pairs = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
-    model, base = comparer.model, root or Path()
+    model = comparer.model
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
-    path_of = dict(zip(names, map(Path, listed_paths(base, names)), strict=True))
+    path_of = dict(zip(names, map(Path, listed_paths(root, names)), strict=True))
     refuse_missing_files(list(path_of.values()), allow_some=True)
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}

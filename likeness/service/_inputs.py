@@ -52,8 +52,8 @@ def describe_input(model: Loaded) -> dict[str, Any]:
         plain English.
 
     Example:
-        >>> from likeness.models.load import load_to_embed
-        >>> print(describe_input(load_to_embed("runs/voices"))["text"])
+        >>> from likeness.models.load import load_named
+        >>> print(describe_input(load_named("runs/voices"))["text"])
         Recordings of 0.1 to 60 s, of any rate and number of channels.
     """
     read, settings = reading_of(model)
@@ -67,8 +67,7 @@ def describe_input(model: Loaded) -> dict[str, Any]:
         if needed := settings.get("needs_hz"):
             text += f" Those with nothing above {needed / 1000:g} kHz are refused."
     elif read is align.read:
-        height = settings.get("size", 112)
-        kind, size = "photographs", (height, settings.get("width") or height)
+        kind, size = "photographs", settings.get("size", (112, 112))
         text = f"Photographs of {most}, in which a detector finds the faces."
     elif read is face_images.read:
         size = settings.get("size", (112, 112))
@@ -176,9 +175,7 @@ def _one(
 ) -> dict[str, Any]:
     crop, reason = None, ""
     try:
-        shape: Any = {
-            name: settings[name] for name in ("size", "width", "frame") if name in settings
-        }
+        shape: Any = {name: settings[name] for name in ("size", "frame") if name in settings}
         cut = align.cut(pixels, faces.landmarks[number], **shape)
         coloured = encode(np.broadcast_to(cut, (*cut.shape[:2], 3)))
         crop = "data:image/png;base64," + base64.b64encode(coloured).decode()

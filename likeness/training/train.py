@@ -117,7 +117,7 @@ def train(
     """
     from likeness.models.load import read_initial
     from likeness.models.trust import packages_of
-    from likeness.toolkit.models.parts import describe
+    from likeness.toolkit.models.parts import describe_parts
     from likeness.toolkit.training.train import fit
     from likeness.training.prepare import refuse_unreadable
 
@@ -126,9 +126,9 @@ def train(
     chosen = prepared.recipe
     ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     fit(chosen, data=prepared.data, out=Path(out), resume=resume, **ways)
-    parts = {"frontend": chosen.frontend, "backbone": chosen.backbone, "read": chosen.read}
     # Whose recipe was run trusts its packages.
-    return load(out, trust=packages_of(*(describe(part, name) for name, part in parts.items())))
+    described = describe_parts(chosen.frontend, chosen.backbone, chosen.read)
+    return load(out, trust=packages_of(described))
 
 
 def run(

@@ -44,7 +44,12 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
             else, which is named and not executed. Or its images and labels do not pair up.
     """
     path = Path(path)
-    data = _bytes_of(path)
+    refuse_device(path)
+    if (size := path.stat().st_size) > MAX_BIN_BYTES:
+        raise LikenessError(
+            f"{path}: {size} bytes, over {MAX_BIN_BYTES}; is this a verification set?"
+        )
+    data = path.read_bytes()
     images, same = _load(data, path)
     source, spans = path, _spans(data, images)
     if spans is None:  # Python 3 writes them as text in protocol 2
@@ -79,18 +84,6 @@ def _spans(data: bytes, images: list[bytes]) -> list[tuple[int, int]] | None:
     return spans
 
 
-def _bytes_of(path: Path) -> bytes:
-    """Read a file of at most MAX_BIN_BYTES."""
-    refuse_device(path)
-    size = path.stat().st_size
-    if size > MAX_BIN_BYTES:
-        raise LikenessError(
-            f"{path}: the file has {size} bytes; at most {MAX_BIN_BYTES} are read; is this a "
-            "verification set?"
-        )
-    return path.read_bytes()
-
-
 def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
     """Read the images and the labels of a pickle, and refuse anything else."""
     try:
@@ -114,8 +107,7 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
         or not all(isinstance(label, int) and label in (0, 1) for label in same)
     ):
         raise LikenessError(
-            f"{path}: this is no verification set: two images for each label, true or false, are "
-            "needed; fetch it again"
+            f"{path}: this is no verification set, with two images for each label; fetch it again"
         )
     return blobs, [bool(label) for label in same]
 

@@ -42,8 +42,7 @@ def find_list(folder: str | Path) -> Path | None:
     lists = [path for kind in ("pairs_*.txt", "Protocol", "*.mat") for path in folder.glob(kind)]
     if len(lists) > 1:
         raise LikenessError(
-            f"{folder}: there are {len(lists)} lists of pairs "
-            f"({name_first(sorted(path.name for path in lists))}); leave only the one to read"
+            f"{folder}: several lists ({name_first(sorted(p.name for p in lists))}); leave one"
         )
     return lists[0] if lists else None
 
@@ -68,8 +67,7 @@ def read_folder(folder: str | Path) -> Trials:
     path = find_list(folder)
     if path is None:
         raise LikenessError(
-            f"{folder}: there is no list of pairs; pairs.txt, pairs_NAME.txt, CFP's folder "
-            "Protocol or AgeDB's .mat is needed"
+            f"{folder}: no list of pairs; put pairs.txt, pairs_NAME.txt, Protocol or a .mat there"
         )
     if path.name == "Protocol":
         return read_cfp(path, "FF" if folder.name.lower().endswith("ff") else "FP")
@@ -118,9 +116,8 @@ def read_two_lines(path: str | Path) -> Trials:
         or len(different) % _NUM_FOLDS
     ):
         raise LikenessError(
-            f"{path}: {len(rows)} lines of {len(same)} same and {len(different)} different pairs; "
-            f"two lines for each pair, with one label, and pairs of both kinds that divide into "
-            f"{_NUM_FOLDS} folds are needed; fetch the file again"
+            f"{path}: {len(rows)} lines of {len(same)} same and {len(different)} different pairs "
+            f"do not divide into {_NUM_FOLDS} folds of pairs of two lines; fetch the file again"
         )
     s, d = len(same) // _NUM_FOLDS, len(different) // _NUM_FOLDS
     return lfw.make_trials(
@@ -154,8 +151,7 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Trials:
     splits = sorted(path for path in (protocol / "Split" / kind).glob("*") if path.is_dir())
     if len(splits) < 2:
         raise LikenessError(
-            f"{protocol / 'Split' / kind}: there are {len(splits)} folders of folds; 01 to 10 are "
-            "needed, from the data set's archive"
+            f"{protocol / 'Split' / kind}: {len(splits)} folds; take 01 to 10 from the archive"
         )
     return lfw.make_trials(
         [

@@ -65,6 +65,9 @@ _MOST_NARROW = 640  # times longer than wide
 _CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
 
+Size = tuple[int, int]  # height and width of a crop in pixels
+
+
 class Faces(NamedTuple):
     """F faces that a detector found, by falling score, in pixels.
 
@@ -97,28 +100,26 @@ class Aligned(NamedTuple):
     gone: list[str]
 
 
-def check(size: int = 112, width: int | None = None, frame: Frame = "arcface") -> None:
-    """Raise LikenessError for a size or a width that is not defined.
+def check(size: Size = (112, 112), frame: Frame = "arcface") -> None:
+    """Raise LikenessError for a size that is not defined.
 
-    No photograph can mend these, so call it before any work: then they are no image's failure.
+    No photograph can mend it, so call it before any work: then it is no image's failure.
 
     Args:
-        size: The height of the crop in pixels, a multiple of 112 or of 128; in dlib's frame any.
-        width: The width of the crop in pixels, 1 to size and less by an even number. None means
-            size.
+        size: The height of the crop in pixels, a multiple of 112 or of 128, in dlib's frame any;
+            and the width, 1 to the height and less by an even number.
         frame: Where the landmarks lie in the crop.
 
     Raises:
         LikenessError: One of them is not defined.
     """
     check_choice("frame", frame, get_args(Frame))
-    width = size if width is None else width
-    sizes = (1,) if frame == "dlib" else (112, 128)
-    if size < 1 or all(map(size.__mod__, sizes)) or not 0 < width <= size or (size - width) % 2:
+    (height, width), sizes = size, (1,) if frame == "dlib" else (112, 128)
+    fits = 0 < width <= height and (height - width) % 2 == 0
+    if not fits or all(map(height.__mod__, sizes)):
         raise LikenessError(
-            f"align: size is {size}, width is {width}; multiples of 112 and of 128, such as 112, "
-            "128 and 224 (any size in dlib's frame), and widths from 1 to the size, less by an "
-            "even number, are allowed"
+            f"align: the size is {height} x {width}; heights of multiples of 112 or 128 (any in "
+            "dlib's frame) and widths up to the height, less by an even number, are allowed"
         )
 
 
@@ -143,10 +144,9 @@ def transform(landmarks: ArrayLike, size: int = 112, frame: Frame = "arcface") -
     is_finite = points.shape == (5, 2) and np.isfinite(points).all()
     if not is_finite or float(np.ptp(points, axis=0).max()) < 1e-3:
         raise LikenessError(
-            f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels that do not "
-            "coincide are needed: eyes, nose, corners of the mouth"
+            f"align: the landmarks have shape {points.shape}; give (5, 2) that do not coincide"
         )
-    check(size, frame=frame)
+    check((size, size), frame)
     # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
     # squares is a quotient of two products. That is Umeyama's solution without its SVD.
     centred, centre = _reference(size, frame)
@@ -166,12 +166,7 @@ def transform(landmarks: ArrayLike, size: int = 112, frame: Frame = "arcface") -
 
 
 def crop(
-    pixels: Pixels,
-    landmarks: ArrayLike,
-    size: int = 112,
-    *,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    pixels: Pixels, landmarks: ArrayLike, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> Pixels:
     """Cut out the aligned face of an image, as insightface.utils.face_align.norm_crop does.
 
@@ -181,24 +176,23 @@ def crop(
     Args:
         pixels: (H, W, 3) uint8.
         landmarks: (5, 2) pixels.
-        size: The height of the crop in pixels, a multiple of 112 or of 128.
-        width: A narrower width, cut alike on both sides. crop(..., 112, width=96) is SphereFace's
-            112 x 96.
+        size: As in check(). A narrower width is cut alike on both sides: (112, 96) is SphereFace's.
+        frame: As in check().
 
     Returns:
-        (size, width, 3) uint8.
+        (height, width, 3) uint8.
 
     Raises:
         LikenessError: As transform().
     """
-    matrix = transform(landmarks, size, frame)
-    width = size if width is None else width
-    matrix[0, 2] -= (size - width) / 2
+    height, width = size
+    matrix = transform(landmarks, height, frame)
+    matrix[0, 2] -= (height - width) / 2
     if frame == "dlib":
-        return _warp(pixels, matrix, (width, size))
+        return _warp(pixels, matrix, (width, height))
     import cv2
 
-    warped = cv2.warpAffine(pixels, matrix, (width, size), borderValue=0.0)
+    warped = cv2.warpAffine(pixels, matrix, (width, height), borderValue=0.0)
     return np.asarray(warped, dtype=np.uint8)
 
 
@@ -317,42 +311,47 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
     return int(np.argmax(value))
 
 
-def align_one(
+def align_faces(
     detector: Any,
     pixels: Pixels,
     *,
-    size: int = 112,
-    width: int | None = None,
+    size: Size = (112, 112),
     frame: Frame = "arcface",
-    choose: Choose = "largest",
+    choose: Choose | Literal["all"] = "largest",
     face: int | None = None,
-) -> tuple[Pixels, int]:
-    """Detect the faces of one image and cut out the chosen one, aligned.
+) -> tuple[list[Pixels], int]:
+    """Detect the faces of one image and cut out the chosen one, or all of them, aligned.
 
     Args:
         detector: What load_detector() gives.
         pixels: (H, W, 3) uint8 RGB.
-        size: The height of the crop in pixels.
-        width: The width of the crop in pixels; None means size.
+        size: As in check().
         frame: As in check().
-        choose: Which face is taken, see choose_face().
+        choose: Which face is taken, see choose_face(). "all" takes those whose landmarks all lie in
+            the image, by falling score.
         face: The number of the face that somebody chose, as detect() counts from 0; None leaves
             the choice to the rule.
 
     Returns:
-        The crop (size, width, 3), and how many faces the image has.
+        The crops (height, width, 3), and how many faces the image has.
 
     Raises:
-        LikenessError: There is no face, or none of this number, or the landmarks of the chosen one
-            lie outside the image.
+        LikenessError: There is no face, or none of this number, or the landmarks of those that are
+            taken lie outside the image.
     """
     faces = _some_faces(detector, pixels)
+    if choose == "all":
+        crops = crops_inside(pixels, faces, size, frame)[1]
+        if not crops:
+            raise LikenessError(
+                f"the landmarks of all {len(faces.boxes)} faces lie outside the image"
+            )
+        return crops, len(crops)
     if face is None:
         face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
     if not 0 <= face < len(faces.boxes):
         raise LikenessError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
-    crop_of = cut(pixels, faces.landmarks[face], size, width=width, frame=frame)
-    return crop_of, len(faces.boxes)
+    return [cut(pixels, faces.landmarks[face], size, frame)], len(faces.boxes)
 
 
 def _some_faces(detector: Any, pixels: Pixels) -> Faces:
@@ -369,50 +368,13 @@ def _some_faces(detector: Any, pixels: Pixels) -> Faces:
     raise LikenessError(f"no face found with a score of {least:g} or more: {seen}")
 
 
-def align_all(
-    detector: Any,
-    pixels: Pixels,
-    *,
-    size: int = 112,
-    width: int | None = None,
-    frame: Frame = "arcface",
-) -> list[Pixels]:
-    """Detect all faces of one image and cut them out, aligned.
-
-    Args:
-        detector: What load_detector() gives.
-        pixels: (H, W, 3) uint8 RGB.
-        size: The height of the crops in pixels.
-        width: The width of the crops in pixels; None means size.
-        frame: As in check().
-
-    Returns:
-        The crops (size, width, 3) of the faces whose landmarks all lie in the image, by falling
-        score.
-
-    Raises:
-        LikenessError: There is none.
-    """
-    faces = _some_faces(detector, pixels)
-    crops = crops_inside(pixels, faces, size=size, width=width, frame=frame)[1]
-    if not crops:
-        raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
-    return crops
-
-
 def crops_inside(
-    pixels: Pixels,
-    faces: Faces,
-    *,
-    size: int = 112,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    pixels: Pixels, faces: Faces, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> tuple[Faces, list[Pixels]]:
     """Cut out the faces whose landmarks all lie in the image, and leave out the others."""
     inside = _are_inside(pixels, faces.landmarks)
     kept = Faces(*(values[inside] for values in faces))
-    shape: Any = {"size": size, "width": width, "frame": frame}
-    return kept, [crop(pixels, points, **shape) for points in kept.landmarks]
+    return kept, [crop(pixels, points, size, frame) for points in kept.landmarks]
 
 
 def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
@@ -423,42 +385,34 @@ def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
 
 
 def cut(
-    pixels: Pixels,
-    points: Floats,
-    size: int = 112,
-    *,
-    width: int | None = None,
-    frame: Frame = "arcface",
+    pixels: Pixels, points: Floats, size: Size = (112, 112), frame: Frame = "arcface"
 ) -> Pixels:
     """Cut out an aligned face whose landmarks all lie in the image, as `crop` does.
 
     Args:
         pixels: (H, W, 3) uint8.
         points: The landmarks (5, 2) in pixels.
-        size: The height of the crop in pixels.
-        width: The width of the crop in pixels; None means size.
+        size: As in check().
         frame: As in check().
 
     Returns:
-        (size, width, 3) uint8.
+        (height, width, 3) uint8.
 
     Raises:
         LikenessError: Landmarks lie outside the image; and as crop().
     """
     if not _are_inside(pixels, points):
         raise LikenessError(
-            "landmarks of the chosen face lie outside the image of "
-            f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
+            f"landmarks of the chosen face lie outside {pixels.shape[1]} x {pixels.shape[0]} pixels"
         )
-    return crop(pixels, points, size, width=width, frame=frame)
+    return crop(pixels, points, size, frame)
 
 
 def read(
     item: Item,
     *,
     detector: str,
-    size: int = 112,
-    width: int | None = None,
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     choose: Choose = "largest",
     face: int | None = None,
@@ -473,8 +427,7 @@ def read(
     Args:
         item: The photograph.
         detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
-        size: The height of the result in pixels.
-        width: The width of the result in pixels; None means size.
+        size: As in check().
         frame: As in check().
         choose: Which face is taken, see choose_face().
         face: The number of the face that somebody chose, as find() counts them from 0; None leaves
@@ -482,24 +435,23 @@ def read(
         min_score: The lowest score of a face, see load_detector().
 
     Returns:
-        (3, size, width) float32 RGB, 0 to 255.
+        (3, height, width) float32 RGB, 0 to 255.
 
     Raises:
         BadImage: The image cannot be decoded, no face is found, or the landmarks lie outside the
             image.
         LikenessError: The detector is missing. What load_detector() and check() refuse.
     """
-    check(size, width, frame)
+    check(size, frame)
     model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
-        aligned, num_faces = align_one(
-            model, pixels, size=size, width=width, frame=frame, choose=choose, face=face
+        (aligned,), num_faces = align_faces(
+            model, pixels, size=size, frame=frame, choose=choose, face=face
         )
     except ValueError as error:
         raise BadImage(
-            f"{item.name}: {error}; give a photograph that shows the whole face, or align it by "
-            "hand"
+            f"{item.name}: {error}; give a photograph that shows the whole face"
         ) from None
     if num_faces > 1 and face is None:
         say(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken", error=True)
@@ -540,8 +492,7 @@ def faces_as_items(
     folder: Path,
     *,
     detector: str,
-    size: int = 112,
-    width: int | None = None,
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     min_score: float | None = None,
 ) -> tuple[list[Item], list[Bad]]:
@@ -551,8 +502,7 @@ def faces_as_items(
         items: The photographs.
         folder: Where the crops are written, as .png.
         detector: The path of an SCRFD or YuNet .onnx file.
-        size: The height of the crops in pixels.
-        width: The width of the crops in pixels; None means size.
+        size: As in check().
         frame: As in check().
         min_score: The lowest score of a face, see load_detector().
 
@@ -564,7 +514,7 @@ def faces_as_items(
     crops, bad = [], []
     for number, item in enumerate(track(items, "finding faces")):
         try:
-            faces = align_all(model, decode(item), size=size, width=width, frame=frame)
+            faces, _ = align_faces(model, decode(item), size=size, frame=frame, choose="all")
         except ValueError as error:
             bad.append(Bad(item.id, str(error)))
             continue
@@ -580,7 +530,7 @@ def align_folder(
     out: Annotated[str | Path, Option(path="output")],
     *,
     detector: Annotated[str | Path, Option(path="file")],
-    size: tuple[int, int] = (112, 112),
+    size: Size = (112, 112),
     frame: Frame = "arcface",
     choose: Annotated[Literal["largest", "central", "all"], Option("--faces")] = "largest",
     min_score: float | None = None,
@@ -618,23 +568,13 @@ def align_folder(
             argument.
         Busy: Another process writes into `out`.
     """
-    sizes: Any = {"size": size[0], "width": size[1]} | (
-        {"frame": frame} if frame != "arcface" else {}
-    )
-    check(**sizes)
+    check(size, frame)
     root, out = Path(root), Path(out)
     targets = _targets(root, out, "#1.png" if choose == "all" else ".png")
     model = load_detector(detector, min_score)
-
-    def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:
-        if choose == "all":
-            crops = align_all(model, pixels, **sizes)
-            return crops, len(crops)
-        taken, count = align_one(model, pixels, choose=choose, **sizes)
-        return [taken], count
-
     result = Aligned([], [], [], [], [])
-    settings = {"detector": sha256(Path(detector)), **sizes}
+    settings = {"detector": sha256(Path(detector)), "size": size[0], "width": size[1]}
+    settings |= {} if frame == "arcface" else {"frame": frame}
     settings |= {"faces": choose, "min_score": min_score}
     with only_writer(out), _recorded(out, settings, targets) as (crops, note):
         for item, first in track(targets, "aligning"):
@@ -648,7 +588,9 @@ def align_folder(
                     result.changed.append(item.id)
                 try:
                     source = source_of(item.path, with_digest=True)
-                    made, count = align_image(decode(item))
+                    made, count = align_faces(
+                        model, decode(item), size=size, frame=frame, choose=choose
+                    )
                 except (ValueError, OSError) as error:
                     result.failures.append(Bad(item.id, str(error)))
                     continue
@@ -690,14 +632,10 @@ def _recorded(
     before, *lines = text.split("\n")[:-1] or [""]  # a kill may have cut the last one short
     if before not in ("", head):
         raise LikenessError(
-            f"{out} holds crops of another detector, another size or another choice of faces; "
-            "choose another --out"
+            f"{out} holds crops of another detector, size or choice of faces; choose another --out"
         )
     if foreign := [str(path) for _, path in targets if not before and path.exists()]:
-        raise LikenessError(
-            f"{foreign[0]} was made by no `likeness align`, which would replace it; choose another "
-            "--out"
-        )
+        raise LikenessError(f"{foreign[0]} was made by no `likeness align`; choose another --out")
     crops = {id: (count, Source(*source)) for id, count, source in map(json.loads, lines)}
 
     def save() -> None:
@@ -726,18 +664,14 @@ def _recorded(
 def _targets(root: Path, out: Path, ending: str) -> list[tuple[Item, Path]]:
     """List the images below root with the paths that their (first) crops get."""
     if out.resolve().is_relative_to(root.resolve()):
-        raise LikenessError(
-            f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
-            "time; choose a folder outside it"
-        )
+        raise LikenessError(f"{out}: the folder lies in {root}; choose a folder outside it")
     items = find_images(root)
     targets = [out / f"{Path(item.id).with_suffix('')}{ending}" for item in items]
     if len(set(targets)) < len(targets):
         times = Counter(targets)
         shared = [item.id for item, target in zip(items, targets, strict=True) if times[target] > 1]
         raise LikenessError(
-            f"{root}: {len(shared)} images differ from another in their suffix only "
-            f"({name_first(shared)}); rename them"
+            f"{root}: {len(shared)} images differ in suffix only ({name_first(shared)}); rename"
         )
     return list(zip(items, targets, strict=True))
 

@@ -16,7 +16,7 @@ up to about 300 pixels.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.modalities.face.mmod import Mmod, is_mmod
+from likeness.modalities.face.mmod import TREES, Mmod
 from likeness.toolkit.data.images import Pixels
 from likeness.toolkit.models.onnx import Session
 
@@ -52,7 +52,7 @@ def load_detector(path: str | Path, min_score: float | None = None) -> Any:
             detector's own project: 0.5 for SCRFD and dlib's, and 0.9 for YuNet.
 
     Returns:
-        The detector, for align.detect() and align.align_one(). Its attribute `det_thresh` is the
+        The detector, for align.detect() and align.align_faces(). Its attribute `det_thresh` is the
         lowest score.
 
     Raises:
@@ -63,8 +63,7 @@ def load_detector(path: str | Path, min_score: float | None = None) -> Any:
     path = Path(path)
     if not path.is_file():
         raise LikenessError(
-            f"{path}: no such file; the path of an SCRFD or YuNet .onnx file on this machine is "
-            "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
+            f"{path}: no such file; give an SCRFD or YuNet .onnx file (`likeness prepare yunet`)"
         )
     try:
         session = Session(path)
@@ -73,12 +72,13 @@ def load_detector(path: str | Path, min_score: float | None = None) -> Any:
             f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
             "YuNet detector is needed"
         ) from None
-    outputs = [value.name for value in session.get_outputs()]
+    outputs = {value.name for value in session.get_outputs()}
     detector: Any
-    if is_mmod(outputs):
+    if outputs >= set(TREES):
         detector = Mmod(session)
     else:
-        detector = YuNet(session, path) if is_yunet(outputs) else _scrfd(session, path)
+        is_yunet = outputs >= set(OUTPUTS)
+        detector = YuNet(session, path) if is_yunet else _scrfd(session, path)
     if min_score is not None:
         detector.det_thresh = min_score
     return detector
@@ -89,8 +89,7 @@ def _scrfd(session: Session, path: Path) -> Any:
     outputs = session.get_outputs()
     if len(outputs) not in _SCRFD_OUTPUTS:
         raise LikenessError(
-            f"{path}: the model has {len(outputs)} outputs; an SCRFD detector with landmarks "
-            "has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
+            f"{path}: {len(outputs)} outputs; give an SCRFD with landmarks (9 or 15) or YuNet (12)"
         )
     _input_size(session.get_inputs(), path, "SCRFD")
     # The import asks the network for a newer version of albumentations otherwise.
@@ -121,16 +120,6 @@ def _input_size(inputs: Sequence[Any], path: Path, kind: str) -> tuple[int, int]
             f"width), both sizes multiples of {DIVISOR} up to {MAX_SIDE}: give another file"
         )
     return known[2], known[3]
-
-
-def is_yunet(outputs: Iterable[str]) -> bool:
-    """Say whether a network with outputs of these names is a YuNet.
-
-    Example:
-        >>> is_yunet(OUTPUTS), is_yunet(["score_8", "bbox_8", "kps_8"])
-        (True, False)
-    """
-    return set(OUTPUTS) <= set(outputs)
 
 
 class YuNet:

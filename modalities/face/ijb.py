@@ -9,7 +9,6 @@ likeness.eval.protocols.ijb.meta_files, and the protocol is `protocol` beside it
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,42 +18,24 @@ from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import Item
 from likeness.eval.protocols.ijb.meta_files import (
-    Faces,
     find_meta_files,
     read_detector_scores,
     read_faces,
 )
-from likeness.eval.types import Floats, name_first
-from likeness.modalities.face.align import check, crop
+from likeness.eval.types import name_first
+from likeness.modalities.face.align import Size, check, crop
 from likeness.modalities.face.images import decode
 from likeness.toolkit.data.images import BadImage, as_channels
 
 
-class Pack(NamedTuple):
-    """F faces in the order of ..._face_tid_mid.txt.
-
-    Attributes:
-        items: The faces to embed, without labels.
-        faces: Their templates and media.
-        scores: (F,) the detector's scores.
-        landmarks: The path of the landmarks' file.
-    """
-
-    items: list[Item]
-    faces: Faces
-    scores: Floats
-    landmarks: Path
-
-
-def pack(root: str | Path, name: str = "") -> Pack:
-    """List the faces of a pack. Read them with partial(ijb.read, landmarks=str(pack.landmarks)).
+def pack(root: str | Path) -> tuple[list[Item], Path]:
+    """List the faces of a pack, in the order of ..._face_tid_mid.txt.
 
     Args:
         root: The folder of the pack.
-        name: "ijbb" or "ijbc", the beginning of its meta files; "" takes the one that is there.
 
     Returns:
-        The faces.
+        The faces, without labels; and the file of their landmarks, for `read`.
 
     Raises:
         LikenessError: Meta files are missing. Faces have no image or no landmarks, or lines are of
@@ -62,9 +43,9 @@ def pack(root: str | Path, name: str = "") -> Pack:
         FileNotFoundError: The landmarks or the folder loose_crop are missing.
     """
     root, images = Path(root), Path(root) / "loose_crop"
-    files = find_meta_files(root, name)
+    files = find_meta_files(root)
     faces = read_faces(files.faces)
-    scores = read_detector_scores(files.landmarks, faces)
+    read_detector_scores(files.landmarks, faces)  # refuses a face without landmarks
     # The landmarks are read before the processes that read images begin, so that these share them.
     _kept(str(files.landmarks), source_of(files.landmarks))
     with os.scandir(images) as entries:
@@ -75,8 +56,7 @@ def pack(root: str | Path, name: str = "") -> Pack:
             f"{images}: {len(absent)} of {len(faces.names)} images are not there "
             f"({name_first(absent)}); unpack the images again"
         )
-    items = [Item(name, images / name) for name in faces.names]
-    return Pack(items, faces, scores, files.landmarks)
+    return [Item(name, images / name) for name in faces.names], files.landmarks
 
 
 def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
@@ -110,9 +90,7 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
     return points
 
 
-def read(
-    item: Item, *, landmarks: str, size: int = 112, width: int | None = None
-) -> NDArray[np.float32]:
+def read(item: Item, *, landmarks: str, size: Size = (112, 112)) -> NDArray[np.float32]:
     """Read a face of the pack, aligned by its landmarks.
 
     The alignment is that of InsightFace's IJB code (recognition/_evaluation_/ijb/ijb_11.py
@@ -121,17 +99,16 @@ def read(
     Args:
         item: The face.
         landmarks: The path of the landmarks' file, which is read once.
-        size: The height of the result in pixels.
-        width: The width of the result in pixels; None means size.
+        size: The height and the width of the result in pixels.
 
     Returns:
-        (3, size, width) float32 RGB, 0 to 255.
+        (3, height, width) float32 RGB, 0 to 255.
 
     Raises:
         BadImage: The face has no landmarks, its landmarks coincide, or the image is unreadable.
-        LikenessError: The size or the width is not defined.
+        LikenessError: The size is not defined.
     """
-    check(size, width)
+    check(size)
     points = _kept(landmarks, source_of(landmarks)).get(item.id)
     if points is None:
         raise BadImage(
@@ -139,7 +116,7 @@ def read(
         )
     pixels = decode(item)
     try:
-        return as_channels(crop(pixels, points, size, width=width))
+        return as_channels(crop(pixels, points, size))
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}") from None
 

@@ -50,8 +50,7 @@ def read(
     """
     if fit not in get_args(Fit) or not 1 <= min(size) <= max(size) <= 4096:
         raise LikenessError(
-            f"read: fit is {fit!r} and size {size}; one of {', '.join(get_args(Fit))}, and "
-            "(height, width) from 1 to 4096 are needed"
+            f"read: fit is {fit!r} and size {size}; give {', '.join(get_args(Fit))}, and 1 to 4096"
         )
     pixels = decode(item)
     if pixels.shape[:2] != tuple(size):
@@ -59,8 +58,7 @@ def read(
             height, width = pixels.shape[:2]
             raise BadImage(
                 f"{item.name}: the image has {height} x {width} pixels, but {size[0]} x {size[1]} "
-                f"are wanted; align it by a detector, or read it with fit='resize' "
-                "(docs/how-to/own_networks.md)"
+                "are wanted; align it, or read it with fit='resize' (docs/how-to/own_networks.md)"
             )
         pixels = _resize(pixels, size)
     return as_channels(pixels, dtype)

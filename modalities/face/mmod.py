@@ -9,7 +9,6 @@ dlib/image_processing/shape_predictor.h.
 """
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,8 @@ LANDMARKS = np.array(
         0.726104 + 0.780233j,
     ]
 )
-_TREES = ("mean", "splits", "limits", "leaves", "anchors", "offsets")
+# Outputs of the .onnx file that no other detector has.
+TREES = ("mean", "splits", "limits", "leaves", "anchors", "offsets")
 _MOST_PIXELS = 2_000_000  # of an image as it is looked at first, in which a second passes
 _WINDOW = 80.0  # pixels of a face that the network finds
 _STEP, _FIRST = 8, 14  # pixels between two scores of the network, and those before the first
@@ -49,11 +49,6 @@ _GROWTH, _SHIFT = 1.2, 1.5  # from a copy of an image to the next larger one
 _BORDER, _GAP = 11, 10  # pixels around and between copies
 _COLOURS = np.array([122.782, 117.001, 104.298], np.float32)  # which the network takes for 0
 _OVERLAP = 0.33837  # of two boxes, from which on they are of one face: their IoU
-
-
-def is_mmod(outputs: Iterable[str]) -> bool:
-    """Say whether a network with outputs of these names is this detector."""
-    return set(_TREES) <= set(outputs)
 
 
 class Mmod:
@@ -68,7 +63,7 @@ class Mmod:
         self._session = session
         self._scores = session.get_outputs()[0].name
         blank = np.zeros((1, 3, 64, 64), np.float32)
-        mean, splits, limits, leaves, anchors, offsets = session.run(_TREES, {"images": blank})
+        mean, splits, limits, leaves, anchors, offsets = session.run(TREES, {"images": blank})
         self._mean: Complex = _as_complex(mean)
         self._cascades = list(
             zip(splits, limits, _as_complex(leaves), anchors, _as_complex(offsets), strict=True)
@@ -99,7 +94,8 @@ class Mmod:
                 break
         grey = image.sum(axis=2, dtype=np.uint32) // 3
         points = np.array([self.points(grey, box) for box in boxes[:, :4]]).reshape(-1, 5)
-        landmarks = _as_reals(_fitted(_POINTS, points, LANDMARKS))
+        fitted = _fitted(_POINTS, points, LANDMARKS)
+        landmarks = np.stack([fitted.real, fitted.imag], axis=-1)
         back = np.array((width / size[0], height / size[1]), np.float32)
         return boxes * np.append(np.tile(back, 2), np.float32(1)), landmarks * back
 
@@ -215,7 +211,3 @@ def _fitted(places: Complex, points: Complex, others: Complex) -> Complex:
 
 def _as_complex(reals: Floats32) -> Complex:
     return np.ascontiguousarray(reals).view(np.complex64)[..., 0]
-
-
-def _as_reals(values: Complex) -> Floats32:
-    return np.stack([values.real, values.imag], axis=-1).astype(np.float32)

@@ -22,6 +22,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -70,23 +71,19 @@ def items(rec: str | Path) -> Items:
             raise LikenessError(
                 f"{path}: no such file, or an empty one; a .rec file and its .idx are needed"
             )
-    with _Content(rec) as content:
-        return _items(rec, content)
-
-
-def _items(rec: Path, content: _Content) -> Items:
-    """List the images of an open file."""
     keys, offsets = _read_index(rec.with_suffix(".idx"))
     parts: list[Items] = []
     announced: float | None = None
     num_images = 0
-    for first in range(0, len(keys), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        table = _Records(rec, content, keys[block], offsets[block])
-        if table.announced is not None:
-            announced = table.announced
-        num_images += int(np.count_nonzero(table.size))
-        parts.append(table.items())
+    with rec.open("rb", buffering=0) as file:
+        content = _Content(file)
+        for first in range(0, len(keys), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            table = _Records(rec, content, keys[block], offsets[block])
+            if table.announced is not None:
+                announced = table.announced
+            num_images += int(np.count_nonzero(table.size))
+            parts.append(table.items())
     num_records = len(keys)
     del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
@@ -97,8 +94,7 @@ def _items(rec: Path, content: _Content) -> Items:
     items = Items.joined(parts)
     if not items:
         raise LikenessError(
-            f"{rec}: none of its {num_records} records holds an image; is this a training set of "
-            "images?"
+            f"{rec}: none of its {num_records} records holds an image; give a training set"
         )
     return items
 
@@ -117,7 +113,12 @@ def join_parts(parts: bytes) -> bytes:
     """
     divided = _parts(lambda place, count: parts[place : place + count], 0, len(parts))
     payload = MAGIC_BYTES.join([parts[start : start + length] for start, length in divided])
-    return payload[_image_start(payload) :]
+    flag = HEADER.unpack_from(payload.ljust(HEADER.size, b"\xff"))[0]
+    if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
+        raise LikenessError(
+            "its record is shorter than its header and labels; fetch the .rec file again"
+        )
+    return payload[HEADER.size + 4 * flag :]
 
 
 def _parts(at: Callable[[int, int], bytes], place: int, end: int) -> Iterator[tuple[int, int]]:
@@ -153,15 +154,8 @@ class _Content:
     They are read and not mapped, because a mapped file that shrinks ends the process.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        self.size = os.fstat(self._file.fileno()).st_size
-
-    def __enter__(self) -> _Content:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    def __init__(self, file: Any) -> None:
+        self._file, self.size = file, os.fstat(file.fileno()).st_size
 
     def at(self, place: int, count: int) -> bytes:
         """Return `count` bytes from `place` on, with zeros for those behind the end."""
@@ -282,8 +276,7 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         )
     except pyarrow.ArrowInvalid as error:
         raise LikenessError(
-            f"{path}: its lines are not `key offset`, two whole numbers "
-            f"({first_line(error)}); fetch the index again"
+            f"{path}: its lines are not `key offset` ({first_line(error)}); fetch the index again"
         ) from None
     table = table.sort_by("key")
     keys, offsets = table["key"].to_numpy(), table["offset"].to_numpy()
@@ -291,13 +284,3 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if (values[1:] == values[:-1]).any():
             raise LikenessError(f"{path}: keys or offsets are listed twice; fetch the index again")
     return keys, offsets
-
-
-def _image_start(payload: bytes) -> int:
-    """Return where the image begins in a payload, behind its header and labels."""
-    flag = HEADER.unpack_from(payload.ljust(HEADER.size, b"\xff"))[0]
-    if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
-        raise LikenessError(
-            "its record is shorter than its header and labels; fetch the .rec file again"
-        )
-    return int(HEADER.size + 4 * flag)

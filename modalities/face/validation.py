@@ -58,9 +58,8 @@ def trials(
     if missing or not sets or len(set(sets)) < len(sets):
         raise LikenessError(
             f"{data}: {len(missing)} of {len(sets)} verification sets are not there "
-            f"({name_first(missing)}), or sets are named twice or not at all; put NAME.bin, or the "
-            "folder NAME with its list of pairs and its images, there, or name those that you "
-            "have by trials.sets, each once"
+            f"({name_first(missing)}), or named twice; put NAME.bin or the folder NAME there, or "
+            "name those that you have by trials.sets"
         )
     return joined([_read(data, name) for name in sets])
 

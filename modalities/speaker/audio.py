@@ -134,8 +134,7 @@ def mono_blocks(
     """
     speed, length = decoding.speed_of(item.id), 0.0
     to_rate: soxr.ResampleStream | None = None
-    for raw, file_hz, frames in decoding.decode(item, max_seconds, max_values):
-        block = decoding.select_channel(raw, item)
+    for block, file_hz, frames in decoding.decode(item, max_seconds, max_values):
         peak = np.abs(block).max(initial=0)
         if not peak <= decoding.MAX_LEVEL:  # NaN is not either
             raise decoding.BadAudio(

@@ -204,7 +204,7 @@ def _check_extent(file: soundfile.SoundFile, bare: BinaryIO) -> None:
 
 
 def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
-    """Yield the blocks of a file as it is, of an item that is a stretch only that.
+    """Yield the blocks of a file at its own rate, of an item that is a stretch only that.
 
     Nothing is allocated of the size that a header states.
 
@@ -214,13 +214,14 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         max_values: The most samples x channels that are decoded.
 
     Yields:
-        (samples, channels) float32, the rate of the file in Hz, and the samples of all blocks; 0
-        where they are not known.
+        (samples,) float32 of the item's channel or of the average of all, the rate of the file in
+        Hz, and the samples of all blocks; 0 where they are not known.
 
     Raises:
-        BadAudio: The file cannot be decoded, is cut short, or is beyond these bounds.
+        BadAudio: The file cannot be decoded, is cut short, is beyond these bounds, or lacks the
+            channel.
     """
-    if item.suffix in AV_SOUNDS:
+    if f"{item.path}{item.ending}".lower().endswith(AV_SOUNDS):
         yield from _decode_av(item, max_seconds, max_values)
         return
     with open_audio(item) as file:
@@ -234,7 +235,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         if is_mp3 and begin:
             check_header(rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
             whole: Wave = file.read(begin + frames, dtype="float32", always_2d=True)
-            yield whole[begin:], rate_hz, frames
+            yield select_channel(whole[begin:], item.channel), rate_hz, frames
             return
         if begin:
             file.seek(begin)
@@ -249,7 +250,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
                         check_whole(samples, frames, rate_hz)
                 break
             samples += len(raw)
-            yield raw, rate_hz, frames
+            yield select_channel(raw, item.channel), rate_hz, frames
 
 
 def _named(item: Item, reason: str) -> str:
@@ -257,12 +258,12 @@ def _named(item: Item, reason: str) -> str:
     return reason if reason.startswith(f"{item.name}: ") else f"{item.name}: {reason}"
 
 
-def select_channel(raw: Wave, item: Item) -> Wave:
-    """Return the channel of a block that an item is, or the average of all.
+def select_channel(raw: Wave, channel: int | None) -> Wave:
+    """Return one channel of a block, or the average of all.
 
     Args:
         raw: (samples, channels).
-        item: The item.
+        channel: As of an Item.
 
     Returns:
         (samples,).
@@ -271,15 +272,15 @@ def select_channel(raw: Wave, item: Item) -> Wave:
         BadAudio: The recording has no such channel.
     """
     num = raw.shape[1]
-    if item.channel is None and num > 1:
+    if channel is None and num > 1:
         return np.asarray(raw.mean(axis=1, dtype=np.float32))
-    channel = item.channel or min(num, 1)  # 0 is the only channel of a recording
-    if not (1 <= channel <= num and (item.channel != 0 or num == 1)):
+    number = channel or min(num, 1)  # 0 is the only channel of a recording
+    if not (1 <= number <= num and (channel != 0 or num == 1)):
         raise BadAudio(
-            f"{item.name}: the recording has {num} channels, which count from 1; correct the "
-            "channel in the list, or leave it empty for the average of all"
+            f"the recording has {num} channels, which count from 1; correct the channel in the "
+            "list, or leave it empty for the average of all"
         )
-    return np.ascontiguousarray(raw[:, channel - 1])
+    return np.ascontiguousarray(raw[:, number - 1])
 
 
 def checked_frames(
@@ -369,7 +370,7 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
                 inside = raw[max(0, begin - frames) : max(0, stop - frames)]
                 frames += len(raw)
                 if len(inside):
-                    yield inside, rate_hz, 0
+                    yield select_channel(inside, item.channel), rate_hz, 0
             check_header(rate_hz, channels, frames, *bounds)
             inner = max(0, min(frames, stop) - begin)
             check_header(rate_hz, channels, inner, max_seconds, max_values)

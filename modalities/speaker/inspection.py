@@ -45,7 +45,7 @@ def audio_header(item: Item) -> Header:
 
 def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
     """The header of a recording of this length, or of the stretch of it that an item is."""
-    decoding.select_channel(np.empty((0, channels), np.float32), item)
+    decoding.select_channel(np.empty((0, channels), np.float32), item.channel)
     _, inside = decoding.checked_frames(
         item.stretch, rate_hz, channels, frames, decoding.MAX_SECONDS, decoding.MAX_VALUES
     )

@@ -18,16 +18,17 @@ int8
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 
-Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
 _LEAST = 256
 _OPERATORS = ["Conv", "MatMul", "Gemm"]
@@ -85,9 +86,10 @@ def quantize_int8(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Coll
     import onnx
     from onnxruntime import quantization
 
+    inputs = [{proto.graph.input[0].name: batch} for batch in calibration]
     weights = {tensor.name for tensor in proto.graph.initializer}
     products = {node.name: {*node.input} for node in proto.graph.node if node.op_type in _OPERATORS}
-    left_out = {name for name, inputs in products.items() if name in keep or not weights & inputs}
+    left_out = {name for name, of in products.items() if name in keep or not weights & of}
     if left_out == products.keys():
         _refuse("int8")
     with (
@@ -99,7 +101,7 @@ def quantize_int8(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Coll
         quantization.quantize_static(
             before,
             after,
-            _Reader(proto.graph.input[0].name, calibration),
+            SimpleNamespace(get_next=partial(next, iter(inputs), None)),
             quant_format=quantization.QuantFormat.QDQ,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
@@ -112,8 +114,7 @@ def quantize_int8(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Coll
 
 def _refuse(precision: str) -> NoReturn:
     raise LikenessError(
-        f"the network has no weights of {_LEAST} numbers or more that {precision} would make "
-        "smaller; export it in float32"
+        f"the network has no weights that {precision} makes smaller; export it in float32"
     )
 
 
@@ -128,14 +129,3 @@ def silence_loggers(*loggers: str) -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-
-
-class _Reader:
-    """Gives ONNX Runtime's calibration one input after the other."""
-
-    def __init__(self, name: str, batches: Sequence[NDArray[Any]]):
-        self._inputs: Iterator[dict[str, NDArray[Any]]] = iter([{name: batch} for batch in batches])
-
-    def get_next(self) -> dict[str, NDArray[Any]] | None:
-        """Return the next input, or None after the last."""
-        return next(self._inputs, None)

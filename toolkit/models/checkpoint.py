@@ -27,7 +27,7 @@ from likeness.eval.formats.runs import find_model
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import Part, Parts, describe, values_in
+from likeness.toolkit.models.parts import Part, describe, describe_parts, values_in
 
 FORMAT = "likeness.checkpoint/1"
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
@@ -41,7 +41,7 @@ _FOREIGN = (
 def save_model(
     path: Path,
     embedder: TorchEmbedder,
-    recipe: Parts,
+    recipe: Any,
     *,
     similarity: str,
     step: int,
@@ -55,7 +55,7 @@ def save_model(
     Args:
         path: The file to write.
         embedder: The network.
-        recipe: The recipe; its parts are described in the file.
+        recipe: The recipe, whose modality, frontend, backbone and read are enough to embed.
         similarity: The similarity that the embeddings are scored by.
         step: The number of training steps so far.
         metrics: Name -> value of what was measured at this step.
@@ -65,9 +65,7 @@ def save_model(
     """
     description = {
         "modality": recipe.modality,
-        "frontend": describe(recipe.frontend, "frontend"),
-        "backbone": describe(recipe.backbone, "backbone"),
-        "read": describe(recipe.read, "read"),
+        **describe_parts(recipe.frontend, recipe.backbone, recipe.read),
         "features": embedder.features,
         "similarity": similarity,
         "step": step,
@@ -102,8 +100,7 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
     tensors, description, _ = read(find_model(path), FORMAT)
     if "classes" not in description:
         raise LikenessError(
-            f"{path} keeps no class vectors: it was trained by a recipe without a test of "
-            "classification or retrieval; train it again with one"
+            f"{path} keeps no class vectors; train it by a recipe with a test of classification"
         )
     classes = [str(name) for name in description["classes"]]
     loss: nn.Module = part(dim, len(classes))
@@ -197,10 +194,8 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
     except (LookupError, ValueError, RecursionError):
         state = None
     if stored_kind != kind or not isinstance(state, dict):
-        what = f"of format {stored_kind!r}" if stored_kind else "without a description by Likeness"
-        todo = "" if stored_kind.startswith("likeness.") else f"; {_FOREIGN}"
         raise LikenessError(
-            f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
-            f"descriptions of format {kind!r}{todo}"
+            f"{path} is a checkpoint of format {stored_kind!r}; Likeness {likeness_version()} "
+            f"reads {kind!r}; {_FOREIGN}"
         )
     return tensors, state, hashlib.sha256(content).hexdigest()

@@ -141,9 +141,7 @@ def refuse_diverged(bad: Sequence[Bad], num_finite: int) -> None:
     if len(wrong) > num_finite:
         raise Diverged(
             f"the network gives NaN or infinity for {len(wrong)} of {len(wrong) + num_finite} "
-            f"items ({name_first(wrong)}): its weights have diverged; "
-            "take an earlier checkpoint, and lower optim.lr or set optim.grad_clip where it is "
-            "trained"
+            f"items ({name_first(wrong)}); take an earlier checkpoint, or lower optim.lr"
         )
 
 
@@ -163,9 +161,8 @@ def warn_if_alike(embeddings: Embeddings) -> None:
     if cosine > _ALIKE:
         warnings.warn(
             f"the embeddings of {num:,} items are nearly the same (their mean cosine is "
-            f"{cosine:.2f}): is this what the network was trained on? Look at its weights and its "
-            "input: mean, std, order of colours and size of images, rate and front-end of "
-            "recordings. Embeddings of one person or thing may be as near as that",
+            f"{cosine:.2f}): is this what the network was trained on? Look at its weights and "
+            "input, unless all items are of one person or thing",
             stacklevel=3,
         )
 

@@ -146,8 +146,7 @@ class TorchEmbedder(nn.Module):
             self.to(device or pick_device())
         except (RuntimeError, AssertionError) as error:
             raise LikenessError(
-                f"device {device!r} cannot be used ({first_line(error)}); give cpu, cuda "
-                "or cuda:NUMBER"
+                f"device {device!r} cannot be used ({first_line(error)}); give cpu, cuda or cuda:N"
             ) from None
 
     def share_cores(self, num_calls: int) -> None:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copyfile
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, track
-from likeness.toolkit.data.reading import Read, as_input
+from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models import _quantization, onnx
+from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.models.embedder import in_torch
 from likeness.toolkit.models.loaded import Embedder, Loaded
 from likeness.toolkit.models.parts import describe
@@ -59,25 +60,13 @@ class Parity(NamedTuple):
     num_items: int
 
 
-class Smaller(NamedTuple):
-    """A precision below float32.
-
-    Attributes:
-        precision: "float16" or "int8".
-        calibration: Items of the kind that the model will see, from which int8 takes the ranges of
-            what flows through the network; not used by float16.
-    """
-
-    precision: _quantization.Precision
-    calibration: Sequence[Item] = ()
-
-
 def export(
     model: Loaded,
     path: Path,
     *,
     size: tuple[int, int] | None = None,
-    smaller: Smaller | None = None,
+    precision: Literal["float32", "float16", "int8"] = "float32",
+    calibration: Sequence[Item] = (),
 ) -> Parity:
     """Write the whole embedder as one .onnx file, after comparing it with torch.
 
@@ -97,13 +86,16 @@ def export(
         path: The file, FILE.onnx.
         size: Height and width of the images, where neither the model's reading nor its network
             states them.
-        smaller: A precision below float32; None for float32.
+        precision: Of the weights, and in int8 of the products.
+        calibration: Items of the kind that the model will see, from which int8 takes the ranges of
+            what flows through the network.
 
     Raises:
         LikenessError: The embeddings differ, the network cannot be exported, or no size is known.
     """
     session = getattr(model.embedder, "session", None)
-    if session is not None and smaller is None and path.suffix.lower() == ".onnx":
+    is_exact = precision == "float32"
+    if session is not None and is_exact and path.suffix.lower() == ".onnx":
         with atomic_path(path) as temporary:
             copyfile(session.path, temporary)
         return Parity(0.0, 0.0, 0)
@@ -124,15 +116,20 @@ def export(
         "shape": shape,
         "version": likeness_version(),
     }
-    if smaller is not None:
-        proto, changed = _smaller(proto, frontend, smaller, model, shape)
-        description |= changed
+    if precision == "float16":
+        proto = _quantization.halve_weights(proto, keep=frontend)
+    elif precision == "int8":
+        inputs = _readable(calibration, cast(Read, model.read), shape)
+        proto = _quantization.quantize_int8(proto, inputs, keep=frontend)
+    if not is_exact:
+        content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+        description |= {"digest": digest([model.digest, content]), "precision": precision}
     with atomic_path(path) as temporary:
         write(proto, {onnx.KEY: json.dumps(description)}, temporary)
         written = onnx.read(temporary)
         assert written is not None
         parity = compare(embedder, written[0], batches)
-        most = (MAX_DISTANCE, MAX_NORM_ERROR) if smaller is None else (math.inf, math.inf)
+        most = (MAX_DISTANCE, MAX_NORM_ERROR) if is_exact else (math.inf, math.inf)
         # With `not` in front of `<=`, NaN is refused too.
         if not (parity.distance <= most[0] and parity.norm_error <= most[1]):
             raise LikenessError(
@@ -172,23 +169,6 @@ def shape_of(model: Loaded, size: tuple[int, int] | None = None) -> tuple[int | 
     return (cast(int, embedder.frontend.dim), int(known[0]), int(known[1]))
 
 
-def _smaller(
-    proto: Any,
-    frontend: frozenset[str],
-    smaller: Smaller,
-    model: Loaded,
-    shape: tuple[int | None, ...],
-) -> tuple[Any, dict[str, str]]:
-    """Return a graph in a smaller precision, and what changes in its description."""
-    if smaller.precision == "float16":
-        proto = _quantization.halve_weights(proto, keep=frontend)
-    else:
-        inputs = _readable(smaller.calibration, cast(Read, model.read), shape)
-        proto = _quantization.quantize_int8(proto, inputs, keep=frontend)
-    content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-    return proto, {"digest": digest([model.digest, content]), "precision": smaller.precision}
-
-
 def _readable(
     items: Sequence[Item], read: Read, shape: tuple[int | None, ...]
 ) -> list[NDArray[np.float32]]:
@@ -200,27 +180,20 @@ def _readable(
     Raises:
         LikenessError: None of them can be read; the reason of the first is given.
     """
-    inputs, reasons = [], []
-    for item in track(items, "reading for calibration"):
-        try:
-            values = as_input(read(item), read, item.id)
-        except (ValueError, OSError) as error:
-            reasons.append(f"{item.id}: {error}")
-            continue
-        if shape == (None,):
-            start = max(0, (len(values) - _MOST_SAMPLES) // 2)
-            values = values[start : start + _MOST_SAMPLES]
-        inputs.append(np.asarray(values, dtype=np.float32)[None])
-    if not inputs:
-        raise LikenessError(
-            f"none of the {len(items)} items for calibration can be read ({reasons[0]})"
-        )
-    if reasons:
-        warnings.warn(
-            f"{len(reasons)} of {len(items)} items for calibration cannot be read and are left out "
-            f"({reasons[0]})",
-            stacklevel=1,
-        )
+    inputs, bad = [], list[Bad]()
+    for _, values in inputs_of(items, read):
+        if isinstance(values, Bad):
+            bad.append(values)
+        elif values is not None:
+            if shape == (None,):
+                start = max(0, (len(values) - _MOST_SAMPLES) // 2)
+                values = values[start : start + _MOST_SAMPLES]
+            inputs.append(np.asarray(values, dtype=np.float32)[None])
+    if bad:
+        text = f"{len(bad)} of {len(items)} items for calibration cannot be read ({bad[0].reason})"
+        if not inputs:
+            raise LikenessError(f"{text}; give others")
+        warnings.warn(f"{text}, and are left out", stacklevel=1)
     return inputs
 
 
@@ -247,8 +220,7 @@ def check_exportable(model: Loaded, path: Path) -> None:
     in_onnx = hasattr(getattr(model.embedder, "backbone", model.embedder), "session")
     if in_onnx or model.modality == "embedding":
         raise LikenessError(
-            "the model runs in ONNX Runtime already, or it is a head; give the checkpoint that it "
-            "was made from, or join a head with its model first (likeness export MODEL --head HEAD)"
+            "the model runs in ONNX Runtime or is a head; give its checkpoint, or join the head"
         )
 
 

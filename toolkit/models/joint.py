@@ -14,18 +14,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest
-from likeness.eval.items.items import Item
-from likeness.toolkit.data.reading import Array, Floats, Read
 from likeness.toolkit.models import onnx
 
 SCORED_BY = ("cosine", "dot")  # the similarities that a dot product of joint embeddings can sum
@@ -118,67 +113,3 @@ def _share_input(graph: Any) -> None:
             if name == second:
                 node.input[place] = first
     del graph.input[1]
-
-
-class ByTwoReadings:
-    """An embedder of two inputs an item, which `read_both` packs into one array.
-
-    It takes the place of an `OnnxEmbedder` whose graph has two inputs.
-
-    Args:
-        embedder: What runs the graph.
-    """
-
-    def __init__(self, embedder: onnx.OnnxEmbedder):
-        self._embedder = embedder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_embedder"], name)
-
-    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
-        """Return the embeddings (B, dim) of packed inputs (B, S)."""
-        session = self._embedder.session
-        names = [value.name for value in session.get_inputs()]
-        rows = [
-            session.run(None, {n: x[None] for n, x in zip(names, _unpacked(row), strict=True)})[0]
-            for row in inputs
-        ]
-        return np.concatenate(rows).astype(np.float32, copy=False)
-
-    def begin_batch(
-        self, inputs: Array, lengths: NDArray[np.float64] | None = None
-    ) -> Callable[[], Floats]:
-        """Do what `embed_batch` does, and return what gives the embeddings."""
-        rows = self.embed_batch(inputs, lengths)
-        return lambda: rows
-
-
-def read_both(item: Item, *, reads: Sequence[Read]) -> Floats:
-    """Read an item in several ways, and pack what they give into one array of numbers.
-
-    Before the numbers of each stand the number of its axes and their sizes.
-
-    Example:
-        >>> reads = [lambda item: np.zeros((2, 3)), lambda item: np.ones(2)]
-        >>> packed = read_both(Item("a", Path("a")), reads=reads)
-        >>> packed.tolist()
-        [2.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 1.0, 1.0]
-        >>> [part.shape for part in _unpacked(packed)]
-        [(2, 3), (2,)]
-    """
-    values = [np.asarray(read(item)) for read in reads]
-    parts = [[[value.ndim, *value.shape], value.reshape(-1)] for value in values]
-    return np.concatenate([part for both in parts for part in both]).astype(np.float32)
-
-
-def _unpacked(packed: Floats) -> list[Floats]:
-    """What `read_both` packed, and perhaps zeros after it."""
-    values, start = [], 0
-    for _ in range(2):
-        axes = int(packed[start])
-        shape = packed[start + 1 : start + 1 + axes].astype(int)
-        start += 1 + axes
-        end = start + int(shape.prod())
-        values.append(packed[start:end].reshape(shape))
-        start = end
-    return values

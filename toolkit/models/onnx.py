@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from likeness.eval.cores import num_threads
 from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.items.items import Item
 from likeness.eval.types import name_first, quoted
-from likeness.toolkit.data.reading import Array, Floats
+from likeness.toolkit.data.reading import Array, Floats, Read
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 
@@ -34,9 +35,10 @@ FORMAT, KEY = "likeness.onnx/1", "likeness"
 class OnnxEmbedder:
     """A whole embedder in ONNX Runtime, which gives raw embeddings (B, dim).
 
-    It takes inputs as `read` gives them: waves (B, S) or images (B, C, H, W). The graph takes no
-    lengths, so the batches of `embed` hold equal lengths only; inputs that come with lengths are
-    cut and run one by one.
+    It takes inputs as the model's reading gives them: waves (B, S), images (B, C, H, W), or what
+    `read_both` packs (B, S), where the graph has two inputs. The graph takes no lengths, so the
+    batches of `embed` hold equal lengths only; inputs that come with lengths are cut and run one by
+    one.
 
     Args:
         session: What runs the graph.
@@ -56,13 +58,15 @@ class OnnxEmbedder:
             LikenessError: The inputs have another shape, or the graph cannot take them (for
                 instance waves that are shorter than a frame).
         """
+        names = [value.name for value in self.session.get_inputs()]
         values = np.ascontiguousarray(inputs, dtype=np.float32)
-        groups = [values]
-        if lengths is not None and (lengths < 1).any():
+        groups = [[values]]
+        if len(names) > 1:
+            groups = [[part[None] for part in _unpacked(row)] for row in values]
+        elif lengths is not None and (lengths < 1).any():
             sizes = np.rint(lengths * values.shape[-1]).astype(int)
-            groups = [row[None, ..., :size] for row, size in zip(values, sizes, strict=True)]
-        name = self.session.get_inputs()[0].name
-        rows = [self.session.run(None, {name: group})[0] for group in groups]
+            groups = [[row[None, ..., :size]] for row, size in zip(values, sizes, strict=True)]
+        rows = [self.session.run(None, dict(zip(names, group, strict=True)))[0] for group in groups]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
     def begin_batch(
@@ -84,8 +88,7 @@ class OnnxEmbedder:
         """
         if device and device.partition(":")[0] != self.session.device:
             raise LikenessError(
-                f"device {device!r} cannot be used: this .onnx model runs on {self.session.device};"
-                " give that, or no device"
+                f"device {device!r} cannot be used: it runs on {self.session.device}; give that"
             )
 
     def share_cores(self, num_calls: int) -> None:
@@ -119,6 +122,37 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
             f"format {FORMAT!r} ({quoted(session.text[:200])}); export it anew"
         )
     return OnnxEmbedder(session, dim), stated
+
+
+def read_both(item: Item, *, reads: Sequence[Read]) -> Floats:
+    """Read an item in several ways, and pack what they give into one array of numbers.
+
+    Before the numbers of each stand the number of its axes and their sizes.
+
+    Example:
+        >>> reads = [lambda item: np.zeros((2, 3)), lambda item: np.ones(2)]
+        >>> packed = read_both(Item("a", Path("a")), reads=reads)
+        >>> packed.tolist()
+        [2.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 1.0, 1.0]
+        >>> [part.shape for part in _unpacked(packed)]
+        [(2, 3), (2,)]
+    """
+    values = [np.asarray(read(item)) for read in reads]
+    parts = [[[value.ndim, *value.shape], value.reshape(-1)] for value in values]
+    return np.concatenate([part for both in parts for part in both]).astype(np.float32)
+
+
+def _unpacked(packed: Floats) -> list[Floats]:
+    """What `read_both` packed, and perhaps zeros after it."""
+    values, start = [], 0
+    for _ in range(2):
+        axes = int(packed[start])
+        shape = packed[start + 1 : start + 1 + axes].astype(int)
+        start += 1 + axes
+        end = start + int(shape.prod())
+        values.append(packed[start:end].reshape(shape))
+        start = end
+    return values
 
 
 class Session:
@@ -184,8 +218,7 @@ class Session:
         except Exception as error:  # of many kinds, see _open
             shapes = ", ".join(" x ".join(map(str, array.shape)) for array in inputs.values())
             raise LikenessError(
-                f"{self.path}: the .onnx model does not run on inputs of {shapes} "
-                f"({first_line(error)})"
+                f"{self.path}: the model does not run on inputs of {shapes} ({first_line(error)})"
             ) from None
         return results
 
@@ -218,8 +251,7 @@ def parse(content: bytes, path: Path) -> Any:
     ]
     if outside:
         raise LikenessError(
-            f"{path}: tensors lie in other files ({name_first(dict.fromkeys(outside))}); save it "
-            "as one file"
+            f"{path}: tensors lie in other files ({name_first(sorted({*outside}))}); save one file"
         )
     return model
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from importlib.metadata import packages_distributions
 from importlib.metadata import version as version_of_distribution
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.toolkit.models import user_files
@@ -23,19 +23,6 @@ from likeness.toolkit.models import user_files
 Part = Callable[..., Any]
 # The parts of Likeness need no version. Models name them without "likeness.".
 HOMES = ("toolkit", "modalities", "eval")
-
-
-class Parts(Protocol):
-    """What a checkpoint keeps of a recipe by itself; it is enough to embed."""
-
-    @property
-    def modality(self) -> str: ...
-    @property
-    def frontend(self) -> Part: ...
-    @property
-    def backbone(self) -> Part: ...
-    @property
-    def read(self) -> Part: ...
 
 
 def describe(value: Any, name: str = "recipe") -> Any:
@@ -84,6 +71,12 @@ def describe(value: Any, name: str = "recipe") -> Any:
     if not is_ours:
         described |= {"package": package, "version": version_of(package)}
     return described
+
+
+def describe_parts(frontend: Part, backbone: Part, read: Part) -> dict[str, Any]:
+    """Return the descriptions of the parts from which a model can be built again."""
+    parts = {"frontend": frontend, "backbone": backbone, "read": read}
+    return {name: describe(part, name) for name, part in parts.items()}
 
 
 def drop_revisions(description: Any) -> Any:
@@ -140,8 +133,7 @@ def restore(
     is_named = isinstance(description, dict) and isinstance(description.get("call"), str)
     if not is_named or not isinstance(description.get("args"), dict):
         raise LikenessError(
-            f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is "
-            f"{json.dumps(description)[:80]}"
+            f"{name}: a part is {{'call': ..., 'args': ...}}, not {json.dumps(description)[:80]}"
         )
     target = _target(description["call"], name, kind, trusted)
 
@@ -157,8 +149,7 @@ def restore(
     }
     if files := sorted({"detector", "landmarks"} & arguments.keys()):
         raise LikenessError(
-            f"{name}: it names {' and '.join(files)} files, and no model chooses a file to be "
-            "opened; give them by --detector or --ijb instead"
+            f"{name}: it names {' and '.join(files)} files; give them by --detector or --ijb"
         )
     parameters = inspect.signature(target).parameters
     takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
@@ -186,8 +177,7 @@ def _target(
         target = vars(importlib.import_module(module))[attribute]
     except Exception as error:  # a package runs as it is imported, and may raise anything
         raise LikenessError(
-            f"{name}: {shown} cannot be imported ({first_line(error)}); take the version of its "
-            "package that the model was made with"
+            f"{name}: {shown} cannot be imported ({first_line(error)}); take the package's version"
         ) from None
     # A module also has the names of what it imports: os.system is no part because a module of ours
     # imports it, and trust in a package is no trust in what it imports.

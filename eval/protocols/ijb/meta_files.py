@@ -70,28 +70,24 @@ class Side(NamedTuple):
     subject: NDArray[np.int64]
 
 
-def find_meta_files(root: str | Path, name: str = "") -> MetaFiles:
+def find_meta_files(root: str | Path) -> MetaFiles:
     """Finds the meta files of the pack in ROOT/meta.
 
     Args:
         root: The folder that contains the pack's meta and loose_crop.
-        name: ijbb or ijbc, the beginning of the names of the files. If left out, it is taken from
-            the file ..._face_tid_mid.txt.
 
     Returns:
         The paths of the files.
 
     Raises:
-        LikenessError: There is no pack, or none of that name. There are several packs in one
-            folder, and no name is given.
+        LikenessError: There is no pack, or there are several.
     """
     meta = Path(root) / "meta"
-    there = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
-    names = [pack for pack in there if pack == name] if name else there
+    names = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     if len(names) != 1:
         raise LikenessError(
-            f"{meta}: there are {len(names)} files {name or '..'}{_FACES} among "
-            f"({name_first(there)}); give a folder with meta and loose_crop of one pack"
+            f"{meta}: there are {len(names)} files ..{_FACES} ({name_first(names)}); give a folder "
+            "with meta and loose_crop of one pack"
         )
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))

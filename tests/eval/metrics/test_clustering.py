@@ -77,8 +77,8 @@ def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
     ("rows", "options", "word"),
     [
         (np.ones((1, 2)), {"threshold": 0.5}, "give 2 to 10,000"),
-        (np.ones((3, 2)), {}, "one of them"),
-        (np.ones((3, 2)), {"threshold": 0.5, "num_clusters": 2}, "one of them"),
+        (np.ones((3, 2)), {}, "agglomerative needs"),
+        (np.ones((3, 2)), {"threshold": 0.5, "num_clusters": 2}, "agglomerative needs"),
         (np.ones((3, 2)), {"num_clusters": 4}, "3 items"),
         (np.ones((3, 2)), {"num_clusters": 0}, "num_clusters"),
         (np.ones((3, 2)), {"method": "kmeans", "num_clusters": 2}, "hdbscan"),

@@ -219,7 +219,7 @@ def test_zero_vectors_in_trials_are_counted_and_named(recwarn):
         Embeddings(("c", "d"), rows[[0, 3]]),
     )
     assert not recwarn.list  # what the trials do not use does not matter
-    with pytest.warns(UserWarning, match="2 embeddings .*'b'"):
+    with pytest.warns(UserWarning, match="2 embeddings.*'b'"):
         assert score_trials(trials, Embeddings(("a", "b", "c", "d"), rows)).tolist() == [0, 0, 0]
 
 

@@ -239,7 +239,7 @@ def test_combined_metrics_are_the_single_ones_in_any_order_of_rows(scores, rando
 def test_labels_in_place_of_scores_are_refused(measure, values):
     scores, labels = np.linspace(-1, 1, 20), np.array(values * 10)
     for classes in ((scores, labels), (labels, scores), (scores, labels == values[0])):
-        with pytest.raises(LikenessError, match="labels and not scores"):
+        with pytest.raises(LikenessError, match="these are labels"):
             measure(*classes)
 
 

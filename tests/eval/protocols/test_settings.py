@@ -19,13 +19,13 @@ DRAWS = {"level": [0.0, 1.0, 95.0, NAN], "num_resamples": [-1, 0.5], "seed": [-1
 # settings -> field -> values that it may not have
 WRONG: dict[Callable[..., Any], dict[str, list[Any]]] = {
     VerificationSettings: DRAWS
-    | {"fars": [(7,), (NAN,), 0.01, "0.1"], "p_targets": [(0.5, 1.0)], "c_miss": [0.0]}
+    | {"fars": [(7,), (NAN,)], "p_targets": [(0.5, 1.0)], "c_miss": [0.0]}
     | {"eer_method": ["hull"], "tar_rule": ["loose"]},
     partial(VerificationSettings, p_targets=()): {"c_fa": [float("inf")]},
     IdentificationSettings: DRAWS
-    | {"fpirs": [(1.5,), 0.1], "ranks": [(1, 0), 5]}
+    | {"fpirs": [(1.5,)], "ranks": [(1, 0)]}
     | {"protocol": ["half"], "similarity": ["cosin"]},
-    RetrievalSettings: DRAWS | {"ks": [(0,), 1], "similarity": ["cosin"]},
+    RetrievalSettings: DRAWS | {"ks": [(0,)], "similarity": ["cosin"]},
     Scoring: {"top_n": [1, 2.5], "similarity": [3]},
 }
 
@@ -50,3 +50,8 @@ def test_the_ends_of_a_range_belong_to_it() -> None:
     VerificationSettings(fars=(0, 1), p_targets=(), num_resamples=0, level=0.5)
     IdentificationSettings(fpirs=(0.0, 1.0), ranks=(), num_resamples=0)
     RetrievalSettings(ks=(1, 1000))
+
+
+def test_a_number_alone_is_a_sequence_of_one() -> None:
+    assert VerificationSettings(fars=0.01).fars == (0.01,)
+    assert IdentificationSettings(ranks=5).ranks == RetrievalSettings(ks=5).ks == (5,)

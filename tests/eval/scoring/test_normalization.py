@@ -122,10 +122,10 @@ def test_zero_vectors_get_half_a_score_and_a_warning():
 def test_constant_cohorts_and_embeddings_are_refused(value):
     enrol, probe, cohort, i, j = data(5)
     scores = pairs(enrol, probe, i, j)
-    with pytest.raises(ValueError, match="each of the 4 enrolment"):
+    with pytest.raises(ValueError, match="all 4 enrolment"):
         module.as_norm(scores, enrol, probe, np.full_like(cohort, value), top_n=5, i=i, j=j)
     if not value:
-        with pytest.raises(ValueError, match="each of the 4 enrolment"):
+        with pytest.raises(ValueError, match="all 4 enrolment"):
             module.z_norm(scores, enrol * 0, cohort, i=i)
 
 

@@ -110,7 +110,7 @@ def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> No
         ids = trials.enrol_ids + trials.probe_ids
         asked = subjects_for_guarantee(0.95, trials, {id: id.split("/")[0] for id in ids})
         assert trials.target is not None
-        return guaranteed_threshold(Scores(values, trials.target), asked.pairs, 0.8)[0]
+        return guaranteed_threshold(Scores(values, trials.target), asked[1], 0.8)[0]
 
     lines = Path("s").read_text().splitlines(keepends=True)
     shuffled = [np.random.default_rng(seed).permutation(lines) for seed in range(5)]

@@ -23,7 +23,7 @@ from likeness.eval.intervals.guarantee import (
 )
 from likeness.eval.scoring.origin import Origin, read_origin, write_origin
 from likeness.eval.scoring.threshold_files import read_thresholds, write_thresholds
-from likeness.eval.scoring.thresholds import LEAST_ERRORS, OverSubjects, Thresholds, measure
+from likeness.eval.scoring.thresholds import LEAST_ERRORS, Thresholds, measure
 from likeness.eval.types import Scores
 from tests.eval.all_pairs import people
 
@@ -170,7 +170,7 @@ def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support
 def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     given, pairs = people(100, 0, 3)
-    asked = OverSubjects(0.95, pairs)
+    asked = (0.95, pairs)
     plain = write_thresholds(path, measure(given, ORIGIN, data="x", fars=[0.1, 0.2])[0])
     sure = measure(given, ORIGIN, data="x", fars=[0.1], subjects=100, guarantee=asked)[0]
     kept = write_thresholds(path, sure)

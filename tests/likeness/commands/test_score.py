@@ -203,7 +203,7 @@ def test_a_cohort_of_the_trials_and_a_probe_without_length_are_warned_of(folder)
         ({"calibration": "trials"}, "no calibration"),
         ({"cohort": "short.npz", "top_n": 2}, "with one D"),
         ({"subtract_mean": "short.npz"}, "with one D"),
-        ({"cohort": "constant.npz", "top_n": 2}, "scores the whole cohort alike"),
+        ({"cohort": "constant.npz", "top_n": 2}, "score the cohort alike"),
         ({"cohort": "c.npz", "cohort_subjects": "one_subject"}, "cohort"),
         ({"models": "empty"}, "empty"),
         ({"trials": "unknown"}, "'x'"),

@@ -52,11 +52,11 @@ def test_smaller_files_keep_the_front_end(checkpoint_file, voices, tmp_path):
     plain = load_model(checkpoint_file)
     files = {name: tmp_path / f"{name}.onnx" for name in ("float32", "float16", "int8")}
     export.export(plain, files["float32"])
-    export.export(plain, files["float16"], smaller=export.Smaller("float16"))
+    export.export(plain, files["float16"], precision="float16")
     items = folders.items(voices, split="all")
     calibration = [*items[:3], Item("absent", tmp_path / "absent.wav", "ann")]
     with pytest.warns(UserWarning, match=r"cannot be read"):
-        export.export(plain, files["int8"], smaller=export.Smaller("int8", calibration))
+        export.export(plain, files["int8"], precision="int8", calibration=calibration)
     sizes = {name: file.stat().st_size for name, file in files.items()}
     assert sizes["int8"] < sizes["float16"] < sizes["float32"]
     loaded = {name: load_named(str(file)) for name, file in files.items()}

@@ -131,7 +131,7 @@ def test_descriptors_are_those_of_dlib(models, dlib_files, scenes):
             parts = predictor(scene, rectangle)
             chip = dlib.get_face_chip(scene, parts, size=150, padding=0.25)
             descriptor = np.array(theirs.compute_face_descriptor(chip))
-            chips = np.stack([chip, align.crop(scene, points, 150, frame="dlib")])
+            chips = np.stack([chip, align.crop(scene, points, (150, 150), frame="dlib")])
             rows = model.loaded.embedder.embed_batch(chips.transpose(0, 3, 1, 2))
             exact.append(np.abs(rows[0] - descriptor).max())
             own.append(np.linalg.norm(rows[1] - descriptor))

@@ -318,7 +318,7 @@ def test_trust_in_a_package_opens_no_other_and_ours_only_for_its_own(call, pets,
 
 @pytest.mark.parametrize("stated", [None, "os.system", {"call": 7, "args": {}}, {"call": "a.B"}])
 def test_descriptions_of_another_form_are_refused(stated):
-    with pytest.raises(ValueError, match="must be described"):
+    with pytest.raises(ValueError, match="a part is"):
         restore(stated, "backbone", kind="module")
 
 

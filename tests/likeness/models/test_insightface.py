@@ -216,7 +216,7 @@ def test_a_file_that_is_no_recognition_model_is_refused(pack, tmp_path):
         ("buffalo_l", "nothing is downloaded"),
         (tmp_path / "outer", "inner folder"),
         (tmp_path / "only", "det.onnx: detection"),
-        (tmp_path / "stated", "manifest.json may state the pixels"),
+        (tmp_path / "stated", "manifest.json is not read"),
         (pack / "det_tiny.onnx", "detection; inputs .* 9 outputs"),
         (tmp_path / "u8.onnx", "floats are needed"),
     ]:
@@ -263,11 +263,13 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(pack, tmp_path)
     model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
     loaded = load.add_detector(model, found).read(item)
-    expected, _ = align.align_one(align.load_detector(found), images.decode(item), size=224)
+    (expected,), _ = align.align_faces(
+        align.load_detector(found), images.decode(item), size=(224, 224)
+    )
     assert np.array_equal(np.asarray(loaded), as_channels(expected))
     assert load.add_detector(model, None) is model
 
-    for size in (160, (112, 128)):
+    for size in ((160, 160), (112, 128)):
         with pytest.raises(ValueError, match="align: "):
             load.add_detector(replace(model, read=partial(images.read, size=size)), found)
     with pytest.raises(ValueError, match="modality 'speaker'"):

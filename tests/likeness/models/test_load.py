@@ -280,7 +280,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     for model, says in [
         ("speechbrain:nowhere", "neither a folder nor an id"),
         ("speechbrain:../../nowhere", "neither a folder nor an id"),
-        ("pyannote:x", "there is no kind 'pyannote'"),
+        ("pyannote:x", "does not exist"),
         ("timm:resnet18", "create_model"),
         ("nowhere", "does not exist"),
         (str(tmp_path), "holds no checkpoint"),

@@ -51,8 +51,8 @@ def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
     import onnxruntime
 
     model = align.load_detector(detector)
-    crop, count = align.align_one(
-        model, images.decode(Item("x", path)), size=112, width=96, choose="central"
+    (crop,), count = align.align_faces(
+        model, images.decode(Item("x", path)), size=(112, 96), choose="central"
     )
     assert count == 1
     pixels = (crop[..., ::-1].astype(np.float32).transpose(2, 0, 1) - 127.5) / 128

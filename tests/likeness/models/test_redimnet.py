@@ -140,5 +140,5 @@ def test_other_releases_are_refused_in_a_sentence(changes, says, tmp_path):
 
 def test_a_file_without_a_configuration_is_refused(tmp_path):
     torch.save(networks(FIRST).state_dict(), tmp_path / "plain.pt")
-    with pytest.raises(LikenessError, match="of no ReDimNet or ReDimNet2"):
+    with pytest.raises(LikenessError, match="of no ReDimNet"):
         load.load_named(f"redimnet:{tmp_path / 'plain.pt'}")

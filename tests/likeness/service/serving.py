@@ -21,7 +21,7 @@ import pytest
 
 from likeness import open_gallery
 from likeness.modalities.face import images
-from likeness.models.load import load_to_embed
+from likeness.models.load import load_named
 from likeness.models.verdicts import Comparer
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.data.images import encode
@@ -50,7 +50,7 @@ FACE = replace(
 def face_network(folder: Path, detector: Path | None = None) -> Loaded:
     """A network of faces in ONNX form, which reads photographs where it has a detector."""
     own = network(folder / "own.onnx", (112, 96))
-    return load_to_embed(f"insightface:{own}@size=112x96,mean=127.5,std=128", detector=detector)
+    return load_named(f"insightface:{own}@size=112x96,mean=127.5,std=128", detector=detector)
 
 
 def photograph(cells: tuple[tuple[int, int], ...] = ((3, 4), (8, 5), (12, 8))) -> bytes:

@@ -61,7 +61,7 @@ def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(photograp
     for number, face in enumerate(got["faces"]):
         assert face["number"] == number
         assert face["box"] == pytest.approx(faces.boxes[number].tolist(), abs=0.05)
-        expected = align.crop(pixels, faces.landmarks[number], 112, width=96)
+        expected = align.crop(pixels, faces.landmarks[number], (112, 96))
         assert (pixels_at(face["crop"]) == expected).all()
     assert got["chosen"] == align.choose_face(faces, 96, 128, "central")
     none = ask("POST", "/faces", files={"file": photograph(())}).json()

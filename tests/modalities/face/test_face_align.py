@@ -99,7 +99,7 @@ def test_a_crop_of_112_x_96_has_the_landmarks_of_sphereface() -> None:
         pixels = np.zeros((260, 260, 3), np.uint8)
         x, y = np.rint(point).astype(int)
         pixels[y - 2 : y + 3, x - 2 : x + 3] = 255
-        crop = align.crop(pixels, points, 112, width=96)[..., 0].astype(float)
+        crop = align.crop(pixels, points, (112, 96))[..., 0].astype(float)
         assert crop.shape == (112, 96)
         rows, columns = np.mgrid[:112, :96]
         centre = np.array([(crop * columns).sum(), (crop * rows).sum()]) / crop.sum()
@@ -124,7 +124,7 @@ def test_transform_is_umeyamas(size: int) -> None:
         theirs = face_align.estimate_norm(points, size)
         np.testing.assert_allclose(align.transform(points, size), theirs, rtol=0, atol=1e-10)
         theirs = face_align.norm_crop(pixels, points, size)
-        assert np.array_equal(align.crop(pixels, points, size), theirs)
+        assert np.array_equal(align.crop(pixels, points, (size, size)), theirs)
 
 
 @pytest.mark.parametrize("factor", [1, 40], ids=["small", "large"])
