@@ -3,8 +3,8 @@
     load_named("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness, or a folder with model.onnx, which
         is a joint model of `likeness export --beside`
-    load_named("likeness:voice"), load_named("likeness:face")
-        a model that comes with Likeness, or by `likeness prepare face` (likeness/models/bundled.py)
+    load_named("likeness:voice"), load_named("likeness:voice-plus"), load_named("likeness:face")
+        a model that comes with Likeness, or by `likeness prepare` (likeness/models/bundled.py)
     load_named("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
@@ -443,5 +443,6 @@ def refuse_missing_model(model: str) -> None:
         raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors, .onnx or "
             ".py file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, "
-            f"insightface:PATH, likeness:face or likeness:voice; {FINDING_MODELS}"
+            f"insightface:PATH, likeness:face, likeness:voice or likeness:voice-plus; "
+            f"{FINDING_MODELS}"
         )

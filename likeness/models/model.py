@@ -448,9 +448,10 @@ def load(
     """Load a trained model.
 
     Args:
-        model: the model: likeness:voice, likeness:face, a run, a .safetensors checkpoint, an .onnx
-            file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID,
-            own.py[:NAME] or insightface:PATH. A Python file of yours is run (`likeness.Network`).
+        model: the model: likeness:voice, likeness:voice-plus, likeness:face, a run, a .safetensors
+            checkpoint, an .onnx file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt,
+            hub:FOLDER_OR_ID, own.py[:NAME] or insightface:PATH. A Python file of yours is run
+            (`likeness.Network`).
             PATH is the folder of a pack such as buffalo_l, or a recognition .onnx file;
             InsightFace's own weights are for non-commercial research only.
         detector: for faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in
