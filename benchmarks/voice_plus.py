@@ -358,7 +358,7 @@ def package(folder: Path, parts: Sequence[Corpus]) -> None:
         meta,
         sums,
         trials="speechocean, AN4 and LibriSpeech",
-        data="speechocean, AN4 and LibriSpeech, with likeness:voice of the two others",
+        data="speechocean, AN4 and LibriSpeech, each by a model of the two others",
     )
 
 
