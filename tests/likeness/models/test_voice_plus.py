@@ -116,3 +116,11 @@ def test_it_is_exported_with_its_thresholds(models: Path, spoken: Path, tmp_path
     exported, model = likeness.load(tmp_path / "plus.onnx"), likeness.load(bundled.VOICE_PLUS)
     assert exported.thresholds is not None
     np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)
+
+
+def test_without_torch_it_cannot_be_prepared(tmp_path: Path) -> None:
+    script = "import sys; sys.modules['torch'] = None; from likeness.cli import main; "
+    script += "main(['prepare', 'voice'])"
+    ended = program("-c", script, code=2, LIKENESS_MODELS=str(tmp_path))
+    assert "with torch" in ended.stderr
+    assert not list(tmp_path.iterdir())
