@@ -31,7 +31,7 @@ def prepare(prepared_by: Call[None]) -> None:
     elif "DATASET" in prepared_by:
         prepared_by(say=say)
     else:
-        say(f"{preparing.table()}\nvoice  a network of voices, see `likeness prepare --help`")
+        say(f"{preparing.table()}\nvoice  likeness:voice-plus, see `likeness prepare --help`")
 
 
 def _refuse_without_torch() -> None:
