@@ -20,15 +20,12 @@ from pathlib import Path
 
 from folds import errors_of, with_interval
 from performance import parser_of, row, table
-from small_voice import FARS, Tested, calibrated, drawn, rates_with_intervals, threshold_at
+from small_voice import FARS, Tested, rates_with_intervals, threshold_at, write_numbers
 
 import likeness
 from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.scoring import threshold_files, thresholds
-from likeness.eval.scoring.origin import Origin
-from likeness.eval.scoring.settings import Scoring
 
 SETS = {"orl": "ORL 1-20", "yale": "Yale", "gt": "Georgia Tech"}
 
@@ -38,20 +35,6 @@ def tested(model: likeness.Model, folder: Path) -> Tested:
     embeddings = model.embed(folder)
     trials = all_pairs([Item(id, folder / id, id.partition("/")[0]) for id in embeddings.ids])
     return Tested(trials, score_trials(trials, embeddings, similarity=model.similarity))
-
-
-def package(folder: Path, model: likeness.Model, parts: list[Tested]) -> None:
-    """Write the thresholds and the calibration of all sets."""
-    system = Scoring().system(model.meta)
-    origin = Origin(system, model.meta, trials="ORL 1-20, Yale and Georgia Tech")
-    people = {(n, id.partition("/")[0]) for n, p in enumerate(parts) for id in p.trials.enrol_ids}
-    measured, _ = thresholds.measure(
-        drawn(parts), origin, data=origin.trials, fars=FARS, subjects=len(people)
-    )
-    folder.mkdir(exist_ok=True)
-    (folder / "thresholds.json").unlink(missing_ok=True)
-    threshold_files.write_thresholds(folder / "thresholds.json", measured)
-    calibrated(parts, system).save(folder / "calibration.json")
 
 
 def main() -> None:
@@ -68,7 +51,8 @@ def main() -> None:
         size = len({*part.trials.enrol_ids, *part.trials.probe_ids})
         row(name, size, with_interval(errors_of(part.trials, part.values), "eer"), *rates)
     if arguments.package:
-        package(arguments.package, model, parts)
+        name = "ORL 1-20, Yale and Georgia Tech"
+        write_numbers(arguments.package, model.meta, parts, trials=name, data=name)
 
 
 if __name__ == "__main__":

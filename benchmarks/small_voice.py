@@ -22,7 +22,7 @@ Gives: likeness/voice/, its card, and a section of docs/reference/results.md.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -216,18 +216,38 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
     tensors, description, _ = checkpoint.read(model / "last.safetensors", checkpoint.FORMAT)
     description |= {"read": describe(PACKAGED_READ, "read")}
     checkpoint.save(folder / "last.safetensors", tensors, description, checkpoint.FORMAT)
-    meta = likeness.load(folder).meta
-    system = Scoring().system(meta)
-    scores = drawn(parts)
-    subjects = {id.partition("/")[0] for part in parts for id in part.trials.enrol_ids}
     (folder / "last.safetensors").chmod(0o644)  # for everybody who installs the package
-    measured, _ = thresholds.measure(
-        scores,
-        Origin(system, meta, trials="speechocean, AN4 and LibriSpeech"),
+    write_numbers(
+        folder,
+        likeness.load(folder).meta,
+        parts,
+        trials="speechocean, AN4 and LibriSpeech",
         data="speechocean, AN4 and LibriSpeech, each by a model of the two others",
+    )
+
+
+def write_numbers(
+    folder: Path, meta: Mapping[str, str], parts: Sequence[Tested], *, trials: str, data: str
+) -> None:
+    """Write the thresholds and the calibration of several tests with equal shares.
+
+    Args:
+        folder: Where they are written.
+        meta: Of the model.
+        parts: Its scores.
+        trials: What the trials are called.
+        data: What the data are called.
+    """
+    system = Scoring().system(meta)
+    subjects = {(n, id.partition("/")[0]) for n, p in enumerate(parts) for id in p.trials.enrol_ids}
+    measured, _ = thresholds.measure(
+        drawn(parts),
+        Origin(system, meta, trials=trials),
+        data=data,
         fars=FARS,
         subjects=len(subjects),
     )
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "thresholds.json").unlink(missing_ok=True)
     threshold_files.write_thresholds(folder / "thresholds.json", measured)
     calibrated(parts, system).save(folder / "calibration.json")

@@ -39,6 +39,7 @@ OTHERS = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "likeness/voice/CARD.md": "voice_card.md",
+    "likeness/voice-plus/CARD.md": "voice_plus_card.md",
     "likeness/face/CARD.md": "face_card.md",
 }
 CONF = """

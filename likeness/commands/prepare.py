@@ -1,7 +1,7 @@
 """`likeness prepare`: fetch a data set (likeness/prepare/) or a network (likeness/models/)."""
 
 from likeness.commands._signature import Call, command
-from likeness.models.load import refuse_without_torch
+from likeness.eval.errors import LikenessError, install_line
 from likeness.prepare import prepare as preparing
 from likeness.toolkit.console import say
 
@@ -19,16 +19,28 @@ def prepare(prepared_by: Call[None]) -> None:
 
     `voice` is no data set, but a network of voices (Resemblyzer's, Apache 2.0): pip fetches its
     weights, which are checked and written as an .onnx file into the user's folder of models
-    (~/.likeness/models, or what LIKENESS_MODELS names). Writing it needs torch, and using it does
-    not.
+    (~/.likeness/models, or what LIKENESS_MODELS names), and with it likeness:voice-plus. Writing
+    them needs torch, and using them does not.
     """
     if prepared_by["DATASET"] == "voice":
         prepared_by.refuse_idle("beside voice", "--data")
-        refuse_without_torch("voice")
+        _refuse_without_torch()
         from likeness.models import _resemblyzer
 
         _resemblyzer.prepare(say)
     elif "DATASET" in prepared_by:
         prepared_by(say=say)
     else:
-        say(f"{preparing.table()}\nvoice  a network of voices, see `likeness prepare --help`")
+        say(f"{preparing.table()}\nvoice  likeness:voice-plus, see `likeness prepare --help`")
+
+
+def _refuse_without_torch() -> None:
+    """Say where the networks of voices can be written."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise LikenessError(
+            "`likeness prepare voice` writes its files with torch, which cannot be imported here "
+            f"({error}); run `{install_line('train')}`, or copy ~/.likeness/models from a machine "
+            "where it was run: using them needs no torch"
+        ) from None

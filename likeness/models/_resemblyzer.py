@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from likeness.eval.formats.provenance import sha256
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL
-from likeness.models.bundled import models_folder
+from likeness.models.bundled import RESEMBLYZER, VOICE_PLUS, models_folder, onnx_file
 from likeness.prepare import wheels
 from likeness.toolkit.backbones.weights import put, read_weights
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -96,6 +96,8 @@ def load_resemblyzer(path: Path) -> Loaded:
 def prepare(say: Callable[[str], None] = print) -> Path:
     """Fetch Resemblyzer's weights by pip, and write the network into the user's folder of models.
 
+    likeness:voice-plus, which is made of it, is written beside it.
+
     Args:
         say: Called with each line of the report.
 
@@ -105,19 +107,21 @@ def prepare(say: Callable[[str], None] = print) -> Path:
     Raises:
         LikenessError: pip cannot fetch the wheel, or it is another one.
     """
-    path = models_folder() / "resemblyzer.onnx"
+    path = models_folder() / RESEMBLYZER
     say(f"{WHEEL}: a network of voices by Resemble AI. Licence: Apache 2.0")
     if path.is_file():
         say(f"{path} is there already")
-        return path
-    weights = wheels.fetch(WHEEL, SHA256, {WEIGHTS: WEIGHTS_SHA256})[WEIGHTS]
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "pretrained.pt"
-        file.write_bytes(weights)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parity = export(load_resemblyzer(file), path)
-    say(
-        f"SHA-256 is right; wrote {path}, which agrees with torch to a cosine distance of "
-        f"{parity.distance:.1e}; name this file as the model"
-    )
+    else:
+        weights = wheels.fetch(WHEEL, SHA256, {WEIGHTS: WEIGHTS_SHA256})[WEIGHTS]
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "pretrained.pt"
+            file.write_bytes(weights)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parity = export(load_resemblyzer(file), path)
+        say(
+            f"SHA-256 is right; wrote {path}, which agrees with torch to a cosine distance of "
+            f"{parity.distance:.1e}"
+        )
+    onnx_file(VOICE_PLUS)
+    say(f"{VOICE_PLUS} is ready: likeness verify a.wav b.wav --model {VOICE_PLUS}")
     return path

@@ -5,10 +5,15 @@ is named.
 without torch, and the run that it was exported from, which is fine-tuned, joined and exported. Its
 card, its thresholds and its calibration lie beside them.
 
+`likeness:voice-plus` is likeness:voice beside Resemblyzer's network, which `likeness prepare voice`
+writes into the user's folder of models: one .onnx file, whose dot product is the sum of both scores
+by one weight. The weight, its card, thresholds and calibration lie in likeness/voice-plus/.
+
 `likeness:face` is dlib's descriptor of faces with its detector. `likeness prepare face` writes both
 into the user's folder of models. Its card, thresholds and calibration lie in likeness/face/.
 """
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +22,13 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.listing import suffixes_of
 
 VOICE = "likeness:voice"
+VOICE_PLUS = "likeness:voice-plus"
 FACE = "likeness:face"
-_FOLDERS = {name: Path(__file__).parents[1] / name.partition(":")[2] for name in (VOICE, FACE)}
 _OWN = "likeness:"
+_FOLDERS = {
+    name: Path(__file__).parents[1] / name.removeprefix(_OWN) for name in (VOICE, VOICE_PLUS, FACE)
+}
+RESEMBLYZER = "resemblyzer.onnx"  # in the user's folder of models
 # What every error about a model that is not there ends with, and the help of `likeness verify`.
 FINDING_MODELS = (
     "docs/how-to/networks.md lists the published networks and the line that fetches each, and "
@@ -27,8 +36,11 @@ FINDING_MODELS = (
 )
 _ABOUT = {
     VOICE: f"{VOICE} is the small voice model that comes with Likeness. It was trained on a few "
-    "hundred speakers, and is for trying things out, not for decisions about people: a stronger "
-    "one is speechbrain:speechbrain/spkrec-ecapa-voxceleb.",
+    "hundred speakers, and is for trying things out, not for decisions about people: stronger ones "
+    f"are {VOICE_PLUS}, after `likeness prepare voice`, and "
+    "speechbrain:speechbrain/spkrec-ecapa-voxceleb.",
+    VOICE_PLUS: f"{VOICE_PLUS} is {VOICE} beside Resemblyzer's network. It is no judge of people, "
+    "and refuses recordings of telephones and those below 1 s.",
     FACE: f"{FACE} is dlib's descriptor of faces. It errs more often on children and in light from "
     "one side; pictures of other things than faces need another model, such as "
     "hub:facebook/dinov2-small.",
@@ -52,7 +64,7 @@ def resolve_model(model: str) -> str:
         return model
     if model not in _FOLDERS:
         raise LikenessError(
-            f"model {model!r} does not come with Likeness; {' and '.join(_FOLDERS)} do; "
+            f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} do; "
             + FINDING_MODELS
         )
     return str(_FOLDERS[model])
@@ -69,13 +81,32 @@ def onnx_file(model: str, file: str = "model.onnx") -> Path:
     Raises:
         LikenessError: It has to be prepared.
     """
+    if model == VOICE_PLUS:
+        return _sum_file()
     folder = _FOLDERS[model] if model == VOICE else models_folder() / model.removeprefix(_OWN)
-    if not (folder / file).is_file():
+    return _prepared(folder / file, model, folder.name)
+
+
+def _prepared(file: Path, model: str, dataset: str) -> Path:
+    """A file of a model, if `likeness prepare` wrote it."""
+    if not file.is_file():
         raise LikenessError(
-            f"{model} is not on this machine yet ({folder}); run `likeness prepare "
-            f"{folder.name}`, which fetches it by pip"
+            f"{model} is not on this machine yet ({file}); run `likeness prepare {dataset}`, which "
+            "fetches it by pip"
         )
-    return folder / file
+    return file
+
+
+def _sum_file() -> Path:
+    """The file of likeness:voice-plus, which is written where it is missing or of other parts."""
+    described = json.loads((_FOLDERS[VOICE_PLUS] / "sum.json").read_text(encoding="utf-8"))
+    path = models_folder() / f"voice-plus-{described['model'][:16]}.onnx"
+    if not path.is_file():
+        second = _prepared(models_folder() / RESEMBLYZER, VOICE_PLUS, "voice")
+        from likeness.toolkit.models import joint
+
+        joint.write((onnx_file(VOICE), second), (1.0, described["weight"]), path)
+    return path
 
 
 def run_of(model: str) -> str:

@@ -3,8 +3,8 @@
     load_named("runs/an4")
         a run directory or a .safetensors checkpoint of Likeness, or a folder with model.onnx, which
         is a joint model of `likeness export --beside`
-    load_named("likeness:voice"), load_named("likeness:face")
-        a model that comes with Likeness, or by `likeness prepare face` (likeness/models/bundled.py)
+    load_named("likeness:voice"), load_named("likeness:voice-plus"), load_named("likeness:face")
+        a model that comes with Likeness, or by `likeness prepare` (likeness/models/bundled.py)
     load_named("speechbrain:FOLDER")
         a local folder of a SpeechBrain speaker model (hyperparams.yaml, embedding_model.ckpt)
     load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
@@ -405,5 +405,5 @@ def refuse_missing_model(model: str) -> None:
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
             "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "
             "wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, "
-            f"likeness:face or likeness:voice; {FINDING_MODELS}"
+            f"likeness:face, likeness:voice or likeness:voice-plus; {FINDING_MODELS}"
         )

@@ -17,7 +17,7 @@ from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.thresholds import Far, Thresholds
 from likeness.eval.types import Floats, Floats32, name_first
-from likeness.models.bundled import resolve_model, run_of
+from likeness.models.bundled import FACE, VOICE, resolve_model, run_of
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class Model:
         from likeness.eval.items.self_matches import itself_text
         from likeness.eval.scoring.threshold_files import Rule
         from likeness.models.inputs import items_of
-        from likeness.models.multimodal import fuse, in_order_of, load_beside, sorted_for
+        from likeness.models.multimodal import fuse, in_order_of, sorted_for
         from likeness.models.verdicts import compared, remedy_for
         from likeness.toolkit.models.embed import embedded_rows
 
@@ -458,9 +458,10 @@ def load(
     """Load a trained model.
 
     Args:
-        model: the model: likeness:voice, likeness:face, a run, a .safetensors checkpoint, an .onnx
-            file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID,
-            own.py[:NAME] or insightface:PATH. A Python file of yours is run (`likeness.Network`).
+        model: the model: likeness:voice, likeness:voice-plus, likeness:face, a run, a .safetensors
+            checkpoint, an .onnx file, speechbrain:SOURCE, wespeaker:FILE.pt, redimnet:FILE.pt,
+            hub:FOLDER_OR_ID, own.py[:NAME] or insightface:PATH. A Python file of yours is run
+            (`likeness.Network`).
             PATH is the folder of a pack such as buffalo_l, or a recognition .onnx file;
             InsightFace's own weights are for non-commercial research only.
         detector: for faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in
@@ -520,3 +521,10 @@ def load(
     made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
     loaded.embedder.to_device(device or "")
     return made
+
+
+def load_beside(model: Model, beside: Model | str | Path | None) -> Model:
+    """The model beside another one; None for that of Likeness which reads the other kind."""
+    if isinstance(beside, Model):
+        return beside
+    return load(beside or (FACE if model.modality == "speaker" else VOICE), calibration=False)

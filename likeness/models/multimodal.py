@@ -4,33 +4,29 @@ that makes one verdict of both scores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.listing import suffixes_of
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring.settings import Scoring
-from likeness.models.bundled import FACE, VOICE
 from likeness.models.inputs import suffix_of
 from likeness.models.verdicts import Verification, with_probability
-from likeness.toolkit.models.loaded import Loaded
-
-if TYPE_CHECKING:
-    from likeness.models.model import Model
-
-M = TypeVar("M", "Model", Loaded)
 
 
-def load_beside(model: Model, beside: Model | str | Path | None) -> Model:
-    """The model beside another one; None for that of Likeness which reads the other kind."""
-    from likeness.models.model import Model, load
+class Reading(Protocol):
+    """What a loaded model says of itself."""
 
-    if isinstance(beside, Model):
-        return beside
-    return load(beside or (FACE if model.modality == "speaker" else VOICE), calibration=False)
+    @property
+    def modality(self) -> str: ...
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+
+
+M = TypeVar("M", bound=Reading)
 
 
 def fuse(

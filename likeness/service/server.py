@@ -303,7 +303,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.eval.metrics.calibration import load_fusion
     from likeness.eval.scoring.threshold_files import choose, find
     from likeness.models.load import refuse_head
-    from likeness.models.multimodal import load_beside
+    from likeness.models.model import load_beside
     from likeness.models.verdicts import NO_DECISION
     from likeness.service import _pages
     from likeness.service._app import make_app
