@@ -228,7 +228,7 @@ def test_all_sections_run_on_a_cpu(tmp_path):
 BOUNDS = {
     "a wav path of `verify`": ((15, 8), (11, 5)),
     "a trial list of `score`": ((20, 10), (14, 6)),
-    "`--far` of `evaluate`": ((25, 10), (15, 6)),
+    "`--far` of `evaluate`": ((26, 10), (15, 6)),
     "a batch to its loss": ((53, 21), (53, 21)),
     "an override of `train`": ((39, 22), (27, 15)),
 }

@@ -292,7 +292,7 @@ def test_every_face_has_one_detector_score(tmp_path):
     file.write_text(text + text)
     assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
     for wrong, says in (
-        (text.replace("0.9", "nan"), "finite"),
+        (text.replace("0.9", "nan"), "detector score"),
         (text + text.replace("0.9", "0.7"), "a.jpg"),
         (text[: text.index("a.jpg")], "a.jpg"),
     ):

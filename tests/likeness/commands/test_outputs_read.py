@@ -175,9 +175,10 @@ ELSEWHERE = {
     ("gallery check", "--model"): "that of the gallery",
     ("export", "MODEL"): "a run; not what it writes itself",
     ("export", "--fusion"): "of two models: tests/likeness/models/test_joint.py",
+    ("verify", "--fusion"): "of two kinds: tests/likeness/models/test_multimodal.py",
     **{
         ("serve", option): "a server: tests/likeness/service"
-        for option in ("--model", "--gallery", "--thresholds", "--calibration")
+        for option in ("--model", "--gallery", "--thresholds", "--calibration", "--fusion")
     },
 }
 # What no command writes.

@@ -297,7 +297,7 @@ def test_what_cannot_be_joined_is_refused(tmp_path: Path) -> None:
     for first, second, says in (
         (other, tmp_path / "head", "trained on embeddings of the model"),
         (base, other, "no head"),
-        (f"insightface:{tmp_path / 'own.onnx'}", tmp_path / "head", "in ONNX form"),
+        (f"insightface:{tmp_path / 'own.onnx'}", tmp_path / "head", "no weights of torch"),
         (tmp_path / "nothing", tmp_path / "head", "does not exist"),
     ):
         with pytest.raises(ValueError, match=says):
