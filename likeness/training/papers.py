@@ -96,7 +96,8 @@ def reproduce(
             f"`likeness reproduce --list` names the tables; {name!r} is none of them"
             f"{suggest(name, list(known))}"
         )
-    table = replace(known[name], seeds=seeds or known[name].seeds)
+    in_paper = known[name].seeds
+    table = replace(known[name], seeds=seeds or in_paper)
     own: dict[str, list[str]] = {"": []}
     for text in settings:
         row = text.partition("=")[0].rpartition(":")[0]
@@ -115,7 +116,10 @@ def reproduce(
     chosen = list(rows or table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
-    failed = _done(_steps(replace(table, sets=sets or table.sets), chosen, words, own), run)
+    steps = list(_steps(replace(table, sets=sets or table.sets), chosen, words, own))
+    if settings:
+        _check_settings(steps, own)
+    failed = _done(steps, run)
     if len(failed) == len(sets or table.sets):
         raise next(iter(failed.values()))
     if not table.columns:
@@ -125,11 +129,32 @@ def reproduce(
         (head, file, "" if missing & {*re.split("[/-]", file)} else metric)
         for head, file, metric in table.columns
     ]
-    return _written(replace(table, columns=columns), chosen, out)
+    changes = [*settings, *([f"{seeds} of the paper's runs"] if table.seeds != in_paper else [])]
+    stated = f"{table.definitions} Changed here: {', '.join(changes)}." if changes else ""
+    stated = stated or table.definitions
+    return _written(replace(table, columns=columns, definitions=stated), chosen, out)
+
+
+def _check_settings(
+    steps: Sequence[tuple[str, Sequence[str]]], settings: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse a setting that a recipe of the steps does not have, before the first step runs."""
+    from likeness.toolkit.training.compare import load_variants
+
+    changes = {text for texts in settings.values() for text in texts}
+    for _, (_, work, recipe, *others) in steps:
+        if work in ("compare", "train"):
+            own = [word for word in others if word in changes]
+            file, _, variant = recipe_files.locate(recipe).partition(":")
+            if "--variants" in others:
+                names = others[others.index("--variants") + 1].split(",")
+                load_variants(f"{file}:{variant}" if variant else file, names, own)
+            else:
+                load_variants(file, [variant], own)
 
 
 def _done(
-    steps: Iterator[tuple[str, list[str]]], run: Callable[[Sequence[str]], None]
+    steps: Sequence[tuple[str, list[str]]], run: Callable[[Sequence[str]], None]
 ) -> dict[str, LikenessError]:
     """Do all steps, without those of a data set after its first that fails, which is returned."""
     failed: dict[str, LikenessError] = {}
