@@ -556,7 +556,8 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     read = [embeddings_of(of) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} systems; give one for all or each"
+            f"{len(read)} embedding files for {len(systems)} systems; give one for all, or one for "
+            "each"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
