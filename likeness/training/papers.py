@@ -183,7 +183,9 @@ def _steps(
             name = row.removesuffix(each.get("suffix", ""))
             values = {**words, "row": row, "trained": name, "preset": preset}
             for text in each["steps"]:
-                yield from _repeated(text, table, values, _of_rows(settings, {name, row}))
+                yield from _repeated(
+                    text, table, values, _of_rows(settings, dict.fromkeys([name, row]))
+                )
 
 
 def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:
