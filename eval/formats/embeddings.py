@@ -262,9 +262,13 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
-            ids = np.array(embeddings.ids, dtype=np.str_)
-            texts: dict[str, Any] = {"ids": ids, "meta": np.array(meta)}
-            np.savez(handle, matrix=embeddings.matrix, norms=embeddings.norms, **texts)
+            np.savez(
+                handle,
+                matrix=embeddings.matrix,
+                ids=np.array(embeddings.ids, dtype=np.str_),
+                norms=embeddings.norms,
+                meta=np.array(meta),
+            )
     elif suffix == ".ark":
         _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
@@ -329,9 +333,15 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
     }
     table = pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()})
     # Compression and dictionaries would gain next to nothing for float32 vectors.
-    plain = {"compression": "none", "use_dictionary": False, "row_group_size": 1 << 16}
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(table, temporary, write_page_checksum=True, **plain)
+        pyarrow.parquet.write_table(
+            table,
+            temporary,
+            row_group_size=1 << 16,
+            compression="none",
+            use_dictionary=False,
+            write_page_checksum=True,
+        )
 
 
 def _read_parquet(path: Path) -> Read:

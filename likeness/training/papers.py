@@ -122,7 +122,7 @@ def reproduce(
         return f"{name} is in {out}"
     missing = {each for each in table.sets if each in failed or (sets and each not in sets)}
     columns = [
-        (head, file, "" if missing & {*re.split("[/-]", file)} else metric)
+        (head, file, "" if missing.intersection(re.split("[/-]", file)) else metric)
         for head, file, metric in table.columns
     ]
     return _written(replace(table, columns=columns), chosen, out)
