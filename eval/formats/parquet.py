@@ -65,7 +65,7 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
         return pyarrow.Array.from_buffers(kind, len(values), buffers)
     joined, num = "".join(values).encode(), len(values)
     is_ascii = len(joined) == sum(map(len, values))
-    sizes = map(len, values) if is_ascii else (len(text.encode()) for text in values)
+    sizes = map(len, values if is_ascii else map(str.encode, values))
     ends = np.cumsum(np.fromiter(chain([0], sizes), np.int64, num + 1))
     buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined)]
     return pyarrow.Array.from_buffers(pyarrow.large_string(), num, buffers)
@@ -108,12 +108,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
     refuse_device(path)
     with path.open("rb") as handle:
         try:
-            yield pyarrow.parquet.ParquetFile(
-                handle,
-                thrift_string_size_limit=1 << 25,
-                thrift_container_size_limit=1 << 22,
-                page_checksum_verification=True,
-            )
+            limits = {"thrift_string_size_limit": 1 << 25, "thrift_container_size_limit": 1 << 22}
+            yield pyarrow.parquet.ParquetFile(handle, page_checksum_verification=True, **limits)
         except LikenessError:
             raise
         except Exception as error:  # pyarrow raises some ten kinds for what is wrong with a file
@@ -152,12 +148,9 @@ def read_columns(
     needed = max(metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups))
     if needed > limit:
         raise LikenessError(f"{path}: it would take {needed} bytes, but at most {limit} are read")
-    with pyarrow.parquet.ParquetFile(
-        path,
-        read_dictionary=[name for name in names if "string" in types[name]],  # each is kept once
-        metadata=metadata,
-        page_checksum_verification=True,
-    ) as again:
+    texts = [name for name in names if "string" in types[name]]
+    how = {"read_dictionary": texts, "page_checksum_verification": True}  # each is kept once
+    with pyarrow.parquet.ParquetFile(path, metadata=metadata, **how) as again:
         return [_read_column(path, again, name, name in numeric) for name in names]
 
 

@@ -41,15 +41,10 @@ def fuse(
         threshold: The score from which on two people are taken for one; None lets the probability
             decide.
     """
-    by_modality = {
-        model.modality: {
-            "model": model.meta["model"],
-            "score": part.score,
-            "similarity": part.similarity,
-            "norms": part.norms,
-        }
-        for model, part in zip(models, parts, strict=True)
-    }
+    by_modality = {}
+    for model, part in zip(models, parts, strict=True):
+        own = {"score": part.score, "similarity": part.similarity, "norms": part.norms}
+        by_modality[model.modality] = {"model": model.meta["model"], **own}
     score = float(fusion.apply([[part.score for part in parts]])[0])
     accepted = None if threshold is None else score >= threshold
     verified = Verification(score, "fusion", (), None, None, None, threshold, accepted)

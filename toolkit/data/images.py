@@ -229,9 +229,6 @@ def as_channels(pixels: Pixels, dtype: reading.DType = "float32") -> NDArray[Any
         pixels: The levels.
         dtype: "float32"; or "uint8", which shows the same memory where that may be written to.
 
-    Raises:
-        LikenessError: The type is another one.
-
     Example:
         >>> as_channels(np.zeros((4, 5, 3), np.uint8)).shape
         (3, 4, 5)
