@@ -426,9 +426,7 @@ def evaluate(
     lost = None
     if failures is not None:
         if listed is None or listed.target is None or listed.spoof is not None:
-            raise LikenessError(
-                "failures need the whole list of trials with labels and no spoof"
-            )
+            raise LikenessError("failures need the whole list of trials with labels and no spoof")
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
