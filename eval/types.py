@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from posixpath import normpath
 from typing import Any, cast
 from unicodedata import normalize
@@ -56,6 +57,24 @@ def counted(number: int, what: str) -> str:
     ('1 subject', '2,000 subjects')
     """
     return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def freeze_numbers(settings: object, *names: str) -> None:
+    """Makes tuples of settings that are numbers or sequences of numbers, and refuses other values.
+
+    >>> from types import SimpleNamespace
+    >>> freeze_numbers(settings := SimpleNamespace(fars=0.01), "fars")
+    >>> settings.fars
+    (0.01,)
+    """
+    for name in names:
+        values = getattr(settings, name)
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            values = (values,)
+        numbers = tuple(each.item() if isinstance(each, np.generic) else each for each in values)
+        if bad := [number for number in numbers if not isinstance(number, Real)]:
+            raise LikenessError(f"{name}: {bad[0]!r} is no number; give one or several")
+        object.__setattr__(settings, name, numbers)
 
 
 def check_counts(

@@ -63,6 +63,8 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
     result = find_images(Trials((f"{NFC}/{NFC}_0001",), (f"{NFC}/{NFC}_0001",), *ONE), tmp_path)
     assert [(item.id, item.path) for item in result] == [(f"{NFC}/{NFC}_0001", place)]
     assert as_stored(tmp_path, f"{NFC}/none.jpg") == f"{NFC}/none.jpg"
+    (tmp_path / NFD / NFC).mkdir()
+    assert as_stored(tmp_path, f"{NFD}/{NFD}/") == f"{NFD}/{NFC}"
     assert "<img" in media_of_folder(tmp_path).show(f"{NFC}/{NFC}_0001")
     (tmp_path / "list.txt").write_text(f"{NFD}/{NFD}_0001.jpg\n", encoding="utf-8")
     assert [(item.id, item.path) for item in read_items(tmp_path / "list.txt")] == [

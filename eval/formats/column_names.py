@@ -159,9 +159,11 @@ def choose(
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
             shown = ", ".join(names[:_MAX_NAMED])
+            problem = f"{len(fitting) or 'none'} of its columns ({shown}) may be the {role}"
+            if name and not fitting:
+                problem = f"there is no column {name!r} for the {role} among ({shown})"
             raise LikenessError(
-                f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be the {role}"
-                f"{f' {name!r}' if name else ''}; name it in the header"
+                f"{where}: {problem}; name it in the header"
                 + if_option(f", or say which it is, as in --columns {stated_as}")
             )
     return places

@@ -106,7 +106,7 @@ class Embeddings:
             if not is_finite.all():
                 name = self.ids[start + int(np.argmin(is_finite))]
                 raise LikenessError(
-                    f"embeddings: that of {name!r} holds NaN or infinity; extract or remove it"
+                    f"embeddings: that of {name!r} is not finite; extract it again, or remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:

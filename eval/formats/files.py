@@ -160,10 +160,17 @@ def as_stored(root: Path, name: str) -> str:
         name: A relative path.
 
     Returns:
-        The path in the form that is there; as it is if there is none.
+        The path in the form that is there, which may differ from part to part; as it is if there is
+        none.
     """
-    forms = (name, normalize("NFC", name), normalize("NFD", name))
-    return next((form for form in forms if os.path.lexists(root / form)), name)
+    if name.isascii() or os.path.lexists(root / name):
+        return name
+    stored = Path()
+    for part in Path(name).parts:
+        forms = (part, normalize("NFC", part), normalize("NFD", part))
+        there = (form for form in forms if os.path.lexists(root / stored / form))
+        stored /= next(there, part)
+    return stored.as_posix() if os.path.lexists(root / stored) else name
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -218,7 +225,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
             except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
                 raise LikenessError(
                     f"{path}: not UTF-8 text ({first_line(error)}); save a spreadsheet as CSV, "
-                    "give UTF-16 a byte order mark, or convert older text: iconv -f LATIN1 -t UTF-8"
+                    "fetch a damaged .gz again, give UTF-16 a byte order mark, or convert older "
+                    "text: iconv -f LATIN1 -t UTF-8"
                 ) from None
             total += len(block)
             end = text.rfind(b"\n") + 1

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
-from likeness.eval.formats.files import text_blocks
+from likeness.eval.formats.files import text_blocks, text_lines
 from likeness.eval.formats.parquet import Column, text_of
-from likeness.eval.types import Floats, Ints, item_id, nfc
+from likeness.eval.types import Floats, Ints, item_id, nfc, quoted
 
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
@@ -285,17 +285,25 @@ def _text_columns(
             is_empty = False
             try:
                 arrays = _parsed(tidy, shape)
-            except pyarrow.ArrowInvalid as error:
-                reason = re.sub("^.*(?=Expected)", "", first_line(error))
+            except pyarrow.ArrowInvalid:
                 raise LikenessError(
-                    f"{path}: its lines differ in their number of fields ({reason}); give every "
-                    "line the same fields, with tabs between them where a name has blanks"
+                    f"{path}: {_first_uneven(path, shape)}; give every line the same fields, with "
+                    "tabs between them where a name has blanks"
                 ) from None
             yield shape, arrays
         pending = b""
     if pending or is_empty:
         problem = "quotation marks are not closed" if pending else "the file is empty: no rows"
         raise LikenessError(f"{path}: {problem}; expected one row for each trial or item")
+
+
+def _first_uneven(path: Path, shape: Shape) -> str:
+    """What is wrong with the first line that has another number of fields than the first one."""
+    for number, line in text_lines(path):
+        num = len(split(line, shape.separator))
+        if num != shape.width and not line.startswith("sep=") and line.count('"') % 2 == 0:
+            return f"line {number} has {num} fields, not {shape.width} as the first: {quoted(line)}"
+    return "its lines differ in their number of fields"
 
 
 def _tidy(text: bytes, shape: Shape) -> bytes:

@@ -193,10 +193,12 @@ def _read(
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
         is_of = {"label": is_label, "score": is_number}
-        ways = [layout for layout in layouts if len(layout) == len(fields)]
-        return any(
-            all(is_of.get(r, bool)(f) for r, f in zip(way, fields, strict=True)) for way in ways
-        )
+        for layout in layouts:
+            pairs = zip(layout, fields, strict=False)
+            fits = all(is_of.get(role, bool)(field) for role, field in pairs)
+            if fits and len(layout) == len(fields):
+                return True
+        return False
 
     if where.lower().endswith(".npz"):
         raise LikenessError(

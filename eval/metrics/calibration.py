@@ -403,7 +403,9 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
 def _labels(target: ArrayLike, size: int) -> Bools:
     """(P,) True for a target trial, of booleans or 1 and 0; both kinds have to be there."""
     labels = boolean_labels("calibration: target", target)
-    if labels.shape != (size,) or labels.all() or not labels.any():
+    if labels.shape != (size,):
+        raise LikenessError(f"calibration: labels {labels.shape} for {size} trials; give ({size},)")
+    if labels.all() or not labels.any():
         raise LikenessError(
             f"calibration: {int(labels.sum())} of {size} trials are targets; give both kinds"
         )

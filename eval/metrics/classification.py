@@ -172,7 +172,8 @@ def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, ND
     fits = classes.shape == (num_items,) and classes.dtype.kind in "iu"
     if not fits or ((classes < 0) | (classes >= num_classes)).any():
         raise LikenessError(
-            f"labels: {classes.dtype} {classes.shape}; give ({num_items},) integers < {num_classes}"
+            f"labels: {classes.dtype} of shape {classes.shape}; give ({num_items},) integers from "
+            f"0 to {num_classes - 1}"
         )
     return values, classes.astype(np.int64)
 
@@ -182,6 +183,7 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
     fits = values.ndim == 1 and hits.shape == values.shape
     if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
         raise LikenessError(
-            f"confidence {values.shape}, correct {hits.shape}: give finite (N,), and booleans"
+            f"confidence {values.shape} and correct {hits.shape}: give finite numbers (N,), and a "
+            "boolean for each"
         )
     return values, hits.astype(np.float64)

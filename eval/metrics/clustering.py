@@ -155,7 +155,8 @@ def cluster(
     num_limits = (threshold is not None) + (num_clusters is not None)
     if num_limits != (method == "agglomerative"):
         raise LikenessError(
-            f"{num_limits} limits; agglomerative needs threshold or num_clusters, hdbscan neither"
+            f"{num_limits} of threshold and num_clusters are given; agglomerative needs one of "
+            "them, and hdbscan none"
         )
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])

@@ -109,7 +109,7 @@ def group_sides(
     missing = [name for name, group in groups.items() if group is None]
     if missing:
         raise LikenessError(
-            f"groups: {missing[0]!r} and its subject have no group; add it, such as `unknown`"
+            f"groups: {missing[0]!r} has no group, nor has its subject; add one, such as `unknown`"
         )
     names = tuple(sorted({str(group) for group in groups.values()}))
     if not 2 <= len(names) <= MAX_GROUPS:

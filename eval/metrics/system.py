@@ -14,7 +14,7 @@ from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
 from likeness.eval.option import Option
 from likeness.eval.results import Conventions, Result, Terms, add_iso_terms
-from likeness.eval.types import Floats, Scores, check_choice
+from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 
 _EER_RULES = {
     "interpolated": "interpolated between the two ROC points around FAR = FRR",
@@ -71,8 +71,7 @@ class VerificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("p_targets", "fars"):
-            object.__setattr__(self, name, tuple(np.ravel(getattr(self, name)).tolist()))
+        freeze_numbers(self, "p_targets", "fars")
         check_choice("eer_method", self.eer_method, get_args(verification.EerMethod))
         check_choice("tar_rule", self.tar_rule, get_args(verification.TarRule))
         check_choice("terms", self.terms, get_args(Terms))

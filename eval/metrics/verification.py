@@ -344,7 +344,7 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
     infinity = float("inf")
     if not (0 < p_target < 1 and 0 < c_miss < infinity and 0 < c_fa < infinity):
         raise LikenessError(
-            f"p_target = {p_target}, c_miss = {c_miss}, c_fa = {c_fa}: give 0 < p < 1, costs > 0"
+            f"p_target {p_target}, c_miss {c_miss}, c_fa {c_fa}: give 0 < p_target < 1, costs > 0"
         )
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
     return miss / min(miss, fa), fa / min(miss, fa)

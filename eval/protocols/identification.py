@@ -42,6 +42,7 @@ from likeness.eval.types import (
     check_choice,
     check_counts,
     counted,
+    freeze_numbers,
     name_first,
     same_items,
 )
@@ -86,8 +87,7 @@ class IdentificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("fpirs", "ranks"):
-            object.__setattr__(self, name, tuple(np.ravel(getattr(self, name)).tolist()))
+        freeze_numbers(self, "fpirs", "ranks")
         check_choice("protocol", self.protocol, get_args(Protocol))
         check_choice("terms", self.terms, get_args(report.Terms))
         for fpir in self.fpirs:
@@ -197,8 +197,8 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
     is_left[found] = others[found] > 0
     if not is_left.any():
         raise LikenessError(
-            f"all {labels.size:,} probes are alone in the gallery (first: "
-            f"{probes.embeddings.ids[0]!r}), and an item does not find itself; give other probes"
+            f"each of {labels.size:,} probes is the only template of its subject in the gallery "
+            f"(first: {probes.embeddings.ids[0]!r}), and an item does not find itself; give others"
         )
     return is_left
 
@@ -221,7 +221,8 @@ def identify_labelled(
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
-            f"identification: none of {mated.size} probes has a mate in the gallery; check names"
+            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
+            "both name their subjects alike"
         )
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))

@@ -150,7 +150,8 @@ def _checked(
     if one_kind or numbers.shape != values.shape or np.unique(numbers).size < 2:
         raise LikenessError(
             f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different pairs "
-            f"in folds of shape {numbers.shape}; give both kinds, and one of two folds or more each"
+            f"in folds of shape {numbers.shape}; give both kinds, and two folds or more, one for "
+            "each pair"
         )
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 

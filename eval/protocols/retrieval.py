@@ -29,6 +29,7 @@ from likeness.eval.types import (
     Pairs,
     check_choice,
     check_counts,
+    freeze_numbers,
 )
 
 Quality = Literal["norm"] | Mapping[str, float]
@@ -75,7 +76,7 @@ class RetrievalSettings:
     quality: Annotated[Quality | None, Option(is_typed=False)] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ks", tuple(np.ravel(self.ks).tolist()))
+        freeze_numbers(self, "ks")
         check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)

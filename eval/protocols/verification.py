@@ -426,7 +426,7 @@ def evaluate(
     lost = None
     if failures is not None:
         if listed is None or listed.target is None or listed.spoof is not None:
-            raise LikenessError("failures need all trials with labels (--trials), and no spoofs")
+            raise LikenessError("failures need the whole list of trials with labels and no spoof")
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
@@ -556,7 +556,7 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     read = [embeddings_of(of) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} systems; give one for all or each"
+            f"{len(read)} embedding files for {len(systems)} systems; give one for all or one each"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 

@@ -345,10 +345,11 @@ def _items(
         heading = f"{name}: {counted(len(inside), 'item')}"
         if len(inside) > len(items):
             heading += f", {len(inside) - len(items):,} not shown"
-        parts[heading] = block("tiles", items=items)
+        are_images = all('class="shown image"' in item["shown"] for item in items)
+        parts[heading] = block("tiles", items=items, rows=not are_images)
     if len(sizes) - 1 > _NUM_CLUSTERS:
-        rest = f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"
-        parts[rest] = prose("They are in the CSV file only.")
+        heading = f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"
+        parts[heading] = prose("They are in the CSV file only.")
     text = (
         "Below each item stands its mean score with the others of its cluster, highest first; of "
         f"recordings the first {SECONDS:g} seconds can be heard."

@@ -89,7 +89,8 @@ def check_cohort(size: int, top_n: int | None) -> None:
     """
     if size < 2 or (top_n is not None and not 2 <= top_n <= size):
         raise LikenessError(
-            f"score normalisation: a cohort of {size} with top_n = {top_n}; give 2 to its size"
+            f"score normalisation: a cohort of {size} with top_n = {top_n}; give two embeddings or "
+            "more, and a top_n from 2 to their number"
         )
 
 
@@ -223,7 +224,8 @@ def _half(
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
         raise LikenessError(
-            f"score normalisation: {values.shape} scores of {at.size} {side} embeddings; give rows"
+            f"score normalisation: scores of shape {values.shape} for {at.size} {side} embeddings; "
+            "give the row of the embedding of each score"
         )
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:

@@ -91,7 +91,8 @@ _TEXTS = {
     ),
     "one-session": (
         "{Labels} with one session only",
-        "Collect a second, and test by `likeness lists --cross-session`: rooms differ as well.",
+        "Microphone, room and light tell them apart too: collect a second session, and test by "
+        "`likeness lists --cross-session`.",
     ),
     "goes-with-label": (
         "{Labels} that their {what} gives away",

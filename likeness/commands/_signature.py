@@ -145,7 +145,7 @@ class Call(Generic[A]):
                 return float(typed)
         if source.kind is tuple:
             if not (size := _SIZE.fullmatch(typed)):
-                raise LikenessError(f"{name[2:]} {typed!r}: give pixels, such as 112x96")
+                raise LikenessError(f"{name[2:]} {typed!r}: give height x width, such as 112x96")
             return int(size[1]), int(size[2])
         return tuple(typed) if source.is_many else typed
 

@@ -176,7 +176,9 @@ def cluster(
         clustered_by.refuse_idle("without --far", "--thresholds")
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
     if sum(hows) != (clustered_by["--method"] != "hdbscan"):
-        raise LikenessError("give --far, --threshold or --num-clusters, one of them; hdbscan none")
+        raise LikenessError(
+            "give one of --far, --threshold and --num-clusters, and none with --method hdbscan"
+        )
     data, files = embedded_by["DATA"], dict[str, Path]()
     if data.suffix.lower() in (".npz", ".ark", ".scp") or (
         "--model" not in loaded_by and data.suffix.lower() == ".parquet"
@@ -191,10 +193,10 @@ def cluster(
         print_bad(bad, "files")
     grouped = clustered_by(embeddings)
     grouped.save(out)
-    say(
-        f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}, "
-        f"{np.count_nonzero(grouped.numbers == 0):,} of them in none. {grouped.how}"
-    )
+    text = f"{counted(len(embeddings), 'item')} in {counted(len(grouped), 'cluster')} in {out}"
+    if num_alone := np.count_nonzero(grouped.numbers == 0):
+        text += f", {num_alone:,} of them in none"
+    say(f"{text}. {grouped.how}")
     if all("/" in name for name in embeddings.ids) and not doubt_of_levels(embeddings.ids):
         numbers = grouped.agreement().items()
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)

@@ -51,7 +51,8 @@ def verify(
     one score, one probability and one decision.
     """
     has_pairs, is_fused, files = "--pairs" in pairs_by, "--fusion" in verified_by, files or []
-    refuse_idle("beside --fusion", {"--calibration": is_fused and loaded_by["--calibration"]})
+    if is_fused:
+        loaded_by.refuse_idle("beside --fusion", "--calibration")
     if has_pairs:
         refuse_idle("without A and B", {"--json": json})
         verified_by.refuse_idle("beside --pairs", "--fusion", "--beside")

@@ -43,8 +43,8 @@ def fuse(
     """
     by_modality = {}
     for model, part in zip(models, parts, strict=True):
-        own = zip(("score", "similarity", "norms"), part, strict=False)
-        by_modality[model.modality] = {"model": model.meta["model"], **dict(own)}
+        own = {"score": part.score, "similarity": part.similarity, "norms": part.norms}
+        by_modality[model.modality] = {"model": model.meta["model"], **own}
     score = float(fusion.apply([[part.score for part in parts]])[0])
     accepted = None if threshold is None else score >= threshold
     verified = Verification(score, "fusion", (), None, None, None, threshold, accepted)
@@ -65,9 +65,11 @@ def in_order_of(fusion: Fusion, models: Sequence[M]) -> Sequence[M]:
             "beside it, one of pictures, or join two of one kind by `likeness export`"
         )
     systems = [Scoring().system(model.meta) for model in models]
-    for step in (1, -1):
-        if fusion.is_of(systems[::step]) and not fusion.names:
-            return models[::step]
+    if not fusion.names:
+        if fusion.is_of(systems):
+            return models
+        if fusion.is_of(systems[::-1]):
+            return models[::-1]
     raise LikenessError(
         f"the fusion was fitted for scores of {[*fusion.systems, *fusion.names]}, but the models "
         f"give {systems}; fit one on the plain scores of both"
@@ -87,13 +89,18 @@ def sorted_for(models: Sequence[M], files: Sequence[Any]) -> list[Any]:
     """
     files = [files] if isinstance(files, str | PathLike | bytes) else files
     kinds = [_kind(file) for file in files]
-    if len(files) != 2 or kinds[0] == kinds[1] != "":
+    known = [kind for kind in kinds if kind]
+    if len(files) != 2 or len(set(known)) < len(known):
+        there = [kind or "a file of another kind" for kind in kinds]
         raise LikenessError(
             "a recording and a picture are needed of each person, those of one person before those "
-            f"of the other, but of one there is {' and '.join(kinds) or 'nothing'}"
+            f"of the other, but of one there is {' and '.join(there) or 'nothing'}"
         )
-    is_first = "a recording" if models[0].modality == "speaker" else "a picture"
-    return sorted(files, key=lambda file: _kind(file) not in ("", is_first))
+    order = ["a recording", "a picture"]
+    if models[0].modality != "speaker":
+        order.reverse()
+    is_turned = kinds[0] == order[1] or kinds[1] == order[0]
+    return list(reversed(files)) if is_turned else list(files)
 
 
 def _kind(file: Any) -> str:

@@ -103,6 +103,9 @@ class Network:
                 len(numbers) in (1, 3) and all(_is_number(number, above) for number in numbers),
                 f"{needed}, or three for red, green and blue, such as (0.5, 0.5, 0.5)",
             )
+        self._check("scale", _is_number(self.scale, 0.0), "a number above 0, such as 255.0")
+        is_rate = isinstance(self.rate_hz, int) and 1000 <= self.rate_hz <= 192_000
+        self._check("rate_hz", is_rate, "a whole number from 1000 to 192000, such as 16_000")
         if says_nothing and size == (112, 112) and self.modality != "speaker" and not self.frontend:
             raise LikenessError(
                 "Network: nothing says which pixels it takes; state size=(height, width) or mean=, "

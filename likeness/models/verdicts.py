@@ -103,8 +103,9 @@ class Verification(NamedTuple):
         for modality, part in (self.parts or {}).items():
             lines.append(f"{modality:12} {part['score']:.4f} ({part['similarity']})")
         if self.norms:
-            quality = " (quality, as the loss gave norms this meaning)" * self.norm_is_quality
-            lines.append(f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g}{quality}")
+            lines.append(f"norms        {self.norms[0]:.4g} and {self.norms[1]:.4g}")
+            if self.norm_is_quality:
+                lines[-1] += " (quality, as the loss gave norms this meaning)"
         if self.llr is not None:
             lines += [
                 f"llr          {self.llr:.3f}",

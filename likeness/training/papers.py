@@ -126,7 +126,7 @@ def reproduce(
         return f"{name} is in {out}"
     missing = {each for each in table.sets if each in failed or (sets and each not in sets)}
     columns = [
-        (head, file, "" if missing & {*re.split("[/-]", file)} else metric)
+        (head, file, "" if missing.intersection(re.split("[/-]", file)) else metric)
         for head, file, metric in table.columns
     ]
     changes = [*settings, *([f"{seeds} of the paper's runs"] if table.seeds != in_paper else [])]
@@ -208,7 +208,9 @@ def _steps(
             name = row.removesuffix(each.get("suffix", ""))
             values = {**words, "row": row, "trained": name, "preset": preset}
             for text in each["steps"]:
-                yield from _repeated(text, table, values, _of_rows(settings, {name, row}))
+                yield from _repeated(
+                    text, table, values, _of_rows(settings, dict.fromkeys([name, row]))
+                )
 
 
 def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:

@@ -116,7 +116,7 @@ def check(size: Size = (112, 112), frame: Frame = "arcface") -> None:
     check_choice("frame", frame, get_args(Frame))
     (height, width), sizes = size, (1,) if frame == "dlib" else (112, 128)
     fits = 0 < width <= height and (height - width) % 2 == 0
-    if not fits or all(map(height.__mod__, sizes)):
+    if not fits or all(height % unit for unit in sizes):
         raise LikenessError(
             f"align: the size is {height} x {width}; heights of multiples of 112 or 128 (any in "
             "dlib's frame) and widths up to the height, less by an even number, are allowed"
@@ -671,7 +671,8 @@ def _targets(root: Path, out: Path, ending: str) -> list[tuple[Item, Path]]:
         times = Counter(targets)
         shared = [item.id for item, target in zip(items, targets, strict=True) if times[target] > 1]
         raise LikenessError(
-            f"{root}: {len(shared)} images differ in suffix only ({name_first(shared)}); rename"
+            f"{root}: {len(shared)} images differ in suffix only ({name_first(shared)}); rename "
+            "them"
         )
     return list(zip(items, targets, strict=True))
 

@@ -46,11 +46,12 @@ def read(
 
     Raises:
         BadImage: The image cannot be decoded, or has another size and fit is "exact".
-        LikenessError: fit is another word, or the size is out of range.
+        LikenessError: fit or dtype is another word, or the size is out of range.
     """
     if fit not in get_args(Fit) or not 1 <= min(size) <= max(size) <= 4096:
         raise LikenessError(
-            f"read: fit is {fit!r} and size {size}; give {', '.join(get_args(Fit))}, and 1 to 4096"
+            f"read: fit is {fit!r} and size {size}; give one of {', '.join(get_args(Fit))}, and "
+            "(height, width) from 1 to 4096"
         )
     pixels = decode(item)
     if pixels.shape[:2] != tuple(size):

@@ -65,7 +65,7 @@ def read(
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
         Empty: It certainly shows nothing. Where that may be, there is a warning.
-        LikenessError: `short_edge` and `size` are both set.
+        LikenessError: `short_edge` and `size` are both set, or dtype is another word.
     """
     if short_edge and size is not None:
         raise LikenessError(f"short_edge {short_edge} and size {size} cannot both be set")

@@ -96,16 +96,16 @@ def lack_of_voice(wave: Wave, rate_hz: int) -> Lack | None:
     edges = np.linspace(0, len(wave), max(1, round(len(wave) / rate_hz)) + 1).astype(np.int64)
     stretches, seen = np.split(wave, edges[1:-1]), list[_Seen]()
     for stretch in stretches:
-        seen.append(_look(stretch, rate_hz))
-        _, _, _, is_tone, change, num = seen[-1]
-        is_speech = (change - 1) * num**0.5 > SPEECH_SIGMAS * _SPREAD and not is_tone
-        if is_speech and num >= _LEAST_FRAMES:
+        part = _look(stretch, rate_hz)
+        excess = (part.change - 1) * part.num_judged**0.5
+        is_speech = excess > SPEECH_SIGMAS * _SPREAD and not part.is_tone
+        if is_speech and part.num_judged >= _LEAST_FRAMES:
             return _too_quiet(peak)
-    powers, sounding, sounds, *_ = zip(*seen, strict=True)
-    least = LEAST_SECONDS - _FRAME_SECONDS
-    if sum(sounding) * _HOP_SECONDS < least and sum(sounding) < sum(sounds):
+        seen.append(part)
+    sounding, frames = sum(part.sounding for part in seen), sum(part.frames for part in seen)
+    if sounding * _HOP_SECONDS < LEAST_SECONDS - _FRAME_SECONDS and sounding < frames:
         return Lack(f"it holds less than {LEAST_SECONDS} s of sound, and silence around it")
-    loudest = int(np.argmax(powers))
+    loudest = int(np.argmax([part.power for part in seen]))
     if seen[loudest].is_tone:
         return Lack("it holds a single tone and no voice")
     return _steady(stretches[loudest], rate_hz, seen) or _too_quiet(peak)

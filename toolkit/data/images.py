@@ -15,13 +15,13 @@ import io
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, check_choice
 from likeness.eval.items.items import Item
 from likeness.eval.reports.colours import ORIENTATION, is_srgb, to_rgb
 from likeness.eval.reports.media import FORMATS, MAX_BYTES, MAX_JPEG_PIXELS, MAX_PIXELS, formats_of
@@ -235,6 +235,7 @@ def as_channels(pixels: Pixels, dtype: reading.DType = "float32") -> NDArray[Any
         >>> as_channels(np.zeros((4, 5), np.uint8), "uint8").shape
         (1, 4, 5)
     """
+    check_choice("dtype", dtype, get_args(reading.DType))
     channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if dtype == "float32":
         return np.ascontiguousarray(channels, dtype=np.float32)

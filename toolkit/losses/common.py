@@ -206,8 +206,8 @@ def _checked_batch(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(
         self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        if isinstance(z_key, tuple):  # the third argument in pytorch-metric-learning
-            z_key, kwargs = None, {"indices_tuple": z_key}
+        if isinstance(z_key, tuple | list):  # the third argument in pytorch-metric-learning
+            z_key, kwargs = None, {"indices_tuple": tuple(z_key)}
         _check_batch(self, z, y)
         if kwargs.get("indices_tuple") is not None:
             if not takes_indices:
@@ -250,13 +250,17 @@ def _check_indices(loss: nn.Module, indices: Any, count: int) -> None:
     name = type(loss).__name__
     if getattr(loss, "bank", None) is not None:
         raise LikenessError(f"{name}: indices_tuple chooses from the batch, so leave the bank out")
-    sizes = [tuple(part.shape) for part in indices if part.dtype == torch.int64 and part.ndim == 1]
+    sizes = [
+        tuple(part.shape)
+        for part in indices
+        if isinstance(part, Tensor) and part.dtype == torch.int64 and part.ndim == 1
+    ]
     pairs = len(sizes) == 4 and sizes[0] == sizes[1] and sizes[2] == sizes[3]
     if len(sizes) != len(indices) or not (pairs or (len(sizes) == 3 and len(set(sizes)) == 1)):
         raise LikenessError(
             f"{name}: indices_tuple must be (anchors, positives, anchors, negatives) or (anchors, "
-            f"positives, negatives), each (N,) of int64, but its shapes are "
-            f"{', '.join(str(tuple(part.shape)) for part in indices)}"
+            f"positives, negatives), each a tensor (N,) of int64; those of int64 have the "
+            f"shapes {', '.join(map(str, sizes)) or 'none'}"
         )
     if indices[0].device.type == "cpu" and any(
         bool(((part < 0) | (part >= count)).any()) for part in indices

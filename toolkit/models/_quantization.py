@@ -101,7 +101,7 @@ def quantize_int8(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Coll
         quantization.quantize_static(
             before,
             after,
-            SimpleNamespace(get_next=partial(next, iter(inputs), None)),
+            SimpleNamespace(get_next=partial(next, iter(inputs), None)),  # None ends them
             quant_format=quantization.QuantFormat.QDQ,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,

@@ -194,8 +194,10 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
     except (LookupError, ValueError, RecursionError):
         state = None
     if stored_kind != kind or not isinstance(state, dict):
+        if not stored_kind.startswith("likeness."):
+            raise LikenessError(f"{path} is no checkpoint of Likeness; {_FOREIGN}")
         raise LikenessError(
-            f"{path} is a checkpoint of format {stored_kind!r}; Likeness {likeness_version()} "
-            f"reads {kind!r}; {_FOREIGN}"
+            f"{path} is a checkpoint of format {stored_kind!r}, but Likeness {likeness_version()} "
+            f"reads {kind!r}; give another file"
         )
     return tensors, state, hashlib.sha256(content).hexdigest()

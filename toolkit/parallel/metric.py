@@ -49,7 +49,7 @@ class Metric(Generic[Result]):
             LikenessError: The numbers of values and labels differ.
         """
         if len(values) != len(labels):
-            raise LikenessError(f"{len(values)} values have {len(labels)} labels")
+            raise LikenessError(f"{len(values)} values have {len(labels)} labels; give one each")
         self._values.append(values.detach())
         self._labels.append(labels.detach())
 

@@ -144,7 +144,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if wrong.size:
         raise LikenessError(
-            f"{path}: {faces.names[wrong[0]]!r} has no detector score of 0 or more, or has two"
+            f"{path}: {faces.names[wrong[0]]!r} has no finite detector score from 0, or two"
         )
     return values
 

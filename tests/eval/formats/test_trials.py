@@ -295,8 +295,8 @@ def test_scores_follow_the_list(put):
         ("1.5 a x\n1 a y\n2 b y\n", "b x"),
         ("1.5 a x\n1 a y\n2 b x\n3.5 b x\n", "b x"),
         ("a x 1.5 0\na y .1 0\nb x 0 0\n", "a x"),
-        ("1 a x\n1 a\n", "same fields"),
-        ("1 a x\n1 ann lee y\n", "got 4: 1 ann lee y"),
+        ("1 a x\n1 a\n", "line 2 has 2 fields"),
+        ("# two\n\n1 a x\n1 ann lee y\n", "line 4 has 4 fields"),
         ("a x\n", "2 fields in each line"),
     ],
 )

@@ -55,3 +55,10 @@ def test_the_ends_of_a_range_belong_to_it() -> None:
 def test_a_number_alone_is_a_sequence_of_one() -> None:
     assert VerificationSettings(fars=0.01).fars == (0.01,)
     assert IdentificationSettings(ranks=5).ranks == RetrievalSettings(ks=5).ks == (5,)
+    for settings, name in (
+        (VerificationSettings, "fars"),
+        (IdentificationSettings, "fpirs"),
+        (RetrievalSettings, "ks"),
+    ):
+        with pytest.raises(LikenessError, match="is no number"):
+            settings(**{name: "0.1"})

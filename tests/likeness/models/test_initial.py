@@ -62,7 +62,7 @@ def refused_initials(folder: Path, voices: Path, recipe: Recipe) -> dict[str, tu
         "no file": (str(folder / "nowhere"), "nowhere"),
         "no such kind": ("speechbarin:somewhere", "speechbarin"),
         "onnx": (f"insightface:{network(folder / 'n.onnx', (112, 112))}", "cannot train"),
-        "of another project": (str(folder / "other.safetensors"), "of format ''"),
+        "of another project": (str(folder / "other.safetensors"), "no checkpoint of Likeness"),
     }
     save_file(state, folder / "other.safetensors")
     for name, changes in {

@@ -311,6 +311,14 @@ def test_a_reading_that_gives_no_input_is_named(crops, monkeypatch):
         likeness.load("bad_file.py").embed(crops)
 
 
+@pytest.mark.parametrize(
+    "stated", [{"scale": 0.0}, {"scale": "1"}, {"rate_hz": 16e3}, {"rate_hz": 0}]
+)
+def test_a_network_of_an_impossible_scale_or_rate_is_refused(stated):
+    with pytest.raises(LikenessError, match=next(iter(stated))):
+        likeness.Network("speaker", nn.Flatten, **stated)
+
+
 def test_a_network_that_says_nothing_of_its_pixels_is_asked_all_at_once():
     for modality in ("face", "image"):
         with pytest.raises(LikenessError) as caught:

@@ -19,6 +19,7 @@ from PIL import Image
 import likeness
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.models.model import Model
+from likeness.models.multimodal import sorted_for
 from tests.scripts import printed, refused
 from tests.tiny_yunet import network
 
@@ -124,6 +125,9 @@ def test_arrays_are_in_the_order_of_the_fusion(people: People, models: tuple[Mod
     sides = [((wave, rate_hz), pixels) for wave, rate_hz, pixels in arrays]
     expected = voice.verify(*paths, fusion=people.fusion, beside=face)
     got = voice.verify(*sides, fusion=people.fusion, beside=face)
+    # one path says where the array beside it belongs
+    assert sorted_for([face, voice], [b"", "a.jpg"]) == ["a.jpg", b""]
+    assert sorted_for([face, voice], ["a.wav", b""]) == [b"", "a.wav"]
     assert got.score == pytest.approx(expected.score, abs=1e-3)
 
 

@@ -102,7 +102,8 @@ def test_indices_that_do_not_fit_get_a_sentence() -> None:
     z, y = batch()
     rows = torch.tensor([0, 1])
     loss: Any = Triplet(5)
-    for wrong in ((rows, rows), (rows, rows, rows[:1]), (rows, rows.float(), rows)):
+    listed = rows.tolist()
+    for wrong in ((rows, rows), [rows, rows], (rows, rows.float(), rows), (listed, listed, listed)):
         with pytest.raises(ValueError, match="indices_tuple must be"):
             loss(z, y, wrong)
     with pytest.raises(ValueError, match=r"outside 0\.\.7"):
