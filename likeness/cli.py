@@ -95,6 +95,18 @@ def command_of(name: str) -> Any:
     return command
 
 
+def _say_help(command: Any) -> None:
+    """Let help be printed as all else is: a full output is named, and a reader may have gone."""
+
+    def print_help(context: Any, _: object, is_asked: bool) -> None:
+        if is_asked and not context.resilient_parsing:
+            say(context.get_help())
+            context.exit()
+
+    context = _Context(command, **_SETTINGS["context_settings"])
+    command.get_help_option(context).callback = print_help
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         from likeness.eval.errors import likeness_version
@@ -107,7 +119,9 @@ def whole_command() -> Any:
     """The command line, with help that is laid out for people."""
     app = typer.Typer(name="likeness", cls=_Lazy, no_args_is_help=True, **_SETTINGS)
     app.callback()(likeness)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    _say_help(command)
+    return command
 
 
 def likeness(
@@ -132,6 +146,7 @@ def _complete(command: Any) -> None:
     # Without a text of its own, a command's help would be cut to the width of the terminal.
     command.short_help = _first_sentence(command.help or "")
     command.context_class = _Context
+    _say_help(command)
     for parameter in command.params:
         parameter.metavar = parameter.metavar or _metavar(parameter)
         if parameter.param_type_name == "argument":

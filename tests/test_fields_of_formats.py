@@ -165,6 +165,11 @@ LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
         {"t.csv": "path,start,duration\none.wav,0.25,0.5\n"},
         [WAVE[PART]],
     ),
+    "table, offset and duration": (
+        {"t.csv": "path,offset,duration\none.wav,0.25,0.5\n"},
+        [WAVE[PART]],
+    ),
+    "table, a number that is no channel": ({"t.csv": "path,channel\ncall.wav,-1\n"}, "'-1'"),
     "table, a column of its own": ({"t.csv": "path,channel\ncall.wav,telephone\n"}, [MIXED]),
     "table, channel of both kinds": (
         {"t.csv": "path,channel\ncall.wav,2\none.wav,telephone\n"},

@@ -39,7 +39,7 @@ ITEMS = _words(
     label="label speaker speakerid spk spkid subject subjectid class classid identity identityid "
     "person personid clientid",
     id="id itemid utt uttid utterance utteranceid",
-    start="start startseconds starttime begin onset",
+    start="start startseconds starttime begin onset offset offsetseconds",
     end="end endseconds endtime stop",
     duration="duration durationseconds dur",
     channel="channel channelid chan",

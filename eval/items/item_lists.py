@@ -234,7 +234,7 @@ def _channels(texts: Sequence[str]) -> list[int | None]:
         LikenessError: Some rows name channels, and others something else.
     """
     distinct = set(texts)
-    if not any(map(_CHANNEL.match, distinct)):
+    if not any(_CHANNEL.match(text) or tables.is_number(text) for text in distinct):
         return []
     numbers = {text: channel_of(text) for text in distinct}
     return [numbers[text] for text in texts]

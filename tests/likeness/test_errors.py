@@ -56,10 +56,13 @@ def test_what_is_wrong_for_the_user_is_one_sentence(error, monkeypatch, capsys):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_output_is_named_and_a_reader_that_has_gone_ends_the_command(tmp_path):
     line = [sys.executable, "-m", "likeness", "recipes"]
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("likeness: <stdout>: ")
+    for words in ("recipes", "--help", "gallery --help", "gallery list -h"):
+        with open("/dev/full", "w") as full:
+            ended = subprocess.run(
+                [*line[:3], *words.split()], stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("likeness: <stdout>: ")
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     ids = tuple(map(str, range(200)))
     embeddings.write_embeddings(tmp_path / "e.npz", embeddings.Embeddings(ids, rows))
