@@ -117,6 +117,7 @@ def metric_label(metric: str) -> str:
     """A metric's name for people: EER (%), minDCF (p = 0.01), TAR (%) at FAR 0.001, R@1 (%)."""
     kind, _, number = metric.rstrip(")").partition("(")
     at, _, depth = metric.partition("@")
+    stored = {"": "", "eer": " at EER"}.get(number, f" at FAR {number}")
     names = {
         "eer": "EER (%)",
         "balanced_accuracy": "best balanced accuracy (%)",
@@ -128,7 +129,7 @@ def metric_label(metric: str) -> str:
         **{name: f"{name.upper()} (%)" for name in ("fte", "fta")},
         "mean_score": "mean score",
         "median_score": "median score",
-        "share_accepted": f"accepted (%){f' at {number}' * bool(number)}",
+        "share_accepted": f"accepted (%){stored}",
         "far": "FAR (%)",
         "frr": "FRR (%)",
         "refused": "refused (%)",

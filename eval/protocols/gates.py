@@ -57,12 +57,11 @@ def met_conditions(compared: Compared, conditions: Sequence[str]) -> list[str]:
     for text in conditions:
         difference, metric, end, sign, limit = parse_condition(text)
         known = between if difference else of_systems
-        if not any(name == metric for _, name, _ in known):
+        rows = [(system, of) for system, name, of in known if name == metric]
+        if not rows:
             there = ", ".join(dict.fromkeys(name for _, name, _ in known)) or "no difference"
             raise LikenessError(f"condition {text!r}: it was not measured; there is {there}")
-        for system, name, of in known:
-            if name != metric:
-                continue
+        for system, of in rows:
             if end and of.interval is None:
                 raise LikenessError(f"condition {text!r}: {system} has no interval of {metric}")
             value = of.interval[end == "high"] if end and of.interval else of.value
