@@ -117,6 +117,7 @@ def metric_label(metric: str) -> str:
     """A metric's name for people: EER (%), minDCF (p = 0.01), TAR (%) at FAR 0.001, R@1 (%)."""
     kind, _, number = metric.rstrip(")").partition("(")
     at, _, depth = metric.partition("@")
+    stored = {"": "", "eer": " at EER"}.get(number, f" at FAR {number}")
     names = {
         "eer": "EER (%)",
         "balanced_accuracy": "best balanced accuracy (%)",
@@ -126,6 +127,9 @@ def metric_label(metric: str) -> str:
         "fnmr_at_fmr": f"FNMR (%) at FMR {number}",
         **{name: f"{name.upper()} (%) at FMR {number}" for name in ("gfar", "gfrr")},
         **{name: f"{name.upper()} (%)" for name in ("fte", "fta")},
+        "mean_score": "mean score",
+        "median_score": "median score",
+        "share_accepted": f"accepted (%){stored}",
         "far": "FAR (%)",
         "frr": "FRR (%)",
         "refused": "refused (%)",

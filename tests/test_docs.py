@@ -39,6 +39,7 @@ RUN = """
     tutorials/first_face_system tutorials/first_retrieval how-to/images how-to/data_layouts
     how-to/check_data how-to/calibrate how-to/search_gallery how-to/delete_person
     how-to/group_files how-to/segments how-to/group_differences how-to/compare_systems
+    how-to/clones
     how-to/bench how-to/normalise_scores README.md explanation/limits reference/losses
     reference/backbones tutorials/own_network how-to/photographs how-to/own_networks
     how-to/other_loops how-to/fine_tuning how-to/adapt_head how-to/deployment how-to/export

@@ -117,6 +117,11 @@ def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
     printed("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out, "--force")
     check(written(out), "results")
     assert "cllr" in {result["metric"] for result in written(out)["results"]}
+    (folder / "same.txt").write_text("s/1 s/2 0.5\nt/1 t/2 0.25\n")
+    alone = ("--all-targets", "--threshold", "0.3", "--resamples", "20", "--json", out, "--force")
+    printed("evaluate", folder / "same.txt", *alone)
+    check(written(out), "results")
+    assert [of["value"] for of in written(out)["results"]] == [0.375, 0.375, 0.5]
     for command, *inputs in (
         ("identify", "--probes", folder / "e.npz", "--gallery", folder / "e.npz"),
         ("retrieve", "--embeddings", folder / "e.npz", "--quality", "norm"),

@@ -98,6 +98,7 @@ def check_labels(name: str, target: Bools | None) -> None:
     """
     if target is None:
         remedy = f"give the trial list that has them{if_option(', by --trials')}"
+        remedy += if_option(", or add --all-targets where each pair is of one subject")
         raise LikenessError(f"{name}: it has no labels; {remedy}")
     if target.all() or not target.any():
         kind = "target" if target.any() else "nontarget"
@@ -145,7 +146,7 @@ def evaluate_together(
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)
-    _name_equal(scores)
+    name_equal(scores)
     compared = Compared([], scores, trials, subject_of=known)
     outcomes: dict[str, Outcome] = {}
     for name, own in scores.items():
@@ -234,7 +235,7 @@ def _in_one_order(
     return unpaired
 
 
-def _name_equal(scores: Mapping[str, Scores]) -> None:
+def name_equal(scores: Mapping[str, Scores]) -> None:
     """Names systems whose scores are the same, in the same order."""
     first: dict[bytes, str] = {}
     for name, of in scores.items():

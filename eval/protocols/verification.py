@@ -11,6 +11,8 @@ from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
+import numpy as np
+
 from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
@@ -29,7 +31,9 @@ from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.option import Option
+from likeness.eval.protocols.gates import met_conditions
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
+from likeness.eval.protocols.target_scores import PairBy, evaluate_targets, limits_for
 from likeness.eval.results import Result, write_results
 from likeness.eval.scoring import thresholds
 from likeness.eval.scoring.origin import Origin, read_origin
@@ -114,6 +118,13 @@ class Evaluation:
             raise LikenessError(f"{len(systems)} systems; name one in brackets: {systems}")
         return systems[0]
 
+    @property
+    def _scores(self) -> Scores:
+        """The scores of the one system, of trials of both kinds."""
+        scores = self.compared.scores[self._system]
+        check_labels(self._system, scores.target)
+        return scores
+
     def result(self, metric: str) -> Result:
         """The result of a metric, by its name such as "eer" or "tar_at_far(0.01)".
 
@@ -151,7 +162,7 @@ class Evaluation:
         """
         if far is not None and p_target is not None:
             raise LikenessError(f"give far {far} or p_target {p_target}, one of them")
-        scores, settings = self.compared.scores[self._system], self.settings
+        scores, settings = self._scores, self.settings
         ordered = verification.sort_scores(scores.targets, scores.nontargets)
         if far is not None:
             verification.check_rate("far", far)
@@ -202,12 +213,13 @@ class Evaluation:
                 "the held-out subjects chose the checkpoint, so score others for a guarantee",
                 stacklevel=2,
             )
-        name, compared, fars = self._system, self.compared, self.settings.fars
+        name, scores = self._system, self._scores
+        compared, fars = self.compared, self.settings.fars
         result = self.results[0]
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
         path, origin = path_for_scores(model, self.origins.get(name))
         stored, too_low = thresholds.measure(
-            compared.scores[name],
+            scores,
             origin,
             data=origin.trials or "unnamed trials",
             fars=fars,
@@ -246,10 +258,33 @@ class Evaluation:
             >>> "56 people" in likeness.evaluate(scores, settings).plan(far=0.01, width=0.5)
             True
         """
-        scores = self.compared.scores[self._system]
+        scores = self._scores
         pairs = self.compared.subjects.get(self._system)
         measured = None if pairs is None else correlation_of(scores, pairs, far)
         return Plan(far, width).text(self.settings.level, measured)
+
+    def met(self, *conditions: str) -> list[str]:
+        """Which conditions the results meet, as of `likeness evaluate --fail-if`.
+
+        Args:
+            conditions: Such as "mean_score < 0.7", of each system; "difference eer > 0", of each
+                difference to the first system; "eer high > 0.05", of an end of the interval. Rates
+                are fractions.
+
+        Returns:
+            A sentence for each system or difference that meets a condition; empty if none does.
+
+        Raises:
+            LikenessError: A metric was not measured, has no interval, or systems are not on the
+                same trials.
+
+        Example:
+            >>> import likeness
+            >>> scores = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+            >>> likeness.evaluate(scores).met("eer > 0.05", "tar_at_far(0.1) < 0.4")
+            ["scores: eer is 0.5, which meets 'eer > 0.05'"]
+        """
+        return met_conditions(self.compared, conditions)
 
     @cached_property
     def inputs(self) -> dict[str, str]:
@@ -320,6 +355,8 @@ class Evaluation:
 
         if media is None and self.run is not None and self.run.items.is_file():
             media = self.run.items
+        for name, of in self.compared.scores.items():
+            check_labels(name, of.target)
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
@@ -355,6 +392,10 @@ def evaluate(
     embeddings: Annotated[Embedded | None, Option(path="file")] = None,
     failures: Annotated[File | Iterable[str] | None, Option(path="file")] = None,
     countermeasure: Annotated[File | None, Option(path="file")] = None,
+    all_targets: bool = False,
+    threshold: float | None = None,
+    thresholds: Annotated[File | thresholds.Thresholds | None, Option(metavar="MODEL|FILE")] = None,
+    pair_by: PairBy | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -383,13 +424,20 @@ def evaluate(
         countermeasure: a score file of the same trials, of a system that tells spoofs from bona
             fide trials. Trials may have the label spoof: they are left out of all rates but those
             of `likeness.eval.metrics.spoofing`, which are then measured as well.
+        all_targets: all trials are target trials, such as of prompts and their clones, where the
+            list has no labels. Of target trials alone the mean and median score are measured.
+        threshold: a number, to measure the share of target trials alone that it accepts.
+        thresholds: stored thresholds for the same: the model that gave the scores, or a .json file.
+        pair_by: the side whose ids systems share, to pair target trials alone whose other ids
+            differ: enrol or probe.
 
     Returns:
         The results; print them to see the table.
 
     Raises:
         LikenessError: there are no labels, a file is of another kind, or the scores are of a type
-            that is not known. Items of the trials have no embedding.
+            that is not known. Items of the trials have no embedding. Something is given that needs
+            nontarget trials where there are none, or that is for target trials alone.
         FileNotFoundError: a file does not exist.
 
     Example:
@@ -406,10 +454,11 @@ def evaluate(
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
     about = (trials, subjects, groups, quality, embeddings, failures, countermeasure)
+    of_targets = (threshold, thresholds, pair_by)
     bare = {name: of for name, of in named.items() if isinstance(of, Scores)}
     with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
     if bare:
-        if with_ids or any(each is not None for each in about):
+        if with_ids or any(each is not None for each in (*about, *of_targets)):
             raise LikenessError(
                 "Scores have no ids, which trials, subjects, groups, quality, embeddings and other "
                 "systems need; give a score file, or what likeness.score gives"
@@ -428,7 +477,27 @@ def evaluate(
         if listed is None or listed.target is None or listed.spoof is not None:
             raise LikenessError("failures need the whole list of trials with labels and no spoof")
         listed, lost = compared_trials(listed, read_failures(failures))
-    systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
+    systems = {name: _read(name, of, listed, columns, all_targets) for name, of in with_ids.items()}
+    origins = {name: of[2] for name, of in systems.items()}
+    if all(of[1].target.all() for of in systems.values()):
+        if any(each is not None for each in (groups, quality, failures, countermeasure)):
+            asked = "groups, quality, failures and a countermeasure"
+            raise LikenessError(f"{asked} need nontarget trials, and all are target trials")
+        compared = evaluate_targets(
+            {name: of[:2] for name, of in systems.items()},
+            settings,
+            subject_of=names_of(subjects),
+            limits=limits_for(threshold, thresholds, origins.values()),
+            pair_by=pair_by,
+        )
+        return Evaluation(compared, settings, origins, files_in(named, *about))
+    for name, of in systems.items():
+        check_labels(name, of[1].target)
+    if any(each is not None for each in of_targets):
+        raise LikenessError(
+            "threshold, thresholds and pair_by are for lists of target trials alone, and this one "
+            "has nontarget trials; leave them out, and see the TAR at each far"
+        )
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
@@ -447,7 +516,6 @@ def evaluate(
     elif countermeasure is not None:
         raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
     _warn_of_distances(compared)
-    origins = {name: of[2] for name, of in systems.items()}
     return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
 
 
@@ -485,7 +553,11 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
 
 
 def _read(
-    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames
+    name: str,
+    system: File | Scored,
+    labels: Trials | None,
+    columns: ColumnNames,
+    all_targets: bool,
 ) -> tuple[Trials, Scores, Origin | None]:
     """The trials of a system, its scores, and what gave them.
 
@@ -494,9 +566,11 @@ def _read(
         system: Its scores.
         labels: The trials with labels, for scores that have none.
         columns: Which column of a score file is which, where `labels` are not a file.
+        all_targets: Whether trials without labels are target trials.
 
     Raises:
-        LikenessError: The trials have no labels, or labels of one kind only.
+        LikenessError: The trials have no labels, or are all nontarget trials. Some are, and all
+            are said to be target trials.
     """
     if isinstance(system, Scored):
         trials, values, origin = system.trials, system.values, system.origin
@@ -508,8 +582,13 @@ def _read(
         trials, others = without_self_trials(trials)
         values = values[others]
     warn_of_two_scores(name, trials, values)
-    check_labels(name, trials.target)
+    if trials.target is None and all_targets:
+        trials = replace(trials, target=np.ones(len(trials), np.bool_))
+    if trials.target is None or not trials.target.all():
+        check_labels(name, trials.target)
     assert trials.target is not None
+    if all_targets and not trials.target.all():
+        raise LikenessError(f"{name}: its labels say that not all trials are target trials")
     return trials, Scores(values, trials.target), origin
 
 

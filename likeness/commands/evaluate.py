@@ -8,9 +8,11 @@ from likeness.commands._outputs import Force, JsonFile, Media, Report, write_eva
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan
+from likeness.eval.protocols.gates import parse_condition
 from likeness.eval.protocols.ijb.evaluate import evaluate_files
 from likeness.eval.protocols.verification import Evaluation
 from likeness.eval.protocols.verification import evaluate as evaluate_scores
+from likeness.models.bundled import resolve_model
 from likeness.toolkit.console import say
 
 
@@ -44,6 +46,14 @@ def evaluate(
         float | None,
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
     ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="End with exit code 1 if a result is so, as in 'eer > 0.05' (rates are fractions) "
+            "or 'difference mean_score high < 0'.",
+        ),
+    ] = None,
     json: JsonFile = None,
     report: Report = None,
     media: Media = None,
@@ -51,11 +61,15 @@ def evaluate(
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
-    Of several score files on the same trials, the paired differences are measured too. The folder
+    Of several score files on the same trials, the paired differences are measured too. Of target
+    trials alone, such as of clones, the mean and median score are measured instead. The folder
     of a run stands for its held-out trials. With --ijb there are no intervals unless --resamples
     asks for them. Thresholds that --save-to keeps are those of `likeness verify --far`.
     """
-    own = {"--save-to": save_to, "--guarantee": guarantee, "--report": report, "--media": media}
+    for condition in fail_if or ():
+        parse_condition(condition)
+    own: dict[str, object] = {"--save-to": save_to, "--guarantee": guarantee, "--report": report}
+    own |= {"--media": media, "--fail-if": fail_if or None}
     if "--ijb" in measure_pack:
         measure_pack.refuse_others()
         refuse_idle("beside --ijb", {**own, "--plan": plan})
@@ -77,10 +91,15 @@ def evaluate(
         refuse_idle("without SCORES", {**own, "--json": json})
         say(planned.text())
         return
-    evaluation = measure()
+    typed = measure["--thresholds"]
+    evaluation = measure(**({"thresholds": resolve_model(typed)} if typed else {}))
+    met = evaluation.met(*fail_if) if fail_if else []
     stored = save_to and evaluation.save_thresholds(save_to, guarantee=guarantee, replaces=force)
     write_evaluation(context, evaluation, json, report, media=media)
     if planned is not None:
         say(f"\n{evaluation.plan(*planned)}")
     if stored:
         say(f"\n{stored}\nkept with {save_to}")
+    if met:
+        say("\n".join(["", *met]), error=True)
+        raise typer.Exit(1)

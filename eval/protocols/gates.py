@@ -1,0 +1,71 @@
+"""Conditions on results under which a command ends with an error, such as "mean_score < .7"."""
+
+import operator
+import re
+from collections.abc import Sequence
+
+from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.option import if_option
+from likeness.eval.protocols.side_by_side import Compared
+
+_OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+_CONDITION = re.compile(
+    r"\s*(difference\s+)?([\w@.()-]+?)(?:\s+(low|high))?\s*(<=|>=|<|>)\s*"
+    r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
+
+
+def parse_condition(text: str) -> tuple[str, ...]:
+    """Reads `[difference] METRIC [low|high] SIGN NUMBER` into its five parts; one may be "".
+
+    Raises:
+        LikenessError: It is no such condition.
+
+    >>> parse_condition("difference eer high>=.05")
+    ('difference ', 'eer', 'high', '>=', '.05')
+    """
+    if found := _CONDITION.fullmatch(text):
+        return found.groups("")
+    raise LikenessError(
+        f"condition {shorten(text)!r}: write [difference] METRIC [low|high] SIGN NUMBER, such as "
+        "'mean_score < 0.7' or 'difference eer low > 0'"
+    )
+
+
+def met_conditions(compared: Compared, conditions: Sequence[str]) -> list[str]:
+    """Which conditions results meet, a sentence for each system.
+
+    Args:
+        compared: The results of all systems and their differences.
+        conditions: As of `parse_condition`. Values are those of the JSON document: rates are
+            fractions.
+
+    Raises:
+        LikenessError: A metric was not measured, or has no such interval. Systems are on other
+            trials than the first, so that they cannot be judged alike.
+    """
+    pairs, sentences = compared.paired, []
+    if conditions and pairs and pairs.unpaired:
+        raise LikenessError(
+            f"{', '.join(pairs.unpaired)}: not on the trials of {pairs.reference}, so a condition "
+            "would judge them by other trials; score the same ones"
+            + if_option(", or pair clones of the same prompts by --pair-by enrol")
+        )
+    of_systems = [(of.system, of.metric, of) for of in compared.results]
+    differences = pairs.differences.items() if pairs else ()
+    between = [(f"{name}, difference", metric, of) for (name, metric), of in differences]
+    for text in conditions:
+        difference, metric, end, sign, limit = parse_condition(text)
+        known = between if difference else of_systems
+        rows = [(system, of) for system, name, of in known if name == metric]
+        if not rows:
+            there = ", ".join(dict.fromkeys(name for _, name, _ in known)) or "no difference"
+            raise LikenessError(f"condition {text!r}: it was not measured; there is {there}")
+        for system, of in rows:
+            if end and of.interval is None:
+                raise LikenessError(f"condition {text!r}: {system} has no interval of {metric}")
+            value = of.interval[end == "high"] if end and of.interval else of.value
+            if _OPERATORS[sign](value, float(limit)):
+                what = f"{metric} {end}".rstrip()
+                sentences.append(f"{system}: {what} is {value:.6g}, which meets {text!r}")
+    return sentences
