@@ -246,6 +246,46 @@ def test_the_page_is_what_the_table_says() -> None:
     assert page == maker.page(), "run python docs/make_networks.py"
 
 
+RESULTS = loaded(ROOT / "docs" / "make_results.py")
+
+
+@pytest.mark.parametrize("name", RESULTS.PAGES)
+def test_the_pages_of_what_was_measured_are_up_to_date(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    assert page == RESULTS.page(name), "run python docs/make_results.py"
+    assert "git show" not in page
+
+
+@pytest.mark.parametrize("name", RESULTS.PAGES)
+def test_every_table_says_what_it_shows_and_how_it_was_measured(name: str) -> None:
+    file = ROOT / "docs" / "reference" / f"{name}.toml"
+    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    for table in data["table"]:
+        columns = table.get("columns", data.get("columns"))
+        assert table["shows"].endswith("."), table["title"]
+        assert {len(row) for row in table.get("rows", ())} <= {len(columns)}, table["title"]
+        if name != "claims":  # one command and one date stand above all claims
+            assert table["what"] and table["machine"], table["title"]
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"]), table["title"]
+    titles = [table["title"] for table in data["table"]]
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_claim_has_a_column_for_each_data_set() -> None:
+    columns = ["data", "compared", "better by", "over classes", "over seeds", "verdict"]
+    rows = [
+        ["a", "one, two", "+1", "[0, 2]", "", "open"],
+        ["b", "one, three", "-1", "[-2, -1]", "", "fails"],
+    ]
+    table = {"title": "Claim", "shows": "It does.", "columns": columns, "rows": rows}
+    assert RESULTS._section(table | {"by_data": True}).splitlines()[3:] == [
+        "| compared | a | b |",
+        "|---|---|---|",
+        "| one, two | +1 [0, 2] open |  |",
+        "| one, three |  | -1 [-2, -1] fails |",
+    ]
+
+
 def test_every_network_states_everything_and_an_address_of_its_project() -> None:
     keys = {"name", "takes", "model", "fetch", "size", "code", "weights", "data"}
     keys |= {"published", "source", "tried"}
