@@ -13,7 +13,7 @@ Peers: none.
 Limit: none.
 Needs: omniglot/, mnist/, speechocean/, an4/, librispeech/, orl/ and gt/ in the folder of --data.
 Takes: four hours of one core, and five more for MNIST; --only leaves data sets out.
-Gives: the rows of docs/reference/claims.toml but for the metric, one for each data set that was run.
+Gives: the rows of docs/reference/claims.toml, which leaves the metric out.
 """
 
 from __future__ import annotations

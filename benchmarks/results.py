@@ -7,9 +7,9 @@
 
 Measures: nothing itself. Every job has the commands of tables of docs/reference/results.md; voxsrc
     has those of docs/explanation/comparing.md. What they print is OUT/NAME.md when they have
-    succeeded, and what they say on the way is OUT/NAME.log. A job whose NAME.md is there is not run again; delete the file to repeat it. A
-    job that was interrupted goes on where it was, because every script leaves its runs in a folder
-    and trains what is missing.
+    succeeded, and what they say on the way is OUT/NAME.log. A job whose NAME.md is there is not run
+    again; delete the file to repeat it. A job that was interrupted goes on where it was, because
+    every script leaves its runs in a folder and trains what is missing.
 Needs: what the scripts need, and the data sets in the folder of --data. A job whose data or package
     is missing fails, and the others go on.
 Takes: a day of one core.
