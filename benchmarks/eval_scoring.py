@@ -21,7 +21,7 @@ Limits: the matrix product of the embeddings, that with the cohort, one np.sort 
 Needs: speechbrain, which comes with Likeness, and `pip install "pytorch-metric-learning>=2.8,<3"`;
     without it the peer's cells of retrieval hold "-". No data.
 Takes: a minute and a half of one core, half a minute for cub and ten minutes for sop.
-Gives: section eval_scoring of docs/reference/performance.md.
+Gives: the table "Scoring and metrics" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

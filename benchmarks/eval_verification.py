@@ -14,7 +14,7 @@ Limits: one np.sort of all scores; 1,000 draws of weights with their cumulative 
     `python -c "import numpy"`; the blockwise matrix product.
 Needs: scikit-learn, which comes with Likeness. No data.
 Takes: a minute of one core and 2 GB of memory.
-Gives: section eval_verification of docs/reference/performance.md.
+Gives: the table "Scoring and metrics" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Peers: none.
 Limit: none.
 Needs: `likeness prepare face`, and orl/, yale/ and gt/ in the folder of --data.
 Takes: five CPU minutes.
-Gives: section "likeness:face" of docs/reference/results.md, and likeness/face/CARD.md.
+Gives: the table "Ready models" of docs/reference/results.md, and likeness/face/CARD.md.
 """
 
 from __future__ import annotations

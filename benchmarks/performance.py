@@ -12,7 +12,8 @@ Needs: what the scripts need. `make bench` installs pytorch-metric-learning, a p
     and AN4 is read from ../shared/data.
 Takes: about an hour of one core; the losses alone take ten minutes.
 Gives: a heading for each script, the line with its command, the date and the machine, and its
-    tables. They are put into the page by hand, above the remarks.
+    tables. The numbers are copied by hand into docs/reference/performance.toml, from which
+    docs/make_results.py makes the page.
 """
 
 from __future__ import annotations

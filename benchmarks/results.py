@@ -5,15 +5,15 @@
     python benchmarks/results.py --data ../shared/data --out runs/results --only an4,orl
         two of the jobs
 
-Measures: nothing itself. Every job has the commands of a section of docs/reference/results.md. What
-    they print is OUT/NAME.md when they have succeeded, and what they say on the way is
-    OUT/NAME.log. A job whose NAME.md is there is not run again; delete the file to repeat it. A
-    job that was interrupted goes on where it was, because every script leaves its runs in a folder
-    and trains what is missing.
+Measures: nothing itself. Every job has the commands of tables of docs/reference/results.md; voxsrc
+    has those of docs/explanation/comparing.md. What they print is OUT/NAME.md when they have
+    succeeded, and what they say on the way is OUT/NAME.log. A job whose NAME.md is there is not run
+    again; delete the file to repeat it. A job that was interrupted goes on where it was, because
+    every script leaves its runs in a folder and trains what is missing.
 Needs: what the scripts need, and the data sets in the folder of --data. A job whose data or package
     is missing fails, and the others go on.
 Takes: a day of one core.
-Gives: docs/reference/results.md, whose sections were written from these files.
+Gives: the numbers of docs/reference/results.toml, which are copied from these files by hand.
 """
 
 from __future__ import annotations
@@ -54,12 +54,6 @@ JOBS: dict[str, list[str]] = {
     ],
     "omniglot-losses": [
         "-m likeness compare image/omniglot_losses --seeds 3 --tune 5 --reference softmax "
-        "--data {data} --out {out}",
-    ],
-    "an4-losses": [
-        "-m likeness compare speaker/an4 --seeds 3 --tune 5 "
-        "--variants softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf "
-        "schedule.steps=400 schedule.eval_every=100 items.num_folds=3 measure.trials.num_folds=3 "
         "--data {data} --out {out}",
     ],
 }

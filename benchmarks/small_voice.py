@@ -16,7 +16,7 @@ Measures: two systems of corpora.py, each with the head `head:score_norm` on it,
 Peers: none here; corpora.py has them. Limit: none.
 Needs: speechocean/, an4/, librispeech/ and fsdd/ in the folder of --data.
 Takes: 3 CPU minutes a model.
-Gives: likeness/voice/, its card, and a section of docs/reference/results.md.
+Gives: likeness/voice/ and its card.
 """
 
 from __future__ import annotations

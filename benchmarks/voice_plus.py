@@ -18,7 +18,7 @@ Peers: Resemblyzer alone.
 Limit: none.
 Needs: `likeness prepare voice`, and what small_voice.py needs.
 Takes: what small_voice.py takes, and 20 CPU minutes.
-Gives: likeness/voice-plus/, its card, and section "likeness:voice-plus" of
+Gives: likeness/voice-plus/, its card, and the table "Ready models" of
     docs/reference/results.md.
 """
 

@@ -246,6 +246,44 @@ def test_the_page_is_what_the_table_says() -> None:
     assert page == maker.page(), "run python docs/make_networks.py"
 
 
+RESULTS = loaded(ROOT / "docs" / "make_results.py")
+
+
+@pytest.mark.parametrize("name", RESULTS.PAGES)
+def test_the_pages_of_what_was_measured_are_up_to_date(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    assert page == RESULTS.page(name), "run python docs/make_results.py"
+    assert "git show" not in page
+
+
+@pytest.mark.parametrize("name", RESULTS.PAGES)
+def test_every_table_says_what_it_shows_and_how_it_was_measured(name: str) -> None:
+    file = ROOT / "docs" / "reference" / f"{name}.toml"
+    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    for table in data["table"]:
+        columns = table.get("columns", data.get("columns"))
+        assert table["shows"].endswith("."), table["title"]
+        assert {len(row) for row in table.get("rows", ())} <= {len(columns)}, table["title"]
+        if name != "claims":  # one command and one date stand above all claims
+            assert {"what", "machine"} <= set(table), table["title"]
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"]), table["title"]
+    titles = [table["title"] for table in data["table"]]
+    assert len(set(titles)) == len(titles)
+
+
+def test_every_claim_stands_in_the_column_of_its_data_and_the_row_of_its_losses() -> None:
+    file = ROOT / "docs" / "reference" / "claims.toml"
+    sections = RESULTS.page("claims").split("\n## ")[1:]
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))["table"]
+    for section, table in zip(sections, tables, strict=True):
+        assert section.startswith(table["title"])
+        lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
+        for data, compared, value, over, _, verdict in table.get("rows", ()):
+            row = next(line for line in lines if line[0] == f"| {compared}")
+            column = [name.strip(" |") for name in lines[0]].index(data)
+            assert row[column].strip(" |") == f"{value} {over} {verdict}"
+
+
 def test_every_network_states_everything_and_an_address_of_its_project() -> None:
     keys = {"name", "takes", "model", "fetch", "size", "code", "weights", "data"}
     keys |= {"published", "source", "tried"}

@@ -6,7 +6,7 @@ which is subtracted. What is left of the scores of two different people has near
 wherever it was looked at: above its median it is `_TAIL` times as wide as a normal distribution of
 the width that it has below. The lower half holds no pair of one person, so nobody's name is needed.
 
-How well this holds is measured in docs/reference/results.md by benchmarks/places.py.
+How well this holds is measured in docs/reference/results.md.
 """
 
 from collections.abc import Sequence
