@@ -21,7 +21,6 @@ may be negative: a system can correct the error of another one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from likeness.eval.progress import step
 from likeness.eval.types import Bools, Floats, boolean_labels
 
 FORMAT = "likeness fusion 1"
+_MOST = 1e30  # of a weight, so that sums stay finite, in float32 too
 _HELD_BACK = 1e-3  # see _logistic
 FRACTIONS = tuple(k / 20 for k in range(10))
 
@@ -88,7 +88,7 @@ class Fusion:
         systems = (*self.systems, *self.systems[: len(self.knots)])
         pairs = (self.weights, systems), (self.quality_weights, self.names)
         named = all(len(weights) == len(names) for weights, names in pairs)
-        if not self.weights or not named or not all(map(math.isfinite, numbers)):
+        if not self.weights or not named or not all(abs(each) < _MOST for each in numbers):
             raise LikenessError(
                 f"fusion: its weights do not fit {len(self.systems)} systems; fit it anew"
             )
@@ -142,7 +142,10 @@ def load_fusion(path: str | Path) -> Fusion:
     def made(fields: dict[str, Any]) -> Fusion:
         for name in [name for name, value in fields.items() if isinstance(value, list)]:
             fields[name] = tuple(fields[name])
-        return Fusion(**fields)
+        fusion = Fusion(**fields)
+        # one trial, so that fields of other shapes are refused here
+        fusion.apply(np.zeros((1, len(fusion.systems))), np.zeros((1, len(fusion.names))))
+        return fusion
 
     otherwise = "no calibration and no fusion ({error}); make one with `likeness fit`"
     return read_json(Path(path), FORMAT, made, otherwise)

@@ -72,7 +72,13 @@ def resolve_model(model: str) -> str:
 
 def models_folder() -> Path:
     """The user's folder of models: what LIKENESS_MODELS names, by default ~/.likeness/models."""
-    return Path(os.environ.get("LIKENESS_MODELS") or "~/.likeness/models").expanduser()
+    folder = os.environ.get("LIKENESS_MODELS") or "~/.likeness/models"
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        raise LikenessError(
+            f"{folder}: this home folder is not known; name a folder by LIKENESS_MODELS"
+        ) from None
 
 
 def onnx_file(model: str, file: str = "model.onnx") -> Path:
@@ -103,9 +109,16 @@ def _sum_file() -> Path:
     path = models_folder() / f"voice-plus-{described['model'][:16]}.onnx"
     if not path.is_file():
         second = _prepared(models_folder() / RESEMBLYZER, VOICE_PLUS, "voice")
+        from likeness.eval.formats.writing import atomic_path
         from likeness.toolkit.models import joint
 
-        joint.write((onnx_file(VOICE), second), (1.0, described["weight"]), path)
+        with atomic_path(path) as temporary:
+            made = joint.write((onnx_file(VOICE), second), (1.0, described["weight"]), temporary)
+            if made != described["model"]:
+                raise LikenessError(
+                    f"{second} is another network than Resemblyzer's; remove it, and run `likeness "
+                    "prepare voice`"
+                )
     return path
 
 

@@ -26,7 +26,7 @@ from likeness.toolkit.models import onnx
 SCORED_BY = ("cosine", "dot")  # the similarities that a dot product of joint embeddings can sum
 
 
-def write(files: Sequence[Path], weights: Sequence[float], path: Path) -> None:
+def write(files: Sequence[Path], weights: Sequence[float], path: Path) -> str:
     """Write the file of two models.
 
     Args:
@@ -34,15 +34,20 @@ def write(files: Sequence[Path], weights: Sequence[float], path: Path) -> None:
         weights: That of the score of each, above 0.
         path: The file to write.
 
+    Returns:
+        The digest of the model.
+
     Raises:
-        LikenessError: The graphs cannot be put into one.
+        LikenessError: A file has no description, or the graphs cannot be put into one.
     """
     from onnx import compose, helper, version_converter
 
     texts, graphs = [], []
     for file in files:
         graph = onnx.parse(file.read_bytes(), file)
-        (text,) = (entry.value for entry in graph.metadata_props if entry.key == onnx.KEY)
+        text = next((it.value for it in graph.metadata_props if it.key == onnx.KEY), None)
+        if text is None:
+            raise LikenessError(f"{file} has no description of Likeness; make it anew")
         texts.append(json.loads(text))
         del graph.metadata_props[:], graph.graph.metadata_props[:]
         del graph.graph.value_info[:]  # its names of sizes are those of the other graph, too
@@ -98,6 +103,7 @@ def write(files: Sequence[Path], weights: Sequence[float], path: Path) -> None:
     both.metadata_props.add(key=onnx.KEY, value=json.dumps(description))
     with atomic_path(path) as temporary:
         temporary.write_bytes(both.SerializeToString())
+    return str(description["digest"])
 
 
 def _opset(graph: Any) -> int:

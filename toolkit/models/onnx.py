@@ -124,22 +124,29 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
     return OnnxEmbedder(session, dim), stated
 
 
+_HALF = 1 << 16
+
+
 def read_both(item: Item, *, reads: Sequence[Read]) -> Floats:
     """Read an item in several ways, and pack what they give into one array of numbers.
 
-    Before the numbers of each stand the number of its axes and their sizes.
+    Before the numbers of each stand the number of its axes and their sizes, each as two numbers
+    below 65,536, so that float32 holds them exactly.
 
     Example:
         >>> reads = [lambda item: np.zeros((2, 3)), lambda item: np.ones(2)]
         >>> packed = read_both(Item("a", Path("a")), reads=reads)
         >>> packed.tolist()
-        [2.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 1.0, 1.0]
+        [2.0, 0.0, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 2.0, 1.0, 1.0]
         >>> [part.shape for part in _unpacked(packed)]
         [(2, 3), (2,)]
     """
     values = [np.asarray(read(item)) for read in reads]
-    parts = [[[value.ndim, *value.shape], value.reshape(-1)] for value in values]
-    return np.concatenate([part for both in parts for part in both]).astype(np.float32)
+    parts = []
+    for value in values:
+        halves = [half for size in value.shape for half in divmod(size, _HALF)]
+        parts += [[value.ndim, *halves], value.reshape(-1)]
+    return np.concatenate(parts).astype(np.float32)
 
 
 def _unpacked(packed: Floats) -> list[Floats]:
@@ -147,8 +154,9 @@ def _unpacked(packed: Floats) -> list[Floats]:
     values, start = [], 0
     for _ in range(2):
         axes = int(packed[start])
-        shape = packed[start + 1 : start + 1 + axes].astype(int)
-        start += 1 + axes
+        halves = packed[start + 1 : start + 1 + 2 * axes].astype(int).reshape(axes, 2)
+        shape = halves @ (_HALF, 1)
+        start += 1 + 2 * axes
         end = start + int(shape.prod())
         values.append(packed[start:end].reshape(shape))
         start = end
