@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.suffixes import suffix_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS, Thresholds
-from likeness.models.inputs import suffix_of
 
 # The script of the page, in files by subject, in the order in which they run. They share their
 # names: each may use those of the files before it, and within functions those of all.

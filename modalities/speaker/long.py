@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import AV_SOUNDS
+from likeness.eval.items.suffixes import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 from likeness.modalities.speaker.content import lack_of_voice
@@ -89,7 +89,7 @@ def read(
             speech is left.
         Empty: No chunk can hold a voice.
     """
-    streamed = chunk_seconds > 0 and item.suffix not in AV_SOUNDS
+    streamed = chunk_seconds > 0 and decoding.kind_of(item) not in AV_SOUNDS
     if streamed:
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
         parts = _stream(item, chunk_seconds, rate_hz, *limits)
@@ -163,6 +163,8 @@ def _stream(
     size = length = 0
     blocks = audio.mono_blocks(item, rate_hz, max_seconds=max_seconds, max_values=max_values)
     for block, total in blocks:
+        if not total:  # of a URL whose suffix was trusted
+            raise BadAudio(f"{item.name}: it is no {item.suffix} file; give it its own suffix")
         size = math.ceil(total / max(1, math.ceil(total / (chunk_seconds * rate_hz))))
         pending.append(block)
         length += len(block)
