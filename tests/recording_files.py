@@ -229,6 +229,7 @@ M4A: dict[str, Case] = {
         np.pad(WAVE, (1024, 0)),
     ),
     "cut": (lambda: half(through_av(".m4a")), "unreadable"),
+    "cut behind the index": (lambda: half(through_av(".m4a", movflags="faststart")), "unreadable"),
 }
 MOV: dict[str, Case] = {
     "AAC": (lambda: through_av(".mov"), WAVE),
@@ -238,6 +239,7 @@ MOV: dict[str, Case] = {
 WEBM: dict[str, Case] = {
     "delay and padding": (lambda: through_av(".webm", "libopus"), WAVE),
     "no duration, as of browsers": (lambda: through_av(".webm", "libopus", live="1"), WAVE),
+    "cut": (lambda: half(through_av(".webm", "libopus")), "cut short"),
 }
 MKV: dict[str, Case] = {
     "Opus": (lambda: through_av(".mkv", "libopus"), WAVE),

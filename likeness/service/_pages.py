@@ -34,7 +34,7 @@ SCRIPTS = (
 )
 MAX_EXAMPLES = 24
 MAX_TOTAL = 32 << 20  # bytes of all examples
-_SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a")
+_SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".webm")
 _IMAGES = (".jpg", ".png", ".webp", ".bmp", ".gif")
 
 

@@ -45,6 +45,7 @@ _LONGEST_SECONDS = 86_400.0
 _OVERSHOOT_SECONDS = 0.5
 SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
+AV_SECOND = 1_000_000  # av.time_base
 # The reader of FFmpeg for each suffix; others, some of which open further files, are never tried.
 _CONTAINERS = {".aac": "aac", ".webm": "matroska", ".mkv": "matroska"}
 
@@ -411,6 +412,10 @@ def _decode_av(
             check_header(rate_hz, channels, inner, max_seconds, max_values)
             if frames >= stop:
                 break
+        else:
+            # ADTS states no duration, and a film that of its pictures.
+            if container.format.name != "aac" and len(container.streams) == 1:
+                check_whole(frames, round((container.duration or 0) / AV_SECOND * rate_hz), rate_hz)
         frames_of(item.stretch, rate_hz, frames)
 
 

@@ -19,7 +19,6 @@ MIN_SECONDS = 0.1  # as `read` accepts them
 # sample or two.
 CLIPPED_RUN = 3
 CLIPPED_LEVEL = 0.98
-_AV_SECOND = 1_000_000  # av.time_base
 
 
 def audio_header(item: Item) -> Header:
@@ -72,7 +71,7 @@ def _av_header(item: Item) -> Header:
     """
     with decoding.opened_av(item) as (container, stream):
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-        seconds = (container.duration or 0) / _AV_SECOND
+        seconds = (container.duration or 0) / decoding.AV_SECOND
         if seconds <= 0:
             packets = (packet for packet in container.demux(stream) if packet.pts is not None)
             ends = (packet.pts + (packet.duration or 0) for packet in packets)
