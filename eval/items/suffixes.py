@@ -1,7 +1,5 @@
 """What the suffix of a file says of it, and which suffix its first bytes ask for."""
 
-from __future__ import annotations
-
 import re
 
 IMAGES = (

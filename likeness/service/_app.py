@@ -75,16 +75,9 @@ def make_app(
     _add_errors(app)
     rules: Any = {"token": token, "hosts": hosts, "origins": origins, "local": local}
     guard = Guard(app, **rules, threads=service.threads)
-    if not origins:
-        return guard
-    return CORSMiddleware(  # before the guard, so that these pages can read why it refuses
-        guard,
-        allow_origins=origins,
-        allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=("Authorization",),
-        expose_headers=("Retry-After",),
-        allow_private_network=True,
-    )
+    methods, headers = ("GET", "POST", "DELETE"), ("Authorization",)
+    # Before the guard, so that pages of these origins can read why it refuses.
+    return CORSMiddleware(guard, origins, methods, headers, expose_headers=("Retry-After",))
 
 
 def _add_pages(app: FastAPI, service: Service, local: bool) -> None:

@@ -124,11 +124,8 @@ class Guard:
             raise HTTPException(421, "this host name is not served; name it by --allow-host")
         is_allowed = headers.get(b"origin") in self._origins
         if method not in _READING and not is_allowed and _is_of_another_page(headers, host):
-            raise HTTPException(
-                403,
-                "other pages are refused; use that of this server, send no Origin header, or start "
-                "the server with --allow-origin ORIGIN",
-            )
+            reason = "other pages are refused; use the server's, or start it with --allow-origin"
+            raise HTTPException(403, reason)
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         knows = hmac.compare_digest(token.strip().encode(), self._token)
         is_guarded = changes_gallery(method, path) or not (self.local or path in OPEN)

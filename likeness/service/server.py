@@ -127,10 +127,7 @@ def start(setup: Setup) -> None:
     refuse_missing_model(setup.model)
     for origin in setup.allow_origin:
         if not _ORIGIN.fullmatch(origin):
-            raise LikenessError(
-                f"--allow-origin {origin}: name the origin of one page as browsers write it, such "
-                "as https://app.example, without a path, a * or the default port"
-            )
+            raise LikenessError(f"--allow-origin {origin}: give one origin, as https://app.example")
 
     from granian import Granian
     from granian.constants import HTTPModes, Interfaces
@@ -370,13 +367,8 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
         lines.append(f"No verdict is given: {NO_DECISION}")
-    app = make_app(
-        service,
-        token=setup.token,
-        hosts=setup.allow_host,
-        origins=setup.allow_origin,
-        local=setup.is_local,
-    )
+    names, origins = setup.allow_host, setup.allow_origin
+    app = make_app(service, token=setup.token, hosts=names, origins=origins, local=setup.is_local)
     return app, lines
 
 

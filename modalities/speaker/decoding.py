@@ -149,18 +149,14 @@ def source_of(item: Item) -> Path | _Bytes:
         raise BadAudio(str(error)) from error
 
 
-def kind_of(item: Item, source: Path | _Bytes | None = None) -> str:
-    """Return the suffix that fits what a file holds; its own where the content tells none.
-
-    Args:
-        item: The file.
-        source: As `source_of` gives it. Without it a URL is not fetched, and its suffix is trusted.
+def kind_of(item: Item) -> str:
+    """Return the suffix that fits what a file holds; its own where the content tells none, or where
+    it would be fetched for this from a URL.
     """
     start = b""
-    if isinstance(source, _Bytes):
-        start = bytes(source.getbuffer()[:64])
-    elif not is_url(item.path):
-        with suppress(OSError, ValueError), item.open() as file:
+    if not is_url(item.path):
+        span = item.span and (item.span[0], min(64, item.span[1]))
+        with suppress(OSError, ValueError), item._replace(span=span).open() as file:
             start = file.read(64)
     if item.suffix == ".aac" and start.startswith(b"ID3"):  # a tag that MP3 has as well
         return ".aac"
@@ -168,18 +164,14 @@ def kind_of(item: Item, source: Path | _Bytes | None = None) -> str:
 
 
 @contextmanager
-def open_audio(item: Item, source: Path | _Bytes | None = None) -> Iterator[soundfile.SoundFile]:
+def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
     """Open a file that libsndfile reads; what fails in the block is a BadAudio that names it.
-
-    Args:
-        item: The file.
-        source: What `source_of` gave of it, if that was asked.
 
     Raises:
         BadAudio: The file cannot be decoded, its header does not state its length or states another
             one, or it has several streams.
     """
-    source = source or source_of(item)
+    source = source_of(item)
     try:
         with ExitStack() as opened:
             bare: Any = opened.enter_context(
@@ -246,11 +238,10 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         BadAudio: The file cannot be decoded, is cut short, is beyond these bounds, or lacks the
             channel.
     """
-    source = source_of(item)
-    if kind_of(item, source) in AV_SOUNDS:
-        yield from _decode_av(item, source, max_seconds, max_values)
+    if kind_of(item) in AV_SOUNDS:
+        yield from _decode_av(item, max_seconds, max_values)
         return
-    with open_audio(item, source) as file:
+    with open_audio(item) as file:
         rate_hz, channels = int(file.samplerate), int(file.channels)
         begin, frames = checked_frames(
             item.stretch, rate_hz, channels, int(file.frames), max_seconds, max_values
@@ -339,20 +330,15 @@ def checked_frames(
 
 
 @contextmanager
-def opened_av(item: Item, source: Path | _Bytes | None = None) -> Iterator[tuple[Any, Any]]:
+def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
     """Open a file that PyAV reads; give its container and its stream.
 
     What fails in the block is a BadAudio that names the file.
 
-    Args:
-        item: The file.
-        source: What `source_of` gave of it, if that was asked.
-
     Raises:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
-    source = source or source_of(item)
-    kind = kind_of(item, source)
+    source, kind = source_of(item), kind_of(item)
     options: Any = {"mode": "r", "format": _CONTAINERS.get(kind, "mov")}
     try:
         import av
@@ -377,16 +363,14 @@ def opened_av(item: Item, source: Path | _Bytes | None = None) -> Iterator[tuple
         ) from error
 
 
-def _decode_av(
-    item: Item, source: Path | _Bytes, max_seconds: float, max_values: int
-) -> Iterator[tuple[Wave, int, int]]:
+def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
     """Yield what `decode` yields through PyAV; decoding stops as soon as a bound is passed."""
     # Where the recording ends is known when all of it is decoded.
     bounds = (
         (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
     )
     frames = 0
-    with opened_av(item, source) as (container, stream):
+    with opened_av(item) as (container, stream):
         import av
 
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
