@@ -15,8 +15,9 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import check_levels
-from likeness.eval.items.listing import files_below, is_plain_folder, list_items, suffixes_of
+from likeness.eval.items.listing import files_below, is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.toolkit.data import shards

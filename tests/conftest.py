@@ -62,10 +62,14 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium with a microphone that beeps; what asks for it is skipped where there is
-    none.
-    """
+def microphone() -> list[str]:
+    """What Chromium is told of its microphone, which beeps unless a module overrides this."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def browser(microphone: list[str]) -> Iterator[Any]:
+    """Headless Chromium with a microphone; what asks for it is skipped where there is none."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="pip install playwright, for pages in a browser"
     )
@@ -80,6 +84,7 @@ def browser() -> Iterator[Any]:
         "--no-sandbox",
         "--use-fake-device-for-media-stream",
         "--use-fake-ui-for-media-stream",
+        *microphone,
     ]
     # Chromium makes a socket among the temporary files, and the system limits the length of its
     # path.

@@ -90,17 +90,24 @@ def opus(*, gain: int = 0, skip: int = 0) -> bytes:
     return bytes(content)
 
 
-def aac(suffix: str, *, tracks: int = 1) -> bytes:
-    """A file that PyAV writes."""
+def through_av(
+    suffix: str,
+    codec: str = "aac",
+    *,
+    tracks: int = 1,
+    samples: NDArray[Any] = WAVE,
+    **options: str,
+) -> bytes:
+    """A file that PyAV writes, with options of its container."""
     import av
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"a{suffix}"
-        with av.open(str(path), "w") as container:
-            streams = [container.add_stream("aac", rate=HZ, layout="mono") for _ in range(tracks)]
+        with av.open(str(path), "w", container_options=options) as container:
+            streams = [container.add_stream(codec, rate=HZ, layout="mono") for _ in range(tracks)]
             for stream in streams:
-                for start in range(0, HZ, 1024):
-                    part = np.ascontiguousarray(WAVE[None, start : start + 1024], np.float32)
+                for start in range(0, len(samples), 1024):
+                    part = np.ascontiguousarray(samples[None, start : start + 1024], np.float32)
                     frame = av.AudioFrame.from_ndarray(part, format="fltp", layout="mono")
                     frame.sample_rate, frame.pts, frame.time_base = HZ, start, Fraction(1, HZ)
                     container.mux(stream.encode(frame))
@@ -215,11 +222,34 @@ SPHERE: dict[str, Case] = {
     "rate 0": (lambda: sphere(sample_rate=0), "unreadable"),
 }
 M4A: dict[str, Case] = {
-    "delay and padding (edit list)": (lambda: aac(".m4a"), WAVE),
-    "several tracks": (lambda: aac(".mp4", tracks=2), "sound tracks"),
+    "delay and padding (edit list)": (lambda: through_av(".m4a"), WAVE),
+    "several tracks": (lambda: through_av(".mp4", tracks=2), "sound tracks"),
+    "fragments, without an edit list": (
+        lambda: through_av(".mp4", movflags="frag_keyframe+empty_moov"),
+        np.pad(WAVE, (1024, 0)),
+    ),
+    "cut": (lambda: half(through_av(".m4a")), "unreadable"),
+    "cut behind the index": (lambda: half(through_av(".m4a", movflags="faststart")), "unreadable"),
+}
+MOV: dict[str, Case] = {
+    "AAC": (lambda: through_av(".mov"), WAVE),
+    "PCM": (lambda: through_av(".mov", "pcm_s16le"), WAVE),
+    "no type, as of old cameras": (lambda: through_av(".mov").replace(b"ftyp", b"wide", 1), WAVE),
+}
+WEBM: dict[str, Case] = {
+    "delay and padding": (lambda: through_av(".webm", "libopus"), WAVE),
+    "no duration, as of browsers": (lambda: through_av(".webm", "libopus", live="1"), WAVE),
+    "cut": (lambda: half(through_av(".webm", "libopus")), "cut short"),
+}
+MKV: dict[str, Case] = {
+    "Opus": (lambda: through_av(".mkv", "libopus"), WAVE),
+    "PCM": (lambda: through_av(".mkv", "pcm_s16le"), WAVE),
+    "AAC": (lambda: through_av(".mkv"), np.pad(WAVE, (0, 384))),
+    "several tracks": (lambda: through_av(".mkv", tracks=2), "sound tracks"),
 }
 AAC: dict[str, Case] = {  # which states neither
-    "delay": (lambda: aac(".aac"), np.pad(WAVE, (1024, 384))),
+    "delay": (lambda: through_av(".aac"), np.pad(WAVE, (1024, 384))),
+    "a tag": (lambda: TAG + through_av(".aac"), np.pad(WAVE, (1024, 384))),
 }
 
 
@@ -233,3 +263,4 @@ def rifx() -> bytes:
 
 RECORDINGS = {".wav": WAV, ".flac": FLAC, ".mp3": MP3, ".ogg": OGG, ".opus": OPUS, ".sph": SPHERE}
 RECORDINGS |= {".aac": AAC, ".aiff": AIFF, ".aif": AIFF, ".m4a": M4A, ".mp4": M4A}
+RECORDINGS |= {".mov": MOV, ".webm": WEBM, ".mkv": MKV}

@@ -20,11 +20,12 @@ from likeness.eval.formats.embeddings import read_embeddings
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.listing import AV_SOUNDS, IMAGES, SOUNDS, list_items
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.suffixes import AV_SOUNDS, IMAGES, SOUNDS
 from likeness.eval.reports.media import read_sound, thumbnail
 from likeness.modalities.face.images import decode
 from likeness.modalities.image import images
-from likeness.modalities.speaker import audio
+from likeness.modalities.speaker import audio, long
 from likeness.modalities.speaker.decoding import BadAudio
 from likeness.modalities.speaker.inspection import RECORDINGS as INSPECTED
 from likeness.models.inputs import items_of
@@ -122,6 +123,27 @@ def test_fields_of_recordings(tmp_path, suffix, field):
     assert np.array_equal(audio.read(spanned), wave)
     header = INSPECTED.header(whole)
     assert header.seconds == pytest.approx(len(wave) / HZ, abs=0.05)
+
+
+@pytest.mark.parametrize("renamed", [".wav", ".m4a", ".webm"])
+@pytest.mark.parametrize("suffix", [".wav", ".flac", ".mp3", ".opus", ".mov", ".webm", ".mkv"])
+def test_a_recording_is_known_by_its_content(tmp_path, monkeypatch, suffix, renamed):
+    pytest.importorskip("av")
+    monkeypatch.setattr(long, "lack_of_voice", lambda *_: None)
+    content = next(iter(RECORDINGS[suffix].values()))[0]()
+    own, other = tmp_path / f"own{suffix}", tmp_path / f"other{renamed}"
+    for path in (own, other):
+        path.write_bytes(content)
+    item = Item("a", other)
+    wave = audio.read(Item("a", own))
+    assert np.array_equal(audio.read(item), wave)
+    assert INSPECTED.header(item) == INSPECTED.header(Item("a", own))
+    in_chunks = np.concatenate(list(long.read(item, chunk_seconds=1)))
+    assert len(in_chunks) == len(wave)
+    with items_of([content, io.BytesIO(content)], modality="speaker") as handed:
+        assert all(np.array_equal(audio.read(one), wave) for one in handed)
+    with pytest.raises(BadAudio, match="too long"):
+        audio.read(item, max_seconds=0.5)
 
 
 # A call of two channels: the first is the glide, and the second silent but for its reverse.

@@ -8,7 +8,8 @@ from pathlib import Path
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import COLUMN_OF_LIST, role_of
 from likeness.eval.formats.subjects import Names, names_of
-from likeness.eval.items.listing import AV_SOUNDS, IMAGES, SOUNDS, list_items
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.suffixes import AV_SOUNDS, IMAGES, SOUNDS
 from likeness.eval.types import UNKNOWN
 
 

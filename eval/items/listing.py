@@ -21,36 +21,12 @@ from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.remote import is_url
+from likeness.eval.items.suffixes import AV_SOUNDS, IMAGES, SOUNDS, UNREAD
 from likeness.eval.option import if_option
 from likeness.eval.progress import step, track
 from likeness.eval.types import item_id, name_first, nfc
 
-IMAGES = (
-    *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
-    *(".heic", ".heif"),  # through pillow-heif, the extra "heic"
-)
-SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
-AV_SOUNDS = (".m4a", ".aac", ".mp4")  # through PyAV, the extra "m4a"
-
-
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
-
-
-# Recordings and images that people have and nothing here reads, or not everything.
-UNREAD = {
-    *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".mp4", ".m4a"),
-    *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
-}
-
-
-def suffixes_of(modality: str) -> tuple[str, ...]:
-    """Return the endings of the files that a modality reads, in small letters.
-
-    Example:
-        >>> ".flac" in suffixes_of("speaker"), ".jpg" in suffixes_of("face")
-        (True, True)
-    """
-    return SOUNDS + AV_SOUNDS if modality == "speaker" else IMAGES
 
 
 @step("listing the data")

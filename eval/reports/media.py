@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import IMAGES, SOUNDS, is_kaldi_folder, list_items
+from likeness.eval.items.listing import is_kaldi_folder, list_items
+from likeness.eval.items.suffixes import IMAGES, SOUNDS
 from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import Floats, name_first
 

@@ -15,9 +15,10 @@ from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import write_text
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
-from likeness.eval.items.listing import is_plain_folder, list_items, suffixes_of
+from likeness.eval.items.listing import is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, name_first

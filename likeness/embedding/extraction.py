@@ -28,8 +28,9 @@ from likeness.eval.formats.provenance import (
 )
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
-from likeness.eval.items.listing import list_items, suffixes_of
+from likeness.eval.items.listing import list_items
 from likeness.eval.items.remote import refuse_missing_files
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
 from likeness.models.load import every_face, reading_of

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.items.listing import suffixes_of
+from likeness.eval.items.suffixes import suffixes_of
 
 VOICE = "likeness:voice"
 VOICE_PLUS = "likeness:voice-plus"

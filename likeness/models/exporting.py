@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import check_written
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import list_items, suffixes_of
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.types import counted
 from likeness.models.bundled import run_of

@@ -1,11 +1,7 @@
-"""What people give to be embedded, as items: paths, folders, lists, tables, arrays, files.
-
-`suffix_of` tells the format of a file that brings no name that can be trusted.
-"""
+"""What people give to be embedded, as items: paths, folders, lists, tables, arrays, files."""
 
 import io
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +19,9 @@ from likeness.eval.items.item_lists import SUFFIXES as TABLES
 from likeness.eval.items.item_lists import items_of_frame, listed_paths
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import list_items, suffixes_of
+from likeness.eval.items.listing import list_items
 from likeness.eval.items.remote import is_url, refuse_missing_files
+from likeness.eval.items.suffixes import suffix_of, suffixes_of
 from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import item_id, nfc
 
@@ -279,40 +276,3 @@ def _as_numpy(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
     if hasattr(array, "convert") and hasattr(array, "mode"):
         array = to_rgb(array)
     return np.asarray(array)
-
-
-# The ending by which readers choose a decoder, and what such a file begins with.
-_STARTS = {
-    ".wav": rb"RIFF....WAVE|RF64|RIFX",
-    ".flac": rb"fLaC",
-    ".opus": rb"OggS.{24}OpusHead",  # in a page header of 28 bytes; before .ogg, which fits as well
-    ".ogg": rb"OggS",
-    ".aiff": rb"FORM....AIF",
-    ".sph": rb"NIST_1A",
-    ".m4a": rb"....ftyp",
-    ".jpg": rb"\xff\xd8\xff",
-    ".png": rb"\x89PNG\r\n",
-    ".webp": rb"RIFF....WEBP",
-    ".bmp": rb"BM",
-    ".gif": rb"GIF8",
-    ".tif": rb"II\*\x00|MM\x00\*",
-    ".ppm": rb"P[3-6]\s",
-    ".mp3": rb"ID3|\xff[\xe2-\xff]",
-}
-
-
-def suffix_of(content: bytes) -> str:
-    """Give the ending that fits the first bytes of a file.
-
-    Args:
-        content: The file, or at least its first 64 bytes.
-
-    Returns:
-        The ending in lower case, such as ".wav"; "" if the format is not known.
-
-    Example:
-        >>> suffix_of(b"fLaC and so on"), suffix_of(b"no sound")
-        ('.flac', '')
-    """
-    kinds = (name for name, start in _STARTS.items() if re.match(start, content, re.DOTALL))
-    return next(kinds, "")

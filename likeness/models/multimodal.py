@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.items.listing import suffixes_of
+from likeness.eval.items.suffixes import suffix_of, suffixes_of
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring.settings import Scoring
-from likeness.models.inputs import suffix_of
 from likeness.models.verdicts import Verification, with_probability
 
 

@@ -22,6 +22,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from likeness.eval.errors import likeness_version
 from likeness.service import _pages
@@ -34,14 +36,20 @@ _log = logging.getLogger("likeness.serve")
 
 
 def make_app(
-    service: Service, *, token: str, hosts: Sequence[str] = (), local: bool = True
-) -> Guard:
+    service: Service,
+    *,
+    token: str,
+    hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    local: bool = True,
+) -> ASGIApp:
     """The ASGI application, which closes the gallery when its server ends.
 
     Args:
         service: What requests ask for.
         token: What enrolling and removing need.
         hosts: Names by which the server may be addressed, beside loopback's.
+        origins: The origins of other pages that may ask, as browsers write them.
         local: Whether only this machine can connect.
     """
 
@@ -65,7 +73,11 @@ def make_app(
     _add_pages(app, service, local)
     _add_routes(app, service)
     _add_errors(app)
-    return Guard(app, token=token, hosts=hosts, local=local, threads=service.threads)
+    rules: Any = {"token": token, "hosts": hosts, "origins": origins, "local": local}
+    guard = Guard(app, **rules, threads=service.threads)
+    methods, headers = ("GET", "POST", "DELETE"), ("Authorization",)
+    # Before the guard, so that pages of these origins can read why it refuses.
+    return CORSMiddleware(guard, origins, methods, headers, expose_headers=("Retry-After",))
 
 
 def _add_pages(app: FastAPI, service: Service, local: bool) -> None:

@@ -5,8 +5,8 @@ of its answer and the log say.
         Where only this machine can connect, only the names that are served are answered, else 421.
         So a page elsewhere cannot reach the server by pointing its own name at it (DNS rebinding).
     Origin
-        Requests that change or upload must come from the page itself or from no page, else 403
-        (CSRF).
+        Requests that change or upload must come from the page itself, from a page whose origin was
+        allowed, or from no page, else 403 (CSRF).
     token
         Enrolling and removing need it, else 401. Where other machines can connect, so
         does everything but the page, /health, /thresholds, /docs and /openapi.json.
@@ -65,12 +65,22 @@ class Guard:
         app: The application.
         token: What enrolling and the like need.
         hosts: Names by which the server may be addressed, beside loopback's.
+        origins: The origins of other pages that may ask, as browsers write them.
         local: Whether only this machine can connect.
         threads: Uploads that are worked on at once.
     """
 
-    def __init__(self, app: Any, *, token: str, hosts: Iterable[str], local: bool, threads: int):
-        self.app, self.local = app, local
+    def __init__(
+        self,
+        app: Any,
+        *,
+        token: str,
+        hosts: Iterable[str],
+        local: bool,
+        threads: int,
+        origins: Iterable[str] = (),
+    ):
+        self.app, self.local, self._origins = app, local, frozenset(origins)
         self._token, self._max_uploads = token.encode(), threads + MAX_WAITING
         self._hosts = {host.lower() for host in (*_LOOPBACK, *hosts)}
         self._headers = [(key.encode(), value.encode()) for key, value in _HEADERS.items()]
@@ -112,10 +122,10 @@ class Guard:
         named = _HOST.fullmatch(host.lower())
         if self.local and (named is None or named[1] not in self._hosts):
             raise HTTPException(421, "this host name is not served; name it by --allow-host")
-        if method not in _READING and _is_of_another_page(headers, host):
-            raise HTTPException(
-                403, "other pages are refused; use that of this server, or send no Origin header"
-            )
+        is_allowed = headers.get(b"origin") in self._origins
+        if method not in _READING and not is_allowed and _is_of_another_page(headers, host):
+            reason = "other pages are refused; use the server's, or start it with --allow-origin"
+            raise HTTPException(403, reason)
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         knows = hmac.compare_digest(token.strip().encode(), self._token)
         is_guarded = changes_gallery(method, path) or not (self.local or path in OPEN)

@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.suffixes import suffix_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS, Thresholds
-from likeness.models.inputs import suffix_of
 
 # The script of the page, in files by subject, in the order in which they run. They share their
 # names: each may use those of the files before it, and within functions those of all.
@@ -34,7 +34,7 @@ SCRIPTS = (
 )
 MAX_EXAMPLES = 24
 MAX_TOTAL = 32 << 20  # bytes of all examples
-_SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a")
+_SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".webm")
 _IMAGES = (".jpg", ".png", ".webp", ".bmp", ".gif")
 
 

@@ -26,8 +26,8 @@ from fastapi.responses import Response, StreamingResponse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
+from likeness.eval.items.suffixes import suffix_of
 from likeness.eval.types import Floats32
-from likeness.models.inputs import suffix_of
 from likeness.models.multimodal import fuse, in_order_of, sorted_for
 from likeness.models.verdicts import Comparer, compared, remedy_for
 from likeness.service import _inputs, _pages

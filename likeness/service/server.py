@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -38,6 +39,8 @@ MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
 _HEAD_MILLISECONDS = 10_000  # for the headers of a request
 _END_SECONDS = 15  # for the answers that are being given when the server is told to end
+# As browsers write it: in small letters, and without the port that its scheme has by default.
+_ORIGIN = re.compile(r"(?!https://.*:443$|http://.*:80$)[a-z][a-z0-9+.-]*://[a-z0-9._:[\]-]+")
 _LOOK_SECONDS = 0.2  # between two looks of the first process whether it is told to end
 
 
@@ -56,6 +59,8 @@ class Setup:
         port: The port to listen on; 0 takes a free one.
         allow_host: A further host name that requests may ask for, such as that of a proxy. There
             may be several.
+        allow_origin: The origin of a page of your own that may call this service from a browser,
+            such as https://app.example. There may be several.
         token: Of 16 characters or more; where it is empty one is made and printed.
         calibration: As in `likeness.models.model.load`.
         thresholds: The file of stored thresholds that somebody named.
@@ -84,6 +89,7 @@ class Setup:
     host: str = "127.0.0.1"
     port: Annotated[int, Option(least=0, most=65535)] = 8000
     allow_host: Sequence[str] = ()
+    allow_origin: Annotated[Sequence[str], Option(metavar="ORIGIN")] = ()
     token: str = field(default="", repr=False)
     calibration: Annotated[Path | None, Option(path="file")] = None
     thresholds: Annotated[Path | None, Option(is_typed=False)] = None
@@ -119,6 +125,9 @@ def start(setup: Setup) -> None:
     if not setup.model:
         setup = replace(setup, model=_default_model(setup))
     refuse_missing_model(setup.model)
+    for origin in setup.allow_origin:
+        if not _ORIGIN.fullmatch(origin):
+            raise LikenessError(f"--allow-origin {origin}: give one origin, as https://app.example")
 
     from granian import Granian
     from granian.constants import HTTPModes, Interfaces
@@ -358,7 +367,8 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
         lines.append(f"No verdict is given: {NO_DECISION}")
-    app = make_app(service, token=setup.token, hosts=setup.allow_host, local=setup.is_local)
+    names, origins = setup.allow_host, setup.allow_origin
+    app = make_app(service, token=setup.token, hosts=names, origins=origins, local=setup.is_local)
     return app, lines
 
 

@@ -25,8 +25,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import is_plain_folder, suffixes_of
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.items.remote import is_url
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials, counted, name_first
 from likeness.modalities.face import validation

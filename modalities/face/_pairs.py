@@ -13,7 +13,7 @@ from typing import Any, Literal
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import as_stored, read_mat, text_lines
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import IMAGES
+from likeness.eval.items.suffixes import IMAGES
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials, name_first
 

@@ -36,7 +36,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.formats.provenance import Source, is_source, sha256, source_of
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.listing import IMAGES, files_below
+from likeness.eval.items.listing import files_below
+from likeness.eval.items.suffixes import IMAGES
 from likeness.eval.option import Option
 from likeness.eval.progress import track
 from likeness.eval.types import Bools, Floats, check_choice, name_first

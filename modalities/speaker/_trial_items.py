@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.pairs import among
+from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, name_first
 
 

@@ -22,7 +22,7 @@ from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
+from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker._trial_items import match_items
 

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
 from likeness.eval.items.remote import is_url
+from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS, suffix_of
 from likeness.modalities.speaker import _extent
 from likeness.toolkit.data.reading import Unreadable
 
@@ -45,6 +45,9 @@ _LONGEST_SECONDS = 86_400.0
 _OVERSHOOT_SECONDS = 0.5
 SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
+AV_SECOND = 1_000_000  # av.time_base
+# The reader of FFmpeg for each suffix; others, some of which open further files, are never tried.
+_CONTAINERS = {".aac": "aac", ".webm": "matroska", ".mkv": "matroska"}
 
 
 class BadAudio(Unreadable):
@@ -146,6 +149,20 @@ def source_of(item: Item) -> Path | _Bytes:
         raise BadAudio(str(error)) from error
 
 
+def kind_of(item: Item) -> str:
+    """Return the suffix that fits what a file holds; its own where the content tells none, or where
+    it would be fetched for this from a URL.
+    """
+    start = b""
+    if not is_url(item.path):
+        span = item.span and (item.span[0], min(64, item.span[1]))
+        with suppress(OSError, ValueError), item._replace(span=span).open() as file:
+            start = file.read(64)
+    if item.suffix == ".aac" and start.startswith(b"ID3"):  # a tag that MP3 has as well
+        return ".aac"
+    return suffix_of(start) or item.suffix
+
+
 @contextmanager
 def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
     """Open a file that libsndfile reads; what fails in the block is a BadAudio that names it.
@@ -221,7 +238,7 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         BadAudio: The file cannot be decoded, is cut short, is beyond these bounds, or lacks the
             channel.
     """
-    if f"{item.path}{item.ending}".lower().endswith(AV_SOUNDS):
+    if kind_of(item) in AV_SOUNDS:
         yield from _decode_av(item, max_seconds, max_values)
         return
     with open_audio(item) as file:
@@ -314,24 +331,25 @@ def checked_frames(
 
 @contextmanager
 def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
-    """Open an AAC file; give its container and its stream.
+    """Open a file that PyAV reads; give its container and its stream.
 
     What fails in the block is a BadAudio that names the file.
 
     Raises:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
-    source = source_of(item)
+    source, kind = source_of(item), kind_of(item)
+    options: Any = {"mode": "r", "format": _CONTAINERS.get(kind, "mov")}
     try:
         import av
     except ImportError as error:
         raise BadAudio(
-            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run "
+            f"{item.name}: {kind} needs PyAV, which is not installed; run "
             f"`{install_line('m4a')}`, or convert it to .flac"
         ) from error
     try:
-        with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
-            if len(container.streams.audio) > 1:
+        with av.open(str(source) if isinstance(source, Path) else source, **options) as container:
+            if len(container.streams.audio) != 1:
                 raise BadAudio(
                     f"it has {len(container.streams.audio)} sound tracks; write the one that is "
                     "meant as a file of its own"
@@ -339,14 +357,14 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
             yield container, container.streams.audio[0]
     except BadAudio as error:
         raise type(error)(_named(item, str(error))) from None
-    except (av.FFmpegError, OSError, IndexError) as error:
+    except (av.FFmpegError, OSError) as error:
         raise BadAudio(
-            f"{item.name}: unreadable, {error}; AAC in {', '.join(AV_SOUNDS)} is read through PyAV"
+            f"{item.name}: unreadable, {error}; {', '.join(AV_SOUNDS)} are read through PyAV"
         ) from error
 
 
 def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
-    """Yield what `decode` yields of AAC; decoding stops as soon as a bound is passed."""
+    """Yield what `decode` yields through PyAV; decoding stops as soon as a bound is passed."""
     # Where the recording ends is known when all of it is decoded.
     bounds = (
         (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
@@ -363,8 +381,10 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
         )
         to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
         for frame in container.decode(stream):
-            # The last frame of a file is longer than what the file states of it.
-            length = round((frame.duration or 0) * (frame.time_base or 0) * rate_hz) or None
+            # The last frame of a file is longer than what the file states of it. Where it states
+            # milliseconds, as Matroska does, FFmpeg cuts that frame itself.
+            tick = (frame.time_base or 0) * rate_hz  # in samples
+            length = round((frame.duration or 0) * tick) or None if tick <= 1 else None
             for planar in to_planar.resample(frame):
                 raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T[:length]
                 inside = raw[max(0, begin - frames) : max(0, stop - frames)]
@@ -376,6 +396,10 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
             check_header(rate_hz, channels, inner, max_seconds, max_values)
             if frames >= stop:
                 break
+        else:
+            # ADTS states no duration, and a film that of its pictures.
+            if container.format.name != "aac" and len(container.streams) == 1:
+                check_whole(frames, round((container.duration or 0) / AV_SECOND * rate_hz), rate_hz)
         frames_of(item.stretch, rate_hz, frames)
 
 
@@ -423,5 +447,5 @@ def check_header(
             f"the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} channels at "
             f"{rate_hz} Hz, or too large; at most {max_seconds:g} s and {max_values} values at "
             f"{RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances "
-            "or, if it is a file of its own and not AAC, embed it by `embed --chunk-seconds 60`"
+            "or, if it is a file of its own without PyAV, embed it by `embed --chunk-seconds 60`"
         )

@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import AV_SOUNDS
+from likeness.eval.items.suffixes import AV_SOUNDS
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import decoded
 from likeness.modalities.speaker.content import lack_of_voice
@@ -19,7 +19,6 @@ MIN_SECONDS = 0.1  # as `read` accepts them
 # sample or two.
 CLIPPED_RUN = 3
 CLIPPED_LEVEL = 0.98
-_AV_SECOND = 1_000_000  # av.time_base
 
 
 def audio_header(item: Item) -> Header:
@@ -31,7 +30,7 @@ def audio_header(item: Item) -> Header:
         CutShort: The file holds fewer than nine in ten of the samples that its header states, or
             the last sample of a FLAC file is not there.
     """
-    if item.suffix in AV_SOUNDS:
+    if decoding.kind_of(item) in AV_SOUNDS:
         return _av_header(item)
     with decoding.open_audio(item) as file:
         rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
@@ -67,11 +66,18 @@ def _has_last(file: soundfile.SoundFile, frames: int) -> bool:
 
 
 def _av_header(item: Item) -> Header:
-    """The header of AAC. Its duration is what the container states, which decoding may correct."""
+    """The header of what PyAV reads. Its duration is what the container states, which decoding may
+    correct; browsers state none, and the last packet tells it.
+    """
     with decoding.opened_av(item) as (container, stream):
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-        frames = round((container.duration or 0) / _AV_SECOND * rate_hz)
-        return _checked(item, "AAC", rate_hz, channels, frames)
+        seconds = (container.duration or 0) / decoding.AV_SECOND
+        if seconds <= 0:
+            packets = (packet for packet in container.demux(stream) if packet.pts is not None)
+            ends = (packet.pts + (packet.duration or 0) for packet in packets)
+            seconds = max(ends, default=0) * stream.time_base
+        kind = stream.codec_context.codec.canonical_name.upper()
+        return _checked(item, kind, rate_hz, channels, round(seconds * rate_hz))
 
 
 def audio_content(item: Item, header: Header) -> Content:

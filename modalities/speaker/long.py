@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import AV_SOUNDS
+from likeness.eval.items.suffixes import AV_SOUNDS
 from likeness.modalities.speaker import audio, decoding
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 from likeness.modalities.speaker.content import lack_of_voice
@@ -89,7 +89,7 @@ def read(
             speech is left.
         Empty: No chunk can hold a voice.
     """
-    streamed = chunk_seconds > 0 and item.suffix not in AV_SOUNDS
+    streamed = chunk_seconds > 0 and decoding.kind_of(item) not in AV_SOUNDS
     if streamed:
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
         parts = _stream(item, chunk_seconds, rate_hz, *limits)

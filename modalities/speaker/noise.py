@@ -20,7 +20,7 @@ import soundfile
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import SOUNDS
+from likeness.eval.items.suffixes import SOUNDS
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import resample
 from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave

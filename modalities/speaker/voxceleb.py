@@ -33,7 +33,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.items import Items
-from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
+from likeness.eval.items.suffixes import SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
 from likeness.modalities.speaker._trial_items import match_items
 from likeness.modalities.speaker.audio import speed_copies
@@ -70,7 +70,7 @@ _DEPTH = 5  # how deep a speaker's folder may lie: DATA/raw/voxceleb2/dev/aac ha
 _AUDIO = (
     ".wav",
     ".flac",
-    *(suffix for suffix in SOUNDS + AV_SOUNDS if suffix not in (".wav", ".flac", ".mp4")),
+    *(suffix for suffix in (*SOUNDS, ".m4a", ".aac") if suffix not in (".wav", ".flac")),
 )
 _VOX1_TEST = range(10_270, 10_310)
 _Utterance = tuple[str, int, str]  # id, rank of the suffix, path

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval.items.listing import AV_SOUNDS, SOUNDS
+from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
 from likeness.modalities import synthetic
 from likeness.models import bundled
 from likeness.toolkit.training.start import Initial

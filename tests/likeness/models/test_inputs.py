@@ -12,7 +12,8 @@ import soundfile
 import torch
 from PIL import Image
 
-from likeness.models.inputs import items_of, suffix_of
+from likeness.eval.items.suffixes import suffix_of
+from likeness.models.inputs import items_of
 
 
 @pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])
@@ -81,6 +82,25 @@ def test_a_file_tells_its_ending_by_its_first_bytes(suffix: str, kind: str, subt
     else:
         Image.new("RGB", (9, 7)).save(file, format=kind)
     assert suffix_of(file.getvalue()[:64]) == suffix
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        (".heic", b"\0\0\0\x18ftypheic"),
+        (".heic", b"\0\0\0\x18ftypmif1"),
+        (".m4a", b"\0\0\0\x1cftypM4A "),
+        (".m4a", b"\0\0\0\x1cftypisom"),
+        (".mov", b"\0\0\0\x14ftypqt  "),
+        (".mov", b"\0\0\0\x08wide"),
+        (".webm", b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\xf7\x81\x01B\x82\x84webm"),
+        (".mkv", b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\xf7\x81\x01B\x82\x88matroska"),
+        (".aac", b"\xff\xf1\x60\x40"),
+        (".mp3", b"\xff\xfb\x90\x64"),
+    ],
+)
+def test_what_phones_and_browsers_write_is_known(suffix: str, content: bytes) -> None:
+    assert suffix_of(content) == suffix
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF1234AVI ", b"FORM1234ILBM", b"\xff\xd8"])

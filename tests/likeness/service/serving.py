@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -70,20 +70,24 @@ def service_of(model, gallery=None, *, calibration=None, threshold=None, **offer
     return Service(Comparer(model, calibration, threshold), gallery, **offered)
 
 
-def asking(service: Any, *, local: bool = True, token: str = TOKEN) -> Callable[..., Any]:
+def asking(
+    service: Any, *, local: bool = True, token: str = TOKEN, origins: Sequence[str] = ()
+) -> Callable[..., Any]:
     """A function that asks the application around a service, without a server."""
     from starlette.testclient import TestClient
 
     from likeness.service._app import make_app
 
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    app = make_app(service, token=TOKEN, local=local)
+    app = make_app(service, token=TOKEN, local=local, origins=origins)
     address = {"base_url": "http://localhost", "headers": headers}
     return TestClient(app, raise_server_exceptions=False, **address).request
 
 
 @contextmanager
-def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator[str]:
+def serving(
+    model: Loaded, folder: Path | None = None, *, origins: Sequence[str] = (), **rules: Any
+) -> Iterator[str]:
     """The address of a server in a thread of this process, with a gallery in the folder, or in a
     temporary one.
     """
@@ -99,7 +103,7 @@ def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator
 
     async def serve() -> None:
         gallery = open_gallery(str(folder or Path(temporary.name) / "gallery"), model.meta)
-        app = make_app(service_of(model, gallery, **rules), token=TOKEN)
+        app = make_app(service_of(model, gallery, **rules), token=TOKEN, origins=origins)
         servers.append(
             Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False, websockets=False)
         )

@@ -21,6 +21,7 @@ from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.toolkit.models.loaded import Loaded
 from tests.likeness.service.serving import TOKEN, asking, face_network, photograph, service_of
+from tests.recording_files import HZ, through_av
 from tests.tiny_yunet import tiny_yunet
 
 
@@ -185,6 +186,27 @@ def test_recordings_are_bounded_by_their_headers(model, monkeypatch):
         assert ask("POST", "/verify", files=twice).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("suffix", "codec"),
+    [(".webm", "libopus"), (".mkv", "libopus"), (".mov", "aac"), (".m4a", "aac")],
+)
+def test_what_browsers_and_phones_record_is_read(model, paths, files, monkeypatch, suffix, codec):
+    pytest.importorskip("av")
+    wave, rate_hz = soundfile.read(paths[0])
+    assert rate_hz == HZ
+    upload = through_av(suffix, codec, samples=wave)
+    both = {"first": ("voice.wav", upload), "second": files[0]}
+    answer = asking(service_of(model))("POST", "/verify", files=both)
+    assert answer.status_code == 200
+    assert answer.json()["score"] == pytest.approx(1, abs=0.01)
+    monkeypatch.setattr("likeness.service._inputs.MAX_SECONDS", 0.3)
+    for size, says in ((None, "too long"), (len(upload) // 4, "the first file")):
+        both["first"] = ("voice.wav", upload[:size])
+        answer = asking(service_of(model))("POST", "/verify", files=both)
+        assert answer.status_code == 422
+        assert says in answer.json()["error"]
+
+
 def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(model, files):
     from likeness.service._work import MAX_EMBEDDED
 
@@ -330,6 +352,60 @@ def test_uploads_come_from_the_page_itself(name, values, status):
     for value in values:
         assert ask(**{name: value}) == [status]  # type: ignore[arg-type]
         assert ask(method="GET", **{name: value}) == [200]  # a link may lead to the page
+
+
+APP = "https://app.example"
+
+
+@pytest.mark.parametrize(
+    ("origin", "origins", "is_allowed"),
+    [
+        (APP, (APP,), True),
+        (APP, ("http://localhost:3000", APP), True),
+        (APP, (), False),
+        ("https://other.example", (APP,), False),
+        ("http://app.example", (APP,), False),
+        ("https://app.example:8443", (APP,), False),
+        ("https://app.example.evil.example", (APP,), False),
+        ("null", (APP,), False),
+    ],
+)
+def test_pages_elsewhere_ask_where_their_origin_is_allowed(
+    model, files, tmp_path, origin, origins, is_allowed
+):
+    gallery = open_gallery(str(tmp_path / "people"), model.meta)
+    service = service_of(model, gallery)
+    ask = asking(service, token="", origins=origins)
+    sent = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+    asked = {"Access-Control-Request-Headers": "authorization", **sent}
+    readable = origin if is_allowed else None
+
+    def preflight(ask: Any, method: str) -> Any:
+        headers = {"Access-Control-Request-Method": method, **asked}
+        return ask("OPTIONS", "/enrol", headers=headers)
+
+    def of(answer: Any) -> tuple[int, str | None]:
+        return answer.status_code, answer.headers.get("access-control-allow-origin")
+
+    both = {"first": files[0], "second": files[9]}
+    assert of(ask("POST", "/verify", files=both, headers=sent)) == (
+        200 if is_allowed else 403,
+        readable,
+    )
+    assert of(ask("GET", "/health", headers=sent)) == (200, readable)
+    for local in (True, False):
+        got = preflight(asking(service, token="", origins=origins, local=local), "POST")
+        assert (got.is_success, of(got)[1]) == (is_allowed, readable)
+    if not is_allowed:
+        return
+    assert preflight(ask, "PUT").status_code == 400
+    enrolled = {"data": {"subject": "Ann"}, "files": uploads(files[0])}
+    assert of(ask("POST", "/enrol", **enrolled, headers=sent)) == (401, readable)
+    known = {**sent, "Authorization": f"Bearer {TOKEN}"}
+    assert of(ask("POST", "/enrol", **enrolled, headers=known)) == (201, readable)
+    assert of(ask("POST", "/verify", headers={**sent, "Host": "evil.example"})) == (421, readable)
+    elsewhere = asking(service, token="", origins=origins, local=False)
+    assert of(elsewhere("POST", "/verify", files=both, headers=sent)) == (401, readable)
 
 
 def test_who_changes_the_gallery_needs_the_token():

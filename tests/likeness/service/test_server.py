@@ -191,6 +191,19 @@ def test_a_short_token_is_refused(run):
 
 
 @pytest.mark.parametrize(
+    "origin",
+    [
+        *("*", "null", "app.example", "https://app.example/", "https://app.example/page"),
+        *("https://*.example", "https://App.example", "https://app.example:443", "", "http://a:80"),
+    ],
+)
+def test_an_origin_that_no_browser_writes_is_refused(run, origin):
+    says = refused("serve", "--model", run, "--port", 0, "--allow-origin", origin)
+    assert "https://app.example" in says
+    assert says.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     "name", ["gallery", "port", pytest.param("workers", marks=pytest.mark.slow)]
 )
 def test_what_cannot_be_served_is_refused_at_the_start(name, run, tmp_path):
