@@ -142,7 +142,7 @@ def read_both(item: Item, *, reads: Sequence[Read]) -> Floats:
         [(2, 3), (2,)]
     """
     values = [np.asarray(read(item)) for read in reads]
-    parts = []
+    parts: list[Any] = []
     for value in values:
         halves = [half for size in value.shape for half in divmod(size, _HALF)]
         parts += [[value.ndim, *halves], value.reshape(-1)]

@@ -185,3 +185,26 @@ def test_measures():
     np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
     with pytest.raises(LikenessError):
         log_measure("seconds", [0.0, 1.0, np.nan])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weights": [1e308]},
+        {"offset": -1e308},
+        {"against_spoofs": []},
+        {"against_spoofs": "no"},
+        {"knots": [[]], "ratios": [[]], "weights": [1.0, 1.0], "neutral": [0.0]},
+        {"knots": [[0.0, 1.0]], "ratios": [[0.0]]},
+        {"knots": "ab", "ratios": "ab"},
+        {"quality_weights": "", "names": "", "weights": ["1"]},
+    ],
+    ids=str,
+)
+def test_a_fusion_of_another_shape_is_refused(wrong, tmp_path):
+    path = tmp_path / "fusion.json"
+    Fusion((2.0,), -1.0).save(path)
+    fields = json.loads(path.read_text()) | wrong
+    path.write_text(json.dumps(fields))
+    with pytest.raises(LikenessError, match="likeness fit"):
+        load_fusion(path)

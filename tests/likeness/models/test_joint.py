@@ -11,6 +11,7 @@ from onnx import load as load_onnx
 
 import likeness
 from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import Item
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.metrics.similarity import pairs
 from likeness.eval.scoring.settings import Scoring
@@ -172,3 +173,13 @@ def test_the_file_states_both_models(models, tmp_path):
     stated = [json.loads(onnx.Session(file).text or "") for file in files]
     assert stated[0]["digest"] != stated[1]["digest"]
     assert stated[0]["norm_is_quality"] is False
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 200_001])
+def test_sizes_of_two_readings_are_exact(size):
+    item = Item("a", Path("a"))
+    reads = [lambda item: np.zeros((1, size)), lambda item: np.ones(size)]
+    packed = onnx.read_both(item, reads=reads)
+    assert [part.shape for part in onnx._unpacked(packed)] == [(1, size), (size,)]
+    halves = packed[1:5].astype(int)
+    assert halves.max() < 2**16  # so that sizes beyond 2 ** 24 are exact in float32 as well
