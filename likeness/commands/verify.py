@@ -55,7 +55,12 @@ def verify(
         loaded_by.refuse_idle("beside --fusion", "--calibration")
     if has_pairs:
         refuse_idle("without A and B", {"--json": json})
-        verified_by.refuse_idle("beside --pairs", "--fusion", "--beside")
+        if is_fused:
+            raise LikenessError(
+                "--pairs is compared by one model; score the pairs by each model, and join the two "
+                "files by `likeness score A B --fusion FILE`"
+            )
+        verified_by.refuse_idle("beside --pairs", "--beside")
     else:
         pairs_by.refuse_idle("without --pairs", "--root", "--columns", "--workers", "--batch-size")
         refuse_idle("without --pairs", {"--out": out})

@@ -286,12 +286,17 @@ class Model:
         from likeness.eval.items.self_matches import itself_text
         from likeness.eval.scoring.threshold_files import Rule
         from likeness.models.inputs import items_of
-        from likeness.models.multimodal import fuse, in_order_of, sorted_for
+        from likeness.models.multimodal import fuse, in_order_of, kind_of, sorted_for
         from likeness.models.verdicts import compared, remedy_for
         from likeness.toolkit.models.embed import embedded_rows
 
         if fusion is not None:
-            threshold, _ = Rule(threshold, far).decide("", {})
+            if far is not None:
+                raise LikenessError(
+                    "no thresholds are stored for a fusion; give a threshold in place of far, or "
+                    "leave both out to decide by the probability"
+                )
+            threshold, _ = Rule(threshold).decide("", {})
             fitted = fusion if isinstance(fusion, Fusion) else load_fusion(fusion)
             models = in_order_of(fitted, [self, load_beside(self, beside)])
             pairs = zip(models, sorted_for(models, first), sorted_for(models, second), strict=True)
@@ -304,6 +309,13 @@ class Model:
         with items_of(inputs, modality=self.modality, rate_hz=rate_hz) as items:
             rows, bad = embedded_rows(model.embedder, items, model.read, batch_size=2)
         if bad:
+            of_model = "a recording" if self.modality == "speaker" else "a picture"
+            for file in (first, second):
+                if (kind := kind_of(file)) not in ("", of_model):
+                    raise LikenessError(
+                        f"{kind}, {file}, cannot be compared with {of_model}; two people of whom "
+                        "there are both are compared with --fusion"
+                    )
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )

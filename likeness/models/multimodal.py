@@ -87,7 +87,7 @@ def sorted_for(models: Sequence[M], files: Sequence[Any]) -> list[Any]:
         LikenessError: There are others.
     """
     files = [files] if isinstance(files, str | PathLike | bytes) else files
-    kinds = [_kind(file) for file in files]
+    kinds = [kind_of(file) for file in files]
     known = [kind for kind in kinds if kind]
     if len(files) != 2 or len(set(known)) < len(known):
         there = [kind or "a file of another kind" for kind in kinds]
@@ -102,7 +102,7 @@ def sorted_for(models: Sequence[M], files: Sequence[Any]) -> list[Any]:
     return list(reversed(files)) if is_turned else list(files)
 
 
-def _kind(file: Any) -> str:
+def kind_of(file: Any) -> str:
     """What a path or the content of a file is; "" where neither says it."""
     named = Path(file).suffix.lower() if isinstance(file, str | PathLike) else ""
     ending = suffix_of(file) if isinstance(file, bytes) else named

@@ -18,9 +18,9 @@ from likeness.toolkit.gallery.gallery import Gallery
 
 Finding = Literal["misfit", "low", "twins"]
 _FINDINGS = {
-    "misfit": "enrolments may be of somebody else, or are spoilt",
-    "twins": "pairs of subjects may be one subject",
-    "low": "enrolments fit their subject badly, and nobody else: look at their quality",
+    "misfit": "enrolments that may be damaged or of somebody else",
+    "twins": "pairs of subjects that may be one",
+    "low": "enrolments that fit nobody well, as those of low quality",
 }
 
 
@@ -50,7 +50,7 @@ class Doubt(NamedTuple):
         fits = f"fits its others at {self.own:.2f}"
         if self.other is not None and np.isfinite(self.other):
             fits += f", and {self.looks_like} at {self.other:.2f}"
-        why = "may be somebody else, or spoilt" if self.finding == "misfit" else "may be poor"
+        why = "may be damaged or of somebody else" if self.finding == "misfit" else "may be poor"
         return f"{self.subject}: {self.item} {why} ({fits})"
 
 
