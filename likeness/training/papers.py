@@ -361,8 +361,12 @@ def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[fl
         if not path.is_file():
             continue
         stated = json_object(path)
-        measured = stated.get("values") or {
-            each["metric"]: each["value"] for each in stated["results"]
-        }
-        values += [measured[metric]] if metric in measured else []
+        try:
+            measured = stated.get("values") or {
+                each["metric"]: each["value"] for each in stated["results"]
+            }
+            value = float(measured[metric]) if metric in measured else math.nan
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            raise LikenessError(f"{path} is damaged; remove its run, and make it anew") from None
+        values += [value] if math.isfinite(value) else []
     return values

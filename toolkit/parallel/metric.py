@@ -50,7 +50,9 @@ class Metric(Generic[Result]):
         """
         if len(values) != len(labels):
             raise LikenessError(f"{len(values)} values have {len(labels)} labels; give one each")
-        self._values.append(values.detach())
+        values = values.detach()
+        half = values.dtype in (torch.float16, torch.bfloat16)  # as under autocast
+        self._values.append(values.float() if half else values)
         self._labels.append(labels.detach())
 
     def compute(self) -> Result:

@@ -37,7 +37,8 @@ def test_reset_forgets_and_settings_arrive() -> None:
     metric.update(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))  # the wrong way round
     metric.reset()
     scores, labels = torch.tensor([0.9, 0.2, 0.5, 0.1]), torch.tensor([True, True, False, False])
-    metric.update(scores.requires_grad_(), labels)
+    metric.update(scores[:2].requires_grad_(), labels[:2])
+    metric.update(scores[2:].to(torch.bfloat16), labels[2:])
     assert metric.compute() == min_dcf([0.9, 0.2], [0.5, 0.1], p_target=0.5)
 
 
