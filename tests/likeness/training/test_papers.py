@@ -301,7 +301,7 @@ def test_a_data_set_that_fails_leaves_a_hole(tmp_path: Path) -> None:
 
 def test_a_setting_of_a_row_changes_it_alone(tmp_path: Path) -> None:
     done: list[Sequence[str]] = []
-    settings = ["optim.lr=0.05", "vmf:loss.tau=1", "vmf:items.name=a:b"]
+    settings = ["optim.lr=0.05", "vmf:loss.tau=1", "vmf:items.name=fashion_mnist"]
     options: dict[str, Any] = {"rows": ["arcface", "vmf", "cosine"], "sets": ["mnist"], "seeds": 1}
     reproduce.reproduce(
         "vmf/1", tmp_path, tmp_path, settings=settings, run=finishing(done), **options
@@ -309,7 +309,7 @@ def test_a_setting_of_a_row_changes_it_alone(tmp_path: Path) -> None:
     changed = [(command[4], [word for word in command if "=" in word]) for command in done]
     assert changed == [
         ("arcface,cosine", ["optim.lr=0.05"]),
-        ("vmf", ["optim.lr=0.05", "loss.tau=1", "items.name=a:b"]),
+        ("vmf", ["optim.lr=0.05", "loss.tau=1", "items.name=fashion_mnist"]),
     ]
 
 
@@ -331,3 +331,20 @@ def test_what_is_asked_for_wrongly_is_said() -> None:
         reproduce.reproduce("simple/8", Path("data"), Path("out"), settings=["nobody:optim.lr=1"])
     with pytest.raises(LikenessError, match="mnist"):
         reproduce.reproduce("vmf/1", Path("data"), Path("out"), sets=["minst"])
+
+
+@pytest.mark.parametrize("setting", ["schedule.stepss=5", "vmf:loss.taw=1"])
+def test_a_misspelt_setting_ends_before_the_first_step(setting, tmp_path):
+    done: list[Sequence[str]] = []
+    with pytest.raises(LikenessError, match="did you mean"):
+        reproduce.reproduce(
+            "vmf/1", tmp_path, tmp_path, settings=[setting], run=finishing(done), sets=["mnist"]
+        )
+    assert not done
+
+
+def test_a_table_says_what_was_changed(tmp_path):
+    text = reproduce.reproduce(
+        "vmf/1", tmp_path, tmp_path, settings=["schedule.steps=5"], seeds=1, run=finishing([])
+    )
+    assert "Changed here: schedule.steps=5, 1 of the paper's runs" in text
