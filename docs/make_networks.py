@@ -17,18 +17,18 @@ HEAD = """\
 ```
 likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
 ```
-Every network here is a MODEL: `verify`, `embed`, galleries, `serve` and `export` take it. Weights
-are files of their projects and never part of Likeness. `likeness prepare` makes some of them,
-`hub:` and `speechbrain:` ids are fetched by themselves, and everything else by the line beside it.
+Every network here is a MODEL in `verify`, `embed`, galleries, `serve` and `export`. Weights are
+files of their projects, and no part of Likeness. `likeness prepare` makes some of them, `hub:` and
+`speechbrain:` ids are fetched automatically, and the line beside each network fetches the others.
 Nothing in these files is executed.
 
-- Licences, sizes and numbers are what the pages of the projects state. Where they state nothing,
-  ask the project. A licence of weights does not settle that of the training data.
-- Numbers of different pages were measured with different scoring. Measure on your own recordings or
-  photographs before you choose: [bench](bench.md), [thresholds](choose_threshold.md).
-- "Tried here" says whether the published weights were run. "With random weights" means that network
+- Licences, sizes and numbers come from the pages of the projects. Ask the project if they state
+  none. A licence of weights does not cover the training data.
+- Projects score in different ways. Compare networks on your own recordings or photographs before
+  you choose: [bench](bench.md), [thresholds](choose_threshold.md).
+- "Tried here" says whether we ran the published weights. "With random weights" means that network
   and front-end equal those of the project on the same random weights.
-- `own.py` is a network of [a Python file of yours](own_networks.md).
+- `own.py` is a network in [your Python file](own_networks.md).
 
 This page is made by `python docs/make_networks.py` from `docs/networks.toml`.
 """
