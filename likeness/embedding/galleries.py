@@ -149,6 +149,8 @@ def enrol(
             )
         before = [who for who in dict.fromkeys(of_item.values()) if who in known]
         if before and existing == "refuse":
+            if _hold_all(gallery, model, items, of_item, workers):  # by a command that was killed
+                return Enrolled(0, 0, tuple(before), (), len(known))
             raise LikenessError(
                 f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
                 "was enrolled; --existing add adds to their enrolments, replace puts these files "
@@ -170,6 +172,20 @@ def enrol(
             doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
             _warn_of_copies(embeddings, store)
         return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts)
+
+
+def _hold_all(
+    gallery: Name, model: Model, items: Sequence[Item], of_item: Mapping[str, str], workers: int
+) -> bool:
+    """Whether a gallery has the very embeddings that these files give, under their subjects."""
+    with gallery_at(gallery, model.meta) as store:
+        if not store.items([*of_item.values()]) & of_item.keys():
+            return False  # nothing has to be embedded to see it
+        embeddings, _ = _embed(model.loaded, items, workers)
+        stored = store.everything()
+    have = {(who, row.tobytes()) for who, row in zip(stored.subjects, stored.rows, strict=True)}
+    made = zip(embeddings.ids, embeddings.matrix, strict=True)
+    return all((nfc(of_item[item_id]), row.tobytes()) in have for item_id, row in made)
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:

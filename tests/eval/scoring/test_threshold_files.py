@@ -251,7 +251,13 @@ def test_a_gallery_from_enrolment_to_removal(
     shown = capsys.readouterr()
     assert "8 files of 4 subjects" in shown.out
     assert "noise.wav" in shown.err
+    # The same line once more, as after a kill: everything is there. Other contents are refused.
+    assert "left as it was: 4 subjects" in printed("gallery", "enrol", "mine", *use)
+    changed, other = (sorted(Path("mine", name).glob("*.flac"))[0] for name in speakers[:2])
+    content = changed.read_bytes()
+    changed.write_bytes(other.read_bytes())
     assert "enrolled already" in refused("gallery", "enrol", "mine", *use)
+    changed.write_bytes(content)
     rows = [f"{path};{path.parent.name};x\n" for path in Path("mine").rglob("*.flac")]
     Path("two.csv").write_text("clip;person;speaker\n" + "".join(rows))
     again = ("gallery", "enrol", "two.csv", *use, "--columns", "path=clip,label=person")
@@ -294,7 +300,7 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(world: Path) -> None:
     assert [int(row["cluster"]) for row in table("f.csv")] == (found.numbers.tolist())
     for wrong, word in (
         ((), "--num-clusters"),
-        (("--far", 0.5, "--num-clusters", 2), "one of them"),
+        (("--far", 0.5, "--num-clusters", 2), "give one of"),
         (("--method", "hdbscan", "--far", 0.5), "hdbscan"),
     ):
         assert word in refused(*command, "new.csv", *wrong)
