@@ -313,8 +313,8 @@ class Model:
             for file in (first, second):
                 if (kind := kind_of(file)) not in ("", of_model):
                     raise LikenessError(
-                        f"{kind}, {file}, cannot be compared with {of_model}; two people of whom "
-                        "there are both are compared with --fusion"
+                        f"{kind}, {file}, cannot be compared with {of_model}; give a recording "
+                        "and a picture of each person, and a fusion of both models"
                     )
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"

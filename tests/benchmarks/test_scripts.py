@@ -226,10 +226,10 @@ def test_all_sections_run_on_a_cpu(tmp_path):
 
 # From the command and from Python: at most so many functions, in so many files.
 BOUNDS = {
-    "a wav path of `verify`": ((15, 8), (11, 5)),
+    "a wav path of `verify`": ((20, 11), (16, 8)),
     "a trial list of `score`": ((20, 10), (14, 6)),
-    "`--far` of `evaluate`": ((26, 10), (15, 6)),
-    "a batch to its loss": ((53, 21), (53, 21)),
+    "`--far` of `evaluate`": ((27, 11), (16, 7)),
+    "a batch to its loss": ((55, 21), (55, 21)),
     "an override of `train`": ((39, 22), (27, 15)),
 }
 

@@ -66,7 +66,7 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(command, word, 
     embeddings.write_embeddings(tmp_path / "one.npz", embeddings.Embeddings(("a",), [[1.0, 1.0]]))
     (tmp_path / "missing.txt").write_text("a b 1\na c 0\n")
     (tmp_path / "nan.txt").write_text("a b nan 1\nc d .1 0\n")
-    (tmp_path / "oneclass.txt").write_text("a b .2 1\nc d .1 1\n")
+    (tmp_path / "oneclass.txt").write_text("a b .2 0\nc d .1 0\n")
     before = sorted(tmp_path.rglob("*"))
     assert word in refused(*command.format(tiny=TINY, tmp=tmp_path, run=run).split())
     assert sorted(tmp_path.rglob("*")) == before

@@ -84,7 +84,7 @@ def test_failures_of_other_items_or_without_a_list_are_refused(tmp_path) -> None
     with pytest.raises(LikenessError, match="none is in the trials"):
         compared_trials(trials, {"q"})
     scored = likeness.Scored(trials, values, "by hand", None)
-    with pytest.raises(LikenessError, match="all trials with labels"):
+    with pytest.raises(LikenessError, match="whole list of trials"):
         likeness.evaluate(scored, failures=["p0/1"])
     (tmp_path / "messy.txt").write_text("# skipped\n\np0/1 no face found\np1/2\n")
     assert read_failures(tmp_path / "messy.txt") == {"p0/1", "p1/2"}
