@@ -23,6 +23,7 @@ from likeness.embedding import _ray as ray_embedding
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.items.items import Item
+from tests.sounds import chatter
 
 pytest.importorskip("ray", reason="the extra ray")
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # tokens in the home folder would be those of other clusters
 }
 # Where MARKS names a file, each input adds a byte to it.
 OWN = """
@@ -106,9 +108,8 @@ def test_a_cluster_gives_what_one_process_gives_though_a_machine_is_killed(tmp_p
     torch.manual_seed(0)
     weights = torch.nn.Conv1d(1, 8, 400, stride=160).state_dict()
     torch.save({f"frames.{name}": value for name, value in weights.items()}, tmp_path / "own.pt")
-    rng = np.random.default_rng(0)
     for number in range(8):
-        wave = rng.normal(0, 0.1, 16_000 + 500 * number)
+        wave = chatter(1 + number / 32, seed=number)
         soundfile.write(tmp_path / f"{number}.wav", wave, 16_000)
     (tmp_path / "8.wav").write_bytes(b"no audio")
     lines = [f"{number:04d} {number % 8 if number != 700 else 8}.wav" for number in range(1200)]
