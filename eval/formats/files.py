@@ -108,7 +108,14 @@ def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherw
         if fields.pop("format", None) != form:
             raise LikenessError(f"its format is not {form!r}")
         return make(fields)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise LikenessError(f"{path}: {otherwise.format(error=error)}") from None
 
 

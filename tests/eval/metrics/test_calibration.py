@@ -193,6 +193,7 @@ def test_measures():
         {"weights": [1e308]},
         {"offset": -1e308},
         {"against_spoofs": []},
+        {"against_spoofs": "DEEP"},
         {"against_spoofs": "no"},
         {"knots": [[]], "ratios": [[]], "weights": [1.0, 1.0], "neutral": [0.0]},
         {"knots": [[0.0, 1.0]], "ratios": [[0.0]]},
@@ -205,6 +206,7 @@ def test_a_fusion_of_another_shape_is_refused(wrong, tmp_path):
     path = tmp_path / "fusion.json"
     Fusion((2.0,), -1.0).save(path)
     fields = json.loads(path.read_text()) | wrong
-    path.write_text(json.dumps(fields))
+    deep = '{"weights": [1.0], "offset": 0.0, "against_spoofs": ' * 400 + "null" + "}" * 400
+    path.write_text(json.dumps(fields).replace('"DEEP"', deep))
     with pytest.raises(LikenessError, match="likeness fit"):
         load_fusion(path)
