@@ -57,7 +57,7 @@ def verify(
         refuse_idle("without A and B", {"--json": json})
         if is_fused:
             raise LikenessError(
-                "--pairs is compared by one model; score the pairs by each model, and join the two "
+                "--pairs compares by one model; score the pairs by each model, and join the two "
                 "files by `likeness score A B --fusion FILE`"
             )
         verified_by.refuse_idle("beside --pairs", "--beside")

@@ -286,7 +286,7 @@ class Model:
         from likeness.eval.items.self_matches import itself_text
         from likeness.eval.scoring.threshold_files import Rule
         from likeness.models.inputs import items_of
-        from likeness.models.multimodal import fuse, in_order_of, kind_of, sorted_for
+        from likeness.models.multimodal import fuse, in_order_of, refuse_other_kind, sorted_for
         from likeness.models.verdicts import compared, remedy_for
         from likeness.toolkit.models.embed import embedded_rows
 
@@ -309,13 +309,7 @@ class Model:
         with items_of(inputs, modality=self.modality, rate_hz=rate_hz) as items:
             rows, bad = embedded_rows(model.embedder, items, model.read, batch_size=2)
         if bad:
-            of_model = "a recording" if self.modality == "speaker" else "a picture"
-            for file in (first, second):
-                if (kind := kind_of(file)) not in ("", of_model):
-                    raise LikenessError(
-                        f"{kind}, {file}, cannot be compared with {of_model}; give a recording "
-                        "and a picture of each person, and a fusion of both models"
-                    )
+            refuse_other_kind(self, [first, second])
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )
@@ -536,7 +530,7 @@ def load(
 
 
 def load_beside(model: Model, beside: Model | str | Path | None) -> Model:
-    """The model beside another one; None for that of Likeness which reads the other kind."""
+    """Load the second model of a fusion: `beside`, or the included one of the other modality."""
     if isinstance(beside, Model):
         return beside
     return load(beside or (FACE if model.modality == "speaker" else VOICE), calibration=False)

@@ -1,5 +1,5 @@
-"""Two people are compared by a recording and a picture of each: a model for each kind, and a fusion
-that makes one verdict of both scores.
+"""Compare two people by a recording and a picture of each. A model of each kind gives a score, and
+a fusion makes one verdict of both.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def sorted_for(models: Sequence[M], files: Sequence[Any]) -> list[Any]:
         LikenessError: There are others.
     """
     files = [files] if isinstance(files, str | PathLike | bytes) else files
-    kinds = [kind_of(file) for file in files]
+    kinds = [_kind(file) for file in files]
     known = [kind for kind in kinds if kind]
     if len(files) != 2 or len(set(known)) < len(known):
         there = [kind or "a file of another kind" for kind in kinds]
@@ -95,14 +95,32 @@ def sorted_for(models: Sequence[M], files: Sequence[Any]) -> list[Any]:
             "a recording and a picture are needed of each person, those of one person before those "
             f"of the other, but of one there is {' and '.join(there) or 'nothing'}"
         )
-    order = ["a recording", "a picture"]
-    if models[0].modality != "speaker":
-        order.reverse()
-    is_turned = kinds[0] == order[1] or kinds[1] == order[0]
+    read = [_kind_read_by(model) for model in models]
+    is_turned = kinds[0] == read[1] or kinds[1] == read[0]
     return list(reversed(files)) if is_turned else list(files)
 
 
-def kind_of(file: Any) -> str:
+def refuse_other_kind(model: Reading, files: Sequence[Any]) -> None:
+    """Refuse a picture for a model of recordings, or the other way round.
+
+    Raises:
+        LikenessError: The name or the first bytes of a file say that it is of the other kind.
+    """
+    read = _kind_read_by(model)
+    for file in files:
+        if (kind := _kind(file)) not in ("", read):
+            named = f", {file}," if isinstance(file, str | PathLike) else ""
+            raise LikenessError(
+                f"{kind}{named} cannot be compared with {read}; give a recording and a picture of "
+                "each person, and a fusion of both models"
+            )
+
+
+def _kind_read_by(model: Reading) -> str:
+    return "a recording" if model.modality == "speaker" else "a picture"
+
+
+def _kind(file: Any) -> str:
     """What a path or the content of a file is; "" where neither says it."""
     named = Path(file).suffix.lower() if isinstance(file, str | PathLike) else ""
     ending = suffix_of(file) if isinstance(file, bytes) else named

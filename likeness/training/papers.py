@@ -21,6 +21,7 @@ from likeness.eval.formats.provenance import digest, source_of
 from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
+from likeness.eval.types import counted
 from likeness.toolkit.console import say
 from likeness.toolkit.signals import Interrupted, held
 from likeness.toolkit.training.assign import suggest
@@ -129,10 +130,12 @@ def reproduce(
         (head, file, "" if missing.intersection(re.split("[/-]", file)) else metric)
         for head, file, metric in table.columns
     ]
-    changes = [*settings, *([f"{seeds} of the paper's runs"] if table.seeds != in_paper else [])]
-    stated = f"{table.definitions} Changed here: {', '.join(changes)}." if changes else ""
-    stated = stated or table.definitions
-    return _written(replace(table, columns=columns, definitions=stated), chosen, out)
+    remark, changes = table.definitions, list(settings)
+    if table.seeds != in_paper:
+        changes.append(f"{counted(table.seeds, 'run')} in place of {in_paper}")
+    if changes:
+        remark += f" Changed here: {', '.join(changes)}."
+    return _written(replace(table, columns=columns, definitions=remark), chosen, out)
 
 
 def _check_settings(
@@ -143,14 +146,10 @@ def _check_settings(
 
     changes = {text for texts in settings.values() for text in texts}
     for _, (_, work, recipe, *others) in steps:
-        if work in ("compare", "train"):
+        if work == "compare":
+            names = others[others.index("--variants") + 1].split(",")
             own = [word for word in others if word in changes]
-            file, _, variant = recipe_files.locate(recipe).partition(":")
-            if "--variants" in others:
-                names = others[others.index("--variants") + 1].split(",")
-                load_variants(f"{file}:{variant}" if variant else file, names, own)
-            else:
-                load_variants(file, [variant], own)
+            load_variants(recipe_files.locate(recipe), names, own)
 
 
 def _done(

@@ -20,7 +20,7 @@ Finding = Literal["misfit", "low", "twins"]
 _FINDINGS = {
     "misfit": "enrolments that may be damaged or of somebody else",
     "twins": "pairs of subjects that may be one",
-    "low": "enrolments that fit nobody well, as those of low quality",
+    "low": "enrolments of low quality, which fit nobody well",
 }
 
 

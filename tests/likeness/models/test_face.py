@@ -16,6 +16,7 @@ from likeness.models import bundled
 from likeness.prepare.prepare import find_dataset, prepare
 from likeness.toolkit.data.images import Pixels
 from likeness.toolkit.models.onnx import Session
+from tests.prepared import prepared
 from tests.scripts import run_command
 
 WHEEL = find_dataset("face").wheel
@@ -23,18 +24,8 @@ WHEEL = find_dataset("face").wheel
 
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest) -> Path:
-    """What `likeness prepare face` makes, once for all runs of the tests on a machine."""
-    assert request.config.cache is not None
-    folder = request.config.cache.mkdir("likeness-models")
-    with FileLock(folder / ".lock"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIKENESS_MODELS", str(folder))
-        try:
-            prepare("face", say=lambda line: None)
-        except likeness.LikenessError as error:
-            if "pip cannot fetch" not in str(error):
-                raise
-            pytest.skip(str(error))
-    return folder / "face"
+    """What `likeness prepare face` makes."""
+    return prepared(request, lambda: prepare("face", say=lambda line: None)) / "face"
 
 
 @pytest.fixture

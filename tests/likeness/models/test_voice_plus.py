@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 import likeness
 from likeness.modalities import synthetic
 from likeness.models import bundled
+from tests.prepared import prepared
 from tests.scripts import printed, program, refused
 
 FOLDER = Path(bundled.resolve_model(bundled.VOICE_PLUS))
@@ -22,20 +22,10 @@ TAKEN = ("--model", bundled.VOICE_PLUS)
 
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest) -> Path:
-    """What `likeness prepare voice` writes, once for all runs of the tests on a machine."""
+    """What `likeness prepare voice` writes."""
     from likeness.models import _resemblyzer
 
-    assert request.config.cache is not None
-    folder = request.config.cache.mkdir("likeness-models")
-    with FileLock(folder / ".lock"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LIKENESS_MODELS", str(folder))
-        try:
-            _resemblyzer.prepare(say=lambda line: None)
-        except likeness.LikenessError as error:
-            if "pip cannot fetch" not in str(error):
-                raise
-            pytest.skip(str(error))
-    return folder
+    return prepared(request, lambda: _resemblyzer.prepare(say=lambda line: None))
 
 
 @pytest.fixture

@@ -347,4 +347,4 @@ def test_a_table_says_what_was_changed(tmp_path):
     text = reproduce.reproduce(
         "vmf/1", tmp_path, tmp_path, settings=["schedule.steps=5"], seeds=1, run=finishing([])
     )
-    assert "Changed here: schedule.steps=5, 1 of the paper's runs" in text
+    assert "Changed here: schedule.steps=5, 1 run in place of 5" in text
