@@ -37,6 +37,7 @@ from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part
+from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
@@ -226,8 +227,11 @@ def check_training(
     ]
     if recipe.measure is not None:
         lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
-    steps = recipe.schedule.steps
+    steps, size = recipe.schedule.steps, recipe.sampling.batch_size
+    processes = distributed.world()
     lines += [
+        f"a batch: {counted(size, 'item')}, {size // processes} in each of "
+        f"{counted(processes, 'process')}; rate {recipe.optim.lr:g}",
         f"memory: {_peak_memory()}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {counted(steps, 'step')}: {_duration(steps * seconds)}, without what is measured "

@@ -20,7 +20,9 @@ They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on V
 Tests during training are on VoxCeleb1-O cleaned; on -E and -H with
 measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND test audio. Many
 GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
-together.
+together. Eight GPUs with 128 utterances each take sampling.batch_size=1024 schedule.epochs=150:
+warm-up, margins and checkpoints keep their place in the course of the training, and the rates of
+WeSpeaker's recipes follow the batch (optim.reference_batch). `train --check` prints the numbers.
 
 Nothing here has been trained by us: docs/reference/results.md has what was measured. `likeness
 reproduce simple/8` sets the numbers of Wen et al. 2023 beside ours, on the cleaned lists; the paper
@@ -58,8 +60,8 @@ factor of 500, its gradients clipped at 100, and its polar-like features, which 
 more.
 
 WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml:
-- Two GPUs x 128 = 256 a step, rate .1 x 256 / 64 = .4 -> 2e-4 (its bin/train.py scales .1 -> 5e-5
-  so). An epoch is 1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590.
+- Two GPUs x 128 = 256 a step, rate .1 for 64 (its bin/train.py), so .4 -> 2e-4. An epoch is
+  1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590.
 - The margin grows from 0 to .2 from the start of epoch 20 to that of epoch 40, after 19 and 39
   epochs = 81,035 and 166,335 (utils/schedulers.py MarginScheduler).
 - wespeaker_resnet34_topk, conf/resnet_mqmha_intertopk_subcenter.yaml: pooling and loss of Zhao et
@@ -151,7 +153,9 @@ RESNET34 = replace(
     items=partial(voxceleb.items, corpus="voxceleb2", split="dev", speeds=(0.9, 1.1)),
     augment=WESPEAKER_VIEW,
     sampling=Sampling(batch_size=256),
-    optim=Optim(name="sgd", lr=0.4, momentum=0.9, nesterov=True, weight_decay=1e-4),
+    optim=Optim(
+        name="sgd", lr=0.1, reference_batch=64, momentum=0.9, nesterov=True, weight_decay=1e-4
+    ),
     schedule=Schedule(
         steps=639_750,
         warmup_steps=25_590,
@@ -181,7 +185,6 @@ RESNET34_TOPK = replace(
         ramp="exponential",
     ),
     sampling=Sampling(batch_size=128),
-    optim=replace(RESNET34.optim, lr=0.2),
     schedule=replace(
         RESNET34.schedule,
         steps=1_279_650,
@@ -198,7 +201,7 @@ REDIMNET2 = replace(
     backbone=partial(ReDimNet2, size="b6", dim=192),
     loss=partial(SphereFace2, margin=0.2, scale=32.0),
     sampling=Sampling(batch_size=1_024),
-    optim=replace(RESNET34.optim, lr=1.2, weight_decay=2e-5),
+    optim=replace(RESNET34.optim, lr=1.2, reference_batch=1_024, weight_decay=2e-5),
     schedule=Schedule(
         steps=127_920,
         warmup_steps=6_396,
@@ -221,7 +224,7 @@ def large_margin(stage: Recipe, init: str) -> Recipe:
         ),
         augment=partial(WESPEAKER_VIEW, seconds=(6.015, 6.015)),
         sampling=Sampling(batch_size=128),
-        optim=replace(stage.optim, lr=2e-4),
+        optim=replace(stage.optim, lr=1e-4),
         schedule=Schedule(
             steps=42_655,
             warmup_steps=8_531,
@@ -267,7 +270,6 @@ RECIPES = {
     "wespeaker_eres2net_lm": replace(
         ERES2NET_LM,
         sampling=Sampling(batch_size=64),
-        optim=replace(ERES2NET_LM.optim, lr=1e-4),
         schedule=replace(
             ERES2NET_LM.schedule,
             steps=85_310,
@@ -282,7 +284,7 @@ RECIPES = {
         loss=partial(SphereFace2, margin=0.3, scale=32.0),
         augment=partial(train_view, seconds=(6.015, 6.015)),
         sampling=Sampling(batch_size=256),
-        optim=replace(REDIMNET2_LM.optim, lr=1.2e-3),
+        optim=replace(REDIMNET2_LM.optim, lr=1.2e-3, reference_batch=256),
         schedule=Schedule(
             steps=21_325,
             decay=partial(exponential, end=0.1),

@@ -41,6 +41,7 @@ from likeness.toolkit.training.recipe import (
     Recipe,
     Verification,
     check,
+    fit_to_batches,
     fit_to_data,
 )
 
@@ -112,6 +113,7 @@ def plan(
         check_unique(items, "items")
         classes, labels = label_numbers(items)
     recipe = replace(recipe, sampling=fitted(labels, recipe.sampling))
+    recipe = fit_to_batches(recipe, len(items))
     _check_rows(recipe.sampling.batch_size, recipe.compute, recipe.parallel)
     description = json.dumps(describe(recipe), indent=2, ensure_ascii=False)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None

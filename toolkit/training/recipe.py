@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -34,6 +34,9 @@ class Optim:
     Attributes:
         name: SGD, Adam or AdamW.
         lr: The learning rate.
+        reference_batch: The batch size that lr is for: a batch of N items takes
+            lr * N / reference_batch (the linear rule of WeSpeaker and of insightface's
+            arcface_torch). 0 takes lr for every batch.
         momentum: Of SGD.
         nesterov: Whether SGD takes Nesterov's momentum.
         weight_decay: Of weights.
@@ -45,6 +48,7 @@ class Optim:
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.1
+    reference_batch: int = 0
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
@@ -61,6 +65,10 @@ class Schedule:
 
     Attributes:
         steps: The number of steps.
+        epochs: Passes over the training items, in whole batches; above 0 they replace `steps`. The
+            other numbers of steps (of this group, tuning.freeze_until and the loss's warmup_steps)
+            then count as shares of `steps`, so that they keep their place in the run whatever the
+            data and the batches.
         warmup_steps: The number of steps in which the rate rises; 0 is no warm-up.
         decay: A function of likeness.toolkit.training.schedules.
         eval_every: Steps between evaluations by the recipe's measure, or by its validation where it
@@ -74,6 +82,7 @@ class Schedule:
     """
 
     steps: int = 1000
+    epochs: float = 0.0
     warmup_steps: int = 0
     decay: Callable[[float], float] = cosine
     eval_every: int = 0
@@ -429,3 +438,51 @@ def fit_to_data(frontend: Part, data: Path) -> Part:
     function: Any = frontend.func if isinstance(frontend, partial) else frontend
     follows = getattr(function, "of_data", None)
     return frontend if follows is None else partial(frontend, **follows(data))
+
+
+def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:
+    """Return a recipe with the steps of its passes and the rate of its batches.
+
+    Args:
+        recipe: The recipe, with the batch size that the run has.
+        num_items: How many items it trains on.
+
+    Returns:
+        The recipe with numbers of steps instead of schedule.epochs, and with the rate of a batch
+        instead of one of optim.reference_batch. Without these two fields it is the same.
+
+    Example:
+        >>> schedule = Schedule(steps=100, epochs=3, warmup_steps=10)
+        >>> recipe = Recipe("face", *[len] * 5, Sampling(64), schedule=schedule)
+        >>> fit_to_batches(recipe, 6_400).schedule.warmup_steps
+        30
+    """
+    batch_size, optim, schedule = recipe.sampling.batch_size, recipe.optim, recipe.schedule
+    if optim.reference_batch:
+        rate = optim.lr * batch_size / optim.reference_batch
+        recipe = replace(recipe, optim=replace(optim, lr=rate, reference_batch=0))
+    if not schedule.epochs:
+        return recipe
+    steps = max(1, round(schedule.epochs * (num_items // batch_size)))
+
+    def fitted(number: int) -> int:
+        return max(1, round(number * steps / schedule.steps)) if number else 0
+
+    loss: Any = recipe.loss
+    warmup = getattr(loss, "keywords", {}).get("warmup_steps", 0)
+    if warmup:  # of a margin: where it begins to rise and where it is whole
+        whole = isinstance(warmup, int)
+        loss = partial(loss, warmup_steps=fitted(warmup) if whole else tuple(map(fitted, warmup)))
+    return replace(
+        recipe,
+        loss=loss,
+        tuning=replace(recipe.tuning, freeze_until=fitted(recipe.tuning.freeze_until)),
+        schedule=replace(
+            schedule,
+            steps=steps,
+            epochs=0.0,
+            warmup_steps=fitted(schedule.warmup_steps),
+            eval_every=fitted(schedule.eval_every),
+            save_every=fitted(schedule.save_every),
+        ),
+    )

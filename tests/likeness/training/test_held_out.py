@@ -167,6 +167,8 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     planned = tiny.BASE.items(voices)
     assert f"{len(planned)} items of" in text
     assert re.search(f"memory: {memory}\n", text)
+    batch, rate = tiny.BASE.sampling.batch_size, tiny.BASE.optim.lr
+    assert f"a batch: {batch} items, {batch} in each of 1 process; rate {rate:g}" in text
     seconds = re.search(r"a step: ([\d.]+) s", text)
     total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
     assert seconds is not None

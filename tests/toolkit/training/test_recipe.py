@@ -18,9 +18,9 @@ import likeness.modalities
 from likeness.data import audio, cub_items, folders
 from likeness.frontends import KaldiFbank
 from likeness.losses import ArcFace, SimPLE, SphereFaceR
-from likeness.recipe import Memory, override, plan
+from likeness.recipe import Memory, Sampling, override, plan
 from likeness.toolkit.models.parts import describe, restore
-from likeness.toolkit.training.recipe import check, load
+from likeness.toolkit.training.recipe import Optim, Schedule, check, fit_to_batches, load
 from tests.tiny import BASE
 
 
@@ -170,3 +170,39 @@ def test_a_plan_lists_what_is_trained_on_and_measured(voices: Path) -> None:
     fewer = plan(BASE, voices, items=planned.items[:-1])
     assert fewer.fingerprint != planned.fingerprint
     assert np.array_equal(fewer.views.labels, planned.views.labels[:-1])
+
+
+def test_passes_give_steps_and_everything_else_keeps_its_place() -> None:
+    """150 passes over 1,092,009 items by batches of 1,024, as WeSpeaker's resnet.yaml counts them:
+    an epoch has 1,066 steps, the margin rises in epochs 20 to 40, and the rate is .1 for 64.
+    """
+    loss = partial(ArcFace, margin=0.2, warmup_steps=(81_035, 166_335))
+    schedule = Schedule(
+        steps=639_750, epochs=150, warmup_steps=25_590, eval_every=0, save_every=4_265
+    )
+    recipe = replace(
+        BASE,
+        loss=loss,
+        sampling=Sampling(batch_size=1_024),
+        optim=Optim(lr=0.1, reference_batch=64),
+        tuning=replace(BASE.tuning, freeze=("backbone",), freeze_until=63_975),
+        schedule=schedule,
+    )
+    run: Any = fit_to_batches(recipe, 1_092_009)
+    epoch = 1_066  # whole batches
+    assert run.schedule.steps == 150 * epoch
+    assert run.schedule.warmup_steps == pytest.approx(6 * epoch, abs=1)
+    assert run.schedule.save_every == pytest.approx(epoch, abs=1)
+    assert run.schedule.eval_every == 0
+    assert run.tuning.freeze_until == pytest.approx(15 * epoch, abs=1)
+    start, stop = run.loss.keywords["warmup_steps"]
+    assert (start, stop) == (
+        pytest.approx(19 * epoch, rel=1e-4),
+        pytest.approx(39 * epoch, rel=1e-4),
+    )
+    assert run.optim.lr == pytest.approx(1.6)
+    assert fit_to_batches(run, 5_000) == run  # a second time changes nothing
+
+
+def test_a_recipe_without_passes_is_unchanged() -> None:
+    assert fit_to_batches(BASE, 1_000) is BASE

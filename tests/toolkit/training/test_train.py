@@ -232,6 +232,14 @@ def test_the_rate_follows_warm_up_and_decay(train: Train) -> None:
     assert [entry["lr"] for entry in log if "lr" in entry] == pytest.approx(expected)
 
 
+def test_passes_of_whole_batches_at_the_rate_of_their_size(voices: Path, train: Train) -> None:
+    passes = recipe("arcface", "schedule.epochs=3", "optim.reference_batch=4")
+    rates = [entry["lr"] for entry in read_log(train(passes)) if "lr" in entry]
+    size, num_items = passes.sampling.batch_size, len(passes.items(voices))
+    assert len(rates) == 3 * (num_items // size)
+    assert rates[0] == pytest.approx(passes.optim.lr * size / 4)
+
+
 def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
     """As OpenSphere writes them back before it uses them, so that the length of their start and
     what a step adds to it never matter.
