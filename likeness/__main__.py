@@ -4,4 +4,5 @@ processes.
 
 from likeness.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -63,7 +63,9 @@ def train(
         from likeness.models.load import read_initial
         from likeness.training.prepare import check_training
 
-        say(check_training(prepared.recipe, prepared.data, read_initial=read_initial))
+        text = check_training(prepared.recipe, prepared.data, read_initial=read_initial)
+        if text:
+            say(text)
         return
     trained_by.refuse_missing()
     if text := trained_by(prepared_by(), command=str(context.obj)):

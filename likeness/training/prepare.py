@@ -197,11 +197,13 @@ def check_training(
         num_steps: How many steps are taken; the first two are not timed.
 
     Returns:
-        What is trained on and measured, memory, seconds of a step, and hours of all steps.
+        What is trained on and measured, the memory of the process that takes the most, seconds of a
+        step, and hours of all steps; "" in all processes but the first.
 
     Raises:
         LikenessError: What `likeness train` would refuse.
     """
+    distributed.start()
     planned = plan(recipe, data, check_held_out=refuse_unreadable)
     recipe, first = planned.recipe, planned.views[Draw(0, 0, 0)]
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
@@ -221,6 +223,11 @@ def check_training(
     with TemporaryDirectory() as folder:
         items, out = planned.items, Path(folder, "run")
         fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
+    memory = max(distributed.gather_objects(_peak_memory()))
+    is_main, processes = distributed.is_main(), distributed.world()
+    distributed.end()
+    if not is_main:
+        return ""
     seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
     lines = [
         f"trained on: {counted(len(planned.items), 'item')} of {len(planned.classes):,} classes"
@@ -228,11 +235,10 @@ def check_training(
     if recipe.measure is not None:
         lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
     steps, size = recipe.schedule.steps, recipe.sampling.batch_size
-    processes = distributed.world()
     lines += [
-        f"a batch: {counted(size, 'item')}, {size // processes} in each of "
-        f"{counted(processes, 'process')}; rate {recipe.optim.lr:g}",
-        f"memory: {_peak_memory()}",
+        f"a batch: {counted(size, 'item')}, in each process (of {processes}) {size // processes}; "
+        f"rate {recipe.optim.lr:g}",
+        f"memory: {f'{memory / 2**30:.1f} GiB' if memory else 'not measured on this system'}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {counted(steps, 'step')}: {_duration(steps * seconds)}, without what is measured "
         "between them",
@@ -245,16 +251,16 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
 
 
-def _peak_memory() -> str:
-    """The most memory so far: of the GPU, or else of this process."""
+def _peak_memory() -> int:
+    """The most bytes so far, of the GPU or else of this process; 0 where nothing measures them."""
     if torch.cuda.is_available():
-        return f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+        return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
-        return "not measured on this system"
+        return 0
     import resource
 
     unit = 1 if sys.platform == "darwin" else 2**10
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def next_commands(

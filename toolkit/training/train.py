@@ -147,7 +147,8 @@ def fit(
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
-        return find_model(out)
+        model = distributed.run_on_all(lambda: find_model(out) if distributed.is_main() else out)
+        return distributed.gather_objects(model)[0]
 
 
 def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:

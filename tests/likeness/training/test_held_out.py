@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import likeness as front_door
+from likeness import __main__
 from likeness.eval.formats.embeddings import read_embeddings
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.subjects import read_mapping
@@ -26,6 +27,7 @@ from likeness.training.recipe_files import locate
 from tests import tiny
 from tests.scripts import printed, refused, run_command
 from tests.tiny import QUICK
+from tests.toolkit.training.tiny_runs import torchrun
 
 
 def cosines(files: HeldOutFiles) -> np.ndarray:
@@ -168,7 +170,7 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     assert f"{len(planned)} items of" in text
     assert re.search(f"memory: {memory}\n", text)
     batch, rate = tiny.BASE.sampling.batch_size, tiny.BASE.optim.lr
-    assert f"a batch: {batch} items, {batch} in each of 1 process; rate {rate:g}" in text
+    assert f"a batch: {batch} items, in each process (of 1) {batch}; rate {rate:g}" in text
     seconds = re.search(r"a step: ([\d.]+) s", text)
     total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
     assert seconds is not None
@@ -176,6 +178,18 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     hours = float(total[1]) / (1 if total[2] == "hours" else 60)
     assert hours == pytest.approx(2 * float(seconds[1]), rel=0.1)
     assert [path for path in sorted(tmp_path.iterdir()) if path.suffix != ""] == before
+
+
+def test_it_speaks_for_the_processes_that_it_is_started_in(voices, tmp_path):
+    recipe = f"{tiny.__file__}:arcface"
+    ended = torchrun(
+        Path(__main__.__file__), "train", recipe, "schedule.epochs=2", "--data", voices, "--check"
+    )
+    assert ended.returncode == 0, ended.stderr
+    size, num_items = tiny.BASE.sampling.batch_size, len(tiny.BASE.items(voices))
+    assert f"in each process (of 2) {size // 2};" in ended.stdout
+    assert f"all {2 * (num_items // size)} steps: " in ended.stdout
+    assert ended.stdout.count("memory: ") == 1
 
 
 def test_a_training_needs_a_place(voices):
