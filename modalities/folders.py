@@ -5,10 +5,10 @@ shards, a list, a table, a Kaldi folder or an RTTM file (likeness.eval.items.lis
 faces also RecordIO files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from likeness.toolkit.data import shards
 
 Modality = Literal["speaker", "face", "image"]
 Split = Literal["train", "validation", "test", "all"]
+Listed = TypeVar("Listed")
 
 
 def items(
@@ -39,6 +40,7 @@ def items(
     root: str = "",
     test: str = "",
     speeds: Sequence[float] = (),
+    speed_items: Literal["all", "one"] = "all",
     every: Items | None = None,
 ) -> Items:
     """List the items of the labels of one split.
@@ -61,6 +63,7 @@ def items(
         root: The folder that relative paths start from, by default that of the list.
         test: Other data, all of which test, while all of `data` trains and validates.
         speeds: The speeds of copies of recordings, which are new classes (audio.speed_copies).
+        speed_items: Which recordings are copied: "all", or "one" of each label.
         every: All items of the data, where they are listed already.
 
     Returns:
@@ -85,7 +88,7 @@ def items(
         seed=seed,
         where=data,
     )
-    return speed_copies(chosen, speeds) if speeds else chosen
+    return speed_copies(chosen, speeds, speed_items=speed_items) if speeds else chosen
 
 
 def trials(
@@ -137,6 +140,17 @@ def trials(
         raise LikenessError(f"{data}: {error}") from None
 
 
+def elsewhere(data: str | Path, *, part: Callable[[Path], Listed], at: str) -> Listed:
+    """List by a part of a recipe what lies elsewhere than the data that are trained on.
+
+    Args:
+        data: What is trained on, which is not looked at.
+        part: part(folder), such as the trials of a data set.
+        at: The folder.
+    """
+    return part(Path(at))
+
+
 def list_all(
     data: str | Path,
     modality: Modality = "speaker",
@@ -153,9 +167,8 @@ def list_all(
         LikenessError: The data or some of the files are missing, or cannot be understood.
     """
     path = Path(data)
-    if (is_plain_folder(path, label) and not columns) or (
-        modality == "face" and path.suffix == ".rec"
-    ):
+    is_plain = is_plain_folder(path, label) or (path.is_file() and shards.are_at(path))
+    if (is_plain and not columns) or (modality == "face" and path.suffix == ".rec"):
         return scan(path, modality)
     listing = partial(list_items, path, suffixes=suffixes_of(modality), columns=columns, root=root)
     listed = listing(label=label)
@@ -167,9 +180,9 @@ def list_all(
 def scan(root: Path, modality: Modality = "speaker") -> Items:
     """List every file of a modality below the folders of `root`, in the order of their paths.
 
-    Hidden files are passed over. If `root` holds .tar shards (likeness.toolkit.data.shards.write
-    makes them), their items are listed instead, in the same order; and so are those of the .rec
-    file that `root` is or holds, if it is of faces.
+    Hidden files are passed over. If `root` is or holds .tar shards (likeness.toolkit.data.shards),
+    their items are listed instead, in the same order; and so are those of the .rec file that `root`
+    is or holds, if it is of faces.
 
     Args:
         root: The folder of the labels' folders.
@@ -184,11 +197,11 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
     """
     if modality == "face" and root.suffix == ".rec" and root.is_file():
         return _records(root)
+    suffixes = suffixes_of(modality)
+    if shards.are_at(root):
+        return shards.items(root, suffixes=suffixes).sorted_as_paths()
     if not root.is_dir():
         raise LikenessError(f"{root}: no such folder; one with DATA/LABEL/file is needed")
-    suffixes = suffixes_of(modality)
-    if any(root.glob("*.tar")):
-        return shards.items(root, suffixes=suffixes).sorted_as_paths()
     if modality == "face" and (records := sorted(root.glob("*.rec"))):
         if len(records) > 1:
             raise LikenessError(

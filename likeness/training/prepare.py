@@ -25,22 +25,23 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import is_plain_folder
+from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials, counted, name_first
+from likeness.modalities import folders
 from likeness.modalities.face import validation
-from likeness.modalities.folders import list_all
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.toolkit.console import warn
+from likeness.toolkit.data import shards
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
@@ -71,11 +72,12 @@ def prepare_recipe(
         test: Other data that test, while all of the data train.
 
     Returns:
-        The recipe, and its data: with all items, unless the recipe lists a data set of its own.
+        The recipe, and its data: with all items, unless the recipe lists a data set of its own. Of
+        data in another form than this set's (shards, a list, a table, a Kaldi folder) it lists all,
+        and is measured on held-out labels of them, or on its own trials in the folder `test`.
 
     Raises:
-        LikenessError: A setting is malformed, or the recipe lists a data set of its own, which has
-            no such settings.
+        LikenessError: A setting is malformed, or the recipe is measured on its data set alone.
     """
     stated = parse_columns(columns)
     settings = {
@@ -85,22 +87,55 @@ def prepare_recipe(
         "test": "" if test is None else str(test),
     }
     settings = {name: value for name, value in settings.items() if value}
-    if settings and listing_of(recipe.items) is None:
-        raise LikenessError(
-            f"--{' and --'.join(settings)}: this recipe lists a data set of its own; take the "
-            f"recipe {recipe.modality}/folders for data of yours, or leave the options out"
-        )
+    recipe = _on_any_data(recipe, data, settings)
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)
     listing = listing_of(recipe.items)
     listed: Data = data
     if listing is not None:
-        listed = Listed(data, list_all(data, **listing), listing)
+        listed = Listed(data, folders.list_all(data, **listing), listing)
     if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
         trained = Items.of(list_by(recipe.items, listed))
         recipe = replace(recipe, read=for_bandwidth(recipe.read, trained, recipe.max_bad_share))
     return recipe, listed
+
+
+def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe:
+    """The recipe of a data set, on data in another form where they are in one.
+
+    A folder that `test` names has the trials of the data set, and leaves the settings then.
+    """
+    measure, modality = recipe.measure, cast(Modality, recipe.modality)
+    test = Path(settings.get("test", ""))
+    has_own_trials = isinstance(measure, Verification) and listing_of(measure.trials) is None
+    is_official = has_own_trials and "test" in settings and not _is_listed(test)
+    if isinstance(measure, Verification) and is_official:
+        trials = partial(folders.elsewhere, part=measure.trials, at=settings.pop("test"))
+        measure = replace(measure, trials=trials)
+    in_other_form = recipe.modality != "embedding" and (bool(settings) or _is_listed(data))
+    if not in_other_form or listing_of(recipe.items) is not None:
+        return replace(recipe, measure=measure)
+    if isinstance(measure, Classification):
+        raise LikenessError(
+            f"{data}: this recipe is tested on its own data set; set measure=none, or take the "
+            f"recipe {modality}/folders"
+        )
+    if isinstance(measure, Verification) and not is_official:
+        measure = replace(measure, trials=partial(folders.trials, modality=modality))
+    if isinstance(measure, Retrieval):
+        tested = partial(folders.items, modality=modality, split="test")
+        measure = replace(measure, items=tested, validation=None)
+    split: folders.Split = "all" if measure is None or is_official else "train"
+    stated = getattr(recipe.items, "keywords", {})
+    copies = {name: stated[name] for name in ("speeds", "speed_items") if name in stated}
+    items = partial(folders.items, modality=modality, split=split, **copies)
+    return replace(recipe, items=items, measure=measure)
+
+
+def _is_listed(data: Path) -> bool:
+    """Whether the data are shards, a list, a table or a Kaldi folder, not a folder of files."""
+    return data.is_file() or is_kaldi_folder(data) or shards.are_at(data)
 
 
 def _set(measure: Any, settings: Mapping[str, str]) -> Any:

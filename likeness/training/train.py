@@ -49,14 +49,15 @@ def read_recipe(
 
     Args:
         recipe: RECIPE.py or a name that `likeness recipes` lists; :VARIANT may follow.
-        data: The folder of the data set. Recipes that are called `folders` also take a list, a
-            .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.
+        data: The folder of the data set. Every recipe also trains on a list, a .csv, .tsv or
+            .parquet file, a Kaldi folder, an .rttm file or tar shards.
         settings: Changes of the recipe, such as optim.lr=0.05.
         columns: As in `likeness.checking.lists.items`.
         label: As in `likeness.checking.lists.items`.
         root: As in `likeness.checking.lists.items`.
-        test: Other data, in a form that --data may have: all of it tests, and all of --data trains
-            (default: a fifth of the subjects is held out).
+        test: Other data, in a form that --data may have, or the folder with the official trials of
+            the recipe's data set: all of it tests, and all of --data trains (default: the official
+            trials in --data, or else a fifth of its subjects, which is held out).
 
     Raises:
         LikenessError: There is no such recipe, variant or field, or there are no such data.
@@ -93,8 +94,8 @@ def train(
     Args:
         recipe: a recipe's name, as `likeness recipes` lists them, `RECIPE.py`, either with
             `:VARIANT`, or a Recipe.
-        data: the folder of the data set. Recipes that are called `folders` also take a list, a
-            .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.
+        data: the folder of the data set. Every recipe also trains on a list, a .csv, .tsv or
+            .parquet file, a Kaldi folder, an .rttm file or tar shards.
         out: the folder of the run, with checkpoints and a log.
         settings: changes of the recipe as on the command line, such as "optim.lr=0.05".
         columns: which column of a table is which, where its name does not say: "label=spk".

@@ -4,6 +4,7 @@ Every refusal is a `BadAudio` that names the file and the reason.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 import soxr
@@ -234,8 +235,13 @@ def at_level(wave: decoding.Wave, dbfs: float) -> decoding.Wave:
     return scaled
 
 
-def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> Items:
-    """Return the items, followed by one copy of all of them for each speed.
+def speed_copies(
+    items: Iterable[Item],
+    speeds: Iterable[float] = (0.9, 1.1),
+    *,
+    speed_items: Literal["all", "one"] = "all",
+) -> Items:
+    """Return the items, followed by copies of them for each speed.
 
     A copy has "#speed=..." appended to its id and to its label: a speaker at another speed is a new
     class, which counts like any other. Unlabelled items stay unlabelled.
@@ -244,9 +250,12 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
         items: The items to copy.
         speeds: The speeds of the copies, within 0.5 to 2. No speed may be repeated, and none may be
             1.
+        speed_items: "all" copies every utterance. "one" copies the first one of each speaker. That
+            keeps the classes, and so the class proxies of a run to fine-tune from, while sped-up
+            speech is a small part of the draws: the large-margin stage.
 
     Returns:
-        len(items) x (1 + len(speeds)) items.
+        The items and their copies.
 
     Raises:
         LikenessError: A speed is outside 0.5 to 2, repeated, or 1.
@@ -268,7 +277,11 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
         decoding.speed_of(mark)
     if not marks:
         return originals
-    return Items.joined([originals, *map(originals.marked, marks)])
+    copied = originals
+    if speed_items == "one":
+        firsts = np.unique(originals.numbers, return_index=True)[1]
+        copied = originals.take(np.sort(firsts))
+    return Items.joined([originals, *map(copied.marked, marks)])
 
 
 def crop(wave: decoding.Wave, num_samples: int, rng: np.random.Generator) -> decoding.Wave:

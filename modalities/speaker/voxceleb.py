@@ -28,8 +28,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-import numpy as np
-
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.items import Items
@@ -91,9 +89,7 @@ def items(
         corpus: "voxceleb1", "voxceleb2" or "both".
         split: "dev", "test" or "all".
         speeds: The speeds of copies, which are new classes (audio.speed_copies).
-        speed_items: "all" copies every utterance. "one" copies each speaker's first utterance only.
-            That keeps the classes, and so the class proxies of a run to fine-tune from, while
-            sped-up speech is 1 % of the draws: the large-margin stage.
+        speed_items: Which utterances are copied: "all", or "one" of each speaker.
 
     Returns:
         Items with id SPEAKER/VIDEO/name.wav and label SPEAKER.
@@ -105,12 +101,7 @@ def items(
     check_choice("corpus", corpus, get_args(Corpus))
     check_choice("split", split, get_args(Split))
     check_choice("speed_items", speed_items, get_args(SpeedItems))
-    chosen = _scan(Path(data), corpus, split)
-    if speed_items == "all" or not speeds:
-        return speed_copies(chosen, speeds)
-    numbers = chosen.numbers
-    firsts = chosen.take(np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])))
-    return Items.joined((chosen, speed_copies(firsts, speeds)[len(firsts) :]))
+    return speed_copies(_scan(Path(data), corpus, split), speeds, speed_items=speed_items)
 
 
 def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items, Trials]:
@@ -139,7 +130,7 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
     if path is None:
         raise LikenessError(
             f"{data}: no trial list of VoxCeleb1-{protocol} ({' or '.join(names)}) in it or in "
-            f"vox1/, meta/, ...; {FETCH}"
+            f"vox1/, meta/, ...; {FETCH}, and measure=none trains without it"
         )
     listed = read_trials(path)
     target = 0 if listed.target is None else int(listed.target.sum())
@@ -154,7 +145,8 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
         listed,
         _scan(data, "voxceleb1", "test" if only_test else "all"),
         where=str(path),
-        hint=f"VoxCeleb1-{protocol} needs the audio of {need}; {FETCH}",
+        hint=f"VoxCeleb1-{protocol} needs the audio of {need}; {FETCH}, and "
+        "measure=none trains without it",
     )
 
 

@@ -24,6 +24,9 @@ together. Eight GPUs with 128 utterances each take sampling.batch_size=1024 sche
 warm-up, margins and checkpoints keep their place in the course of the training, and the rates of
 WeSpeaker's recipes follow the batch (optim.reference_batch). `train --check` prints the numbers.
 
+Shards, a Kaldi folder or a table of VoxCeleb2 take the official trials from the folder of
+VoxCeleb1: --data SHARDS --test DATA. measure=none needs no trials.
+
 Nothing here has been trained by us: docs/reference/results.md has what was measured. `likeness
 reproduce simple/8` sets the numbers of Wen et al. 2023 beside ours, on the cleaned lists; the paper
 does not say whether its lists are the cleaned ones. Published by WeSpeaker, EER % on VoxCeleb1-O, E

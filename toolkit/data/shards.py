@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
-from likeness.eval.formats.files import json_object, refuse_device
+from likeness.eval.formats.files import json_object, refuse_device, text_lines
 from likeness.eval.formats.provenance import is_source, source_of
 from likeness.eval.formats.writing import move, staging_path, write_text
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
@@ -51,7 +51,8 @@ def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
     A missing index is written, with a warning where that is not permitted.
 
     Args:
-        data: A folder of shards, one shard, or a pattern such as "data/train-*.tar".
+        data: A folder of shards, one shard, a pattern such as "data/train-*.tar", or a list with a
+            path of a shard in each line (WeSpeaker's shard.list).
         suffixes: The suffixes of the data members to list, such as (".flac",); () lists all members
             that are not labels.
 
@@ -63,8 +64,13 @@ def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
         LikenessError: There are no shards; shards are truncated or damaged; or ids are repeated.
     """
     data = Path(data)
-    places = [data] if data.is_file() else map(Path, glob.glob(str(data)))
-    shards = sorted(data.glob("*.tar") if data.is_dir() else places)
+    if data.is_dir():
+        shards = sorted(data.glob("*.tar"))
+    elif data.is_file():
+        is_list = data.suffix == ".list"
+        shards = [data.parent / line for _, line in text_lines(data)] if is_list else [data]
+    else:
+        shards = sorted(map(Path, glob.glob(str(data))))
     parts = []
     for shard in shards:
         members = [member for member in _listed(shard) if not suffixes or member[2] in suffixes]
@@ -82,6 +88,15 @@ def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
     listed = Items.joined(parts)
     check_unique(listed, str(data))
     return listed
+
+
+def are_at(path: Path) -> bool:
+    """Says whether a path is a folder of shards, a shard, or a list of shards."""
+    if path.is_dir():
+        return any(path.glob("*.tar"))
+    if path.suffix == ".list" and path.is_file():
+        return next(text_lines(path), (0, ""))[1].endswith(".tar")
+    return path.suffix == ".tar"
 
 
 def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
