@@ -6,9 +6,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
@@ -226,18 +227,42 @@ def subjects_of(
 
 def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
     """The numbers of the groups of ids that the target trials connect."""
-    # SciPy's sparse matrices are slow to import and are needed here only.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     enrol, probe = number_subjects(trials.enrol_ids, trials.probe_ids)
     num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
-    edges = (enrol[trials.enrol[target]], probe[trials.probe[target]])
-    _, group = connected_components(
-        coo_array((np.ones(len(edges[0]), dtype=np.bool_), edges), shape=(num_ids, num_ids)),
-        directed=False,
-    )
+    first, second = enrol[trials.enrol[target]], probe[trials.probe[target]]
+    group = connected_groups(first, second, num_ids)
     return group[enrol].astype(np.int32), group[probe].astype(np.int32)
+
+
+def connected_groups(
+    first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]], number: int
+) -> NDArray[np.int64]:
+    """The groups of things that pairs connect: scipy.sparse's connected_components, whose import
+    takes longer than most lists.
+
+    Args:
+        first: (P,) the numbers of the first of each pair.
+        second: (P,) those of the second.
+        number: How many things there are, N.
+
+    Returns:
+        (N,) The number of each thing's group, from 0 in the order of their first things.
+
+    Example:
+        >>> connected_groups(np.array([1, 3]), np.array([2, 1]), 5)
+        array([0, 1, 1, 1, 2])
+    """
+    group = np.arange(number)
+    while len(first):  # half of the groups that have a pair are joined each time, or more
+        lowest = np.minimum(first, second)
+        np.minimum.at(group, first, lowest)
+        np.minimum.at(group, second, lowest)
+        while (further := group[group]).sum() < group.sum():
+            group = further
+        first, second = group[first], group[second]
+        apart = first != second
+        first, second = first[apart], second[apart]
+    return (np.cumsum(group == np.arange(number)) - 1)[group]
 
 
 def number_subjects(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:

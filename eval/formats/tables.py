@@ -325,7 +325,6 @@ def _tidy(text: bytes, shape: Shape) -> bytes:
 def _parsed(text: bytes, shape: Shape) -> list[Any]:
     """The columns of a block of lines that are read, as arrays of texts of pyarrow."""
     import pyarrow
-    from pyarrow import compute
     from pyarrow import csv as arrow_csv
 
     may_be_quoted = shape.separator in ",;"
@@ -343,6 +342,8 @@ def _parsed(text: bytes, shape: Shape) -> list[Any]:
     table = arrow_csv.read_csv(pyarrow.BufferReader(text), rows, fields, kinds)
     arrays = [table.column(name).combine_chunks() for name in read]
     if shape.separator != " " and (b" " in text or b"\t" in text):
+        from pyarrow import compute  # a sixth of a second to import, needed here only
+
         arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]
     if not may_be_quoted and b'"' in text:
         arrays = [parquet.as_arrow(list(map(unquote, array.to_pylist()))) for array in arrays]

@@ -18,6 +18,7 @@ from likeness.checking.lists import list_most
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
+from likeness.eval.formats.subjects import connected_groups
 from likeness.eval.items.items import Items
 from likeness.eval.items.labels import alike, suggest_labels
 from likeness.eval.items.levels import check_levels
@@ -385,12 +386,7 @@ class Checked:
 
     def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         pairs = near_pairs(unit, NEAR)
-        # slow to import, needed here only
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
-        _, parts = connected_components(graph, directed=False)
+        parts = connected_groups(pairs[:, 0], pairs[:, 1], len(rows))
         groups = defaultdict(list)
         for place in np.unique(pairs).tolist():
             groups[int(parts[place])].append(rows[place])

@@ -7,12 +7,17 @@ import io
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats.parquet import text_of
-from likeness.eval.formats.subjects import read_mapping, subjects_of
+from likeness.eval.formats.subjects import connected_groups, read_mapping, subjects_of
 from likeness.eval.formats.tables import Shape, read_parquet, read_rows, separator_of, split
 from tests.eval.formats.triples import PLAIN, made
 
@@ -188,3 +193,14 @@ def test_same_id_on_both_sides_is_one_item():
     enrol, probe = subjects
     assert {*enrol.tolist(), *probe[:2].tolist()} == {enrol[0]}
     assert probe[2] != enrol[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=14))
+def test_groups_are_what_scipy_finds_connected(pairs: list[tuple[int, int]]) -> None:
+    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(12, 12))
+    number, expected = connected_components(graph, directed=False)
+    groups = connected_groups(first, second, 12)
+    assert len(set(zip(groups.tolist(), expected.tolist(), strict=True))) == number
+    firsts = np.unique(groups, return_index=True)[1]
+    assert (groups[np.sort(firsts)] == np.arange(number)).all()
