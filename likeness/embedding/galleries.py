@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from likeness.toolkit.gallery.checks import Checked, Doubt, check
 from likeness.toolkit.gallery.gallery import (
     By,
     Gallery,
+    Match,
     PoolScores,
     exists,
     open_gallery,
@@ -429,17 +430,24 @@ def search(
         found = [best[0].subject for best in hits if best]
         _name_enrolled(ids, store.items(found) if found else set())
         similarity, size = store.similarity, len(store)
-    rows = []
+    rows = [
+        *_rows_of(matches, k, threshold),
+        *(FoundRow(each.id, note=each.reason) for each in bad),
+    ]
+    return Found(rows, similarity, threshold, source, size, unit)
+
+
+def _rows_of(
+    matches: Mapping[str, Sequence[Match]], k: int, threshold: float | None
+) -> Iterator[FoundRow]:
+    """The rows of K of the matches of each probe."""
     for probe, best in matches.items():
         others = [match.score for match in best if match.subject != best[0].subject]
         margin = best[0].score - others[0] if others else None
         for rank, match in enumerate(best[:k], 1):
             accepted = None if threshold is None else match.score >= threshold
             gap = margin if rank == 1 else None
-            row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
-            rows.append(row)
-    rows += [FoundRow(item.id, note=item.reason) for item in bad]
-    return Found(rows, similarity, threshold, source, size, unit)
+            yield FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
 
 
 def _by_speaker(

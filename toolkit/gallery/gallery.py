@@ -396,12 +396,7 @@ def open_gallery(
     """
     new, expected = None, None
     if thresholds is not None:
-        meta = {**thresholds.origin.meta, **(meta or {}), "similarity": "cosine"}
-        if not thresholds.centre or contradictions(meta, thresholds.origin.meta):
-            raise LikenessError(
-                f"the thresholds are not of {thresholds.origin.system} at a place; estimate them "
-                "for this model and these settings by `likeness threshold`"
-            )
+        meta = _meta_with_mean(meta or {}, thresholds)
     if meta is not None or similarity:
         new = dict(meta or {}) | {"pooling": pooling}
         new["similarity"] = similarity or new.get("similarity", "cosine")
@@ -425,6 +420,17 @@ def open_gallery(
         return Gallery(PostgresStore(address, new), expected)
     folder = Path(address.place)
     return Gallery((FaissStore if kind == "faiss" else SqliteStore)(folder, new), expected)
+
+
+def _meta_with_mean(meta: Mapping[str, str], thresholds: Thresholds) -> dict[str, str]:
+    """The meta of embeddings without the mean of a place."""
+    meta = {**thresholds.origin.meta, **meta, "similarity": "cosine"}
+    if not thresholds.centre or contradictions(meta, thresholds.origin.meta):
+        raise LikenessError(
+            f"the thresholds of {thresholds.data} have no mean, or are of another model or other "
+            "settings; estimate them by `likeness threshold` with this model and these settings"
+        )
+    return meta
 
 
 def exists(place: str | PathLike[str]) -> bool:

@@ -137,7 +137,7 @@ def test_a_gallery_of_a_place_subtracts_the_mean_of_what_comes_to_it(
     )  # fmt: skip
     where, new = place(kind).format(0), place(kind).format(1)
     for wrong in ({"meta": {"model": "b" * 64}}, {"meta": META | {"flip": "sum"}}):
-        with pytest.raises(LikenessError, match="not of"):
+        with pytest.raises(LikenessError, match="other settings"):
             open_gallery(new, **wrong, thresholds=thresholds)
     assert not exists(new)
     gallery = open_gallery(where, META, thresholds=thresholds)
