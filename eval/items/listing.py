@@ -99,7 +99,7 @@ def _listed(
     passed_over: list[str] | None,
 ) -> Items:
     """The items of a folder, a folder of Kaldi, an RTTM file, or a table or list."""
-    has_columns = not path.is_dir() and not path.name.lower().endswith((".rttm", ".rttm.gz"))
+    has_columns = not path.is_dir() and not is_rttm(path)
     if columns and not has_columns:
         raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
     if has_columns:
@@ -127,6 +127,11 @@ def _refuse_missing(items: Items, path: Path, base: Path) -> None:
             f"correct the paths{if_option(f', say with --root where they start (now {base})')}, "
             "or put the names of the columns, such as path,label, above the list"
         )
+
+
+def is_rttm(data: object) -> bool:
+    """Returns whether data is the path of an RTTM file."""
+    return isinstance(data, str | Path) and str(data).lower().endswith((".rttm", ".rttm.gz"))
 
 
 def is_kaldi_folder(folder: Path) -> bool:

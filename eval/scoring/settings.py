@@ -176,6 +176,8 @@ class Scoring:
             parts.append(f"{self.pooling} of the enrolment items")
         if self.subtract_mean is not None:
             parts.append("mean subtracted")
+        if meta.get("mean"):
+            parts.append(f"mean of {meta['mean']} subtracted")
         if self.cohort is not None:
             over = f" over the top {self.top_n} of the cohort" if self.norm == "as" else ""
             parts.append(f"{self.norm}_norm{over}")

@@ -1,5 +1,6 @@
 """Where the thresholds of a model lie, how they are read and written, and which of them decides."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -142,8 +143,20 @@ def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
     return tuple(entries)
 
 
-def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Thresholds, ...]:
-    """Read the thresholds in `file`, else those that lie with the model.
+def thresholds_text(thresholds: Thresholds) -> str:
+    """The thresholds as a text, which a gallery stores."""
+    return json.dumps(_to_json(thresholds))
+
+
+def thresholds_of(text: str) -> Thresholds:
+    """The thresholds of a text of `thresholds_text`."""
+    return _entries_from({"measured": [json.loads(text)]})[0]
+
+
+def find(
+    model: str, file: str | PathLike[str] | None = None, stored: Thresholds | None = None
+) -> tuple[Thresholds, ...]:
+    """Read the thresholds in `file`, else `stored` ones of a gallery, else those of the model.
 
     Returns:
         The thresholds; empty where the model has none.
@@ -153,6 +166,8 @@ def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Threshold
     """
     if file is not None:
         return read_thresholds(Path(file))
+    if stored is not None:
+        return (stored,)
     path = thresholds_path(model)
     return read_thresholds(path) if path is not None and path.is_file() else ()
 
@@ -178,10 +193,10 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
         fits = origin.system == system and not origin.calibration
         if fits and not contradictions(origin.meta, meta):
             return entry, ""
-    if entries[0].unlabelled and "centre" not in meta:
+    if entries[0].unlabelled and entries[0].origin.model == meta.get("model"):
         return None, (
-            f"the thresholds are of {entries[0].data}, where embeddings lack a mean; they are for "
-            "`verify` and `serve` with --thresholds, and not for galleries or this model's scores"
+            f"the thresholds are for embeddings without the mean of {entries[0].data}, which "
+            "`verify` and `serve` subtract, and a gallery that `enrol` makes with --thresholds"
         )
     return None, (
         f"none of the stored thresholds holds here: they are for [{entries[0].origin.system}], and "
@@ -218,12 +233,15 @@ class Rule:
                 "0 and 1, such as 0.01, or eer, or a finite number"
             )
 
-    def decide(self, model: str, meta: Mapping[str, str]) -> tuple[float | None, str]:
+    def decide(
+        self, model: str, meta: Mapping[str, str], stored: Thresholds | None = None
+    ) -> tuple[float | None, str]:
         """The threshold that decides, and where it comes from.
 
         Args:
             model: A MODEL, with which thresholds may lie.
             meta: Of the model's embeddings.
+            stored: The thresholds of a gallery, which come before those of the model.
 
         Returns:
             The number and ""; the stored threshold and its source; or None and "".
@@ -234,7 +252,7 @@ class Rule:
         """
         if self.far is None:
             return self.threshold, ""
-        chosen, reason = choose(find(model, self.file), meta)
+        chosen, reason = choose(find(model, self.file, stored), meta)
         if chosen is None:
             raise LikenessError(f"far {self.far}: {reason}")
         point = chosen.at(self.far)

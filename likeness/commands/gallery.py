@@ -47,7 +47,7 @@ def gallery() -> None:
     galleries.enrol,
     calls_all=True,
     optional=("--model",),
-    without=("--calibration", "--thresholds"),
+    without=("--calibration",),
     epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
     "people_folder --gallery people --model runs/an4",
 )
@@ -56,9 +56,13 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
 
     A subject may have several files, which are pooled. Files that cannot be read are named and
     left out. Folders of photographs and of recordings need no --model: likeness:face and
-    likeness:voice are taken.
+    likeness:voice are taken. A gallery that is made with the --thresholds of `likeness threshold`
+    keeps them, and subtracts the mean of that place from all that comes to it.
     """
-    enrolled = enrolled_by(model=_loaded(loaded_by, enrolled_by["DATA"]))
+    model = _loaded(loaded_by, enrolled_by["DATA"])
+    if "mean" not in model.meta:
+        loaded_by.refuse_idle("without a mean of `likeness threshold`", "--thresholds")
+    enrolled = enrolled_by(model=model)
     print_bad(enrolled.bad, "files")
     for doubt in enrolled.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
@@ -69,15 +73,17 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
     files = f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')}"
     place = mask_passwords(enrolled_by["--gallery"])
     say(f"{files} enrolled in {place}, which has {counted(enrolled.size, 'subject')} now")
+    if enrolled.mean_of:
+        say(f"it subtracts the mean of {enrolled.mean_of} from all embeddings")
 
 
 def _loaded(loaded_by: Call[Model], data: Path) -> Model:
-    """The model that was named, or that of Likeness for such files, without thresholds."""
+    """The model that was named, or that of Likeness for such files."""
     name = loaded_by["--model"]
     if "--model" not in loaded_by:
         name = model_for([data])
         say(about(name), error=True)
-    model = loaded_by(model=name, calibration=False, thresholds=None)
+    model = loaded_by(model=name, calibration=False)
     refuse_head(model.loaded, name)
     return model
 

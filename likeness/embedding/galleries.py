@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,15 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
-from likeness.eval.items.listing import is_plain_folder
+from likeness.eval.items.listing import is_plain_folder, is_rttm
 from likeness.eval.items.self_matches import itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.scoring.threshold_files import Rule
+from likeness.eval.scoring import templates
+from likeness.eval.scoring.threshold_files import Rule, find
+from likeness.eval.scoring.thresholds import Thresholds
 from likeness.eval.types import counted, name_first, nfc, same_items
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
@@ -33,6 +35,7 @@ from likeness.toolkit.gallery.checks import Checked, Doubt, check
 from likeness.toolkit.gallery.gallery import (
     By,
     Gallery,
+    Match,
     PoolScores,
     exists,
     open_gallery,
@@ -51,7 +54,11 @@ _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolmen
 
 
 def gallery_at(
-    name: str | Path, meta: Mapping[str, str] | None = None, *, makes: bool = False
+    name: str | Path,
+    meta: Mapping[str, str] | None = None,
+    *,
+    makes: bool = False,
+    thresholds: Thresholds | None = None,
 ) -> closing[Gallery]:
     """Open a gallery for a block, at whose end it is closed.
 
@@ -60,6 +67,7 @@ def gallery_at(
             `likeness.toolkit.gallery.gallery.open_gallery`.
         meta: Of the model's embeddings; None for whatever the gallery says.
         makes: Whether a gallery is made where there is none.
+        thresholds: Of the place whose mean a new gallery subtracts.
 
     Raises:
         LikenessError: There is none, and none is to be made. It is of another model, or used by
@@ -68,7 +76,14 @@ def gallery_at(
     """
     if not makes:
         refuse_absent(name)
-    return closing(open_gallery(name, meta))
+    return closing(open_gallery(name, meta, thresholds=thresholds))
+
+
+def unlabelled_thresholds(model: Model) -> Thresholds | None:
+    """The thresholds whose mean a model subtracts; None where it subtracts none."""
+    if "mean" not in model.meta:
+        return None
+    return find(model.source, model.thresholds_file)[0]
 
 
 class Enrolled(NamedTuple):
@@ -81,6 +96,7 @@ class Enrolled(NamedTuple):
         bad: Files that cannot be read, with the reasons.
         size: How many subjects the gallery has now.
         doubts: What `check` finds of the subjects who were enrolled now.
+        mean_of: The items whose mean the gallery subtracts; "" where it subtracts none.
     """
 
     files: int
@@ -89,6 +105,7 @@ class Enrolled(NamedTuple):
     bad: Sequence[Bad]
     size: int
     doubts: Sequence[Doubt] = ()
+    mean_of: str = ""
 
 
 def enrol(
@@ -111,7 +128,8 @@ def enrol(
     Args:
         gallery: The folder of the gallery, which is a SQLite file in it, or another store:
             faiss:DIR or postgresql://USER@HOST/DATABASE.
-        model: What embeds the files.
+        model: What embeds the files. Where it was loaded with the thresholds of a place, a new
+            gallery keeps these, and subtracts the mean of the place from all that comes to it.
         data: A folder, a file, a list of paths, a .csv, .tsv or .parquet table, a Kaldi folder, or
             an .rttm file. See `likeness.models.inputs.items_of`.
         subject: Who all files are of (default: the label of a list or table, else the first folder
@@ -163,7 +181,9 @@ def enrol(
         embeddings, bad = _embed(model.loaded, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     names = [of_item[item_id] for item_id in embeddings.ids]
-    with gallery_at(gallery, model.meta, makes=True) as store:
+    thresholds = unlabelled_thresholds(model)
+    with gallery_at(gallery, model.meta, makes=True, thresholds=thresholds) as store:
+        embeddings = store.as_enrolled(embeddings)
         _write(store, embeddings, names, set(before) if existing == "replace" else set())
         size = sum(entry.enrolments for entry in store.entries())
         doubts: Sequence[Doubt] = ()
@@ -171,7 +191,8 @@ def enrol(
             here = set(map(nfc, names))
             doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
             _warn_of_copies(embeddings, store)
-        return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts)
+        mean_of = store.thresholds.data if store.thresholds else ""
+        return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts, mean_of)
 
 
 def _hold_all(
@@ -181,7 +202,7 @@ def _hold_all(
     with gallery_at(gallery, model.meta) as store:
         if not store.items([*of_item.values()]) & of_item.keys():
             return False  # nothing has to be embedded to see it
-        embeddings, _ = _embed(model.loaded, items, workers)
+        embeddings = store.as_enrolled(_embed(model.loaded, items, workers)[0])
         stored = store.everything()
     have = {(who, row.tobytes()) for who, row in zip(stored.subjects, stored.rows, strict=True)}
     made = zip(embeddings.ids, embeddings.matrix, strict=True)
@@ -275,7 +296,7 @@ class FoundRow(NamedTuple):
     """One of the subjects that are most similar to a file.
 
     Attributes:
-        probe: The id of the file.
+        probe: The id of the file, or SPEAKER/RECORDING of an RTTM file.
         rank: 1 for the most similar subject.
         subject: The subject; "" where the file cannot be read.
         score: A higher score is more similar.
@@ -305,6 +326,7 @@ class Found:
         threshold: The score from which on a probe is taken for a subject, or None.
         source: Where the threshold comes from.
         enrolled: How many subjects the gallery has.
+        unit: What the probes are: files, segments or speakers.
     """
 
     rows: Sequence[FoundRow]
@@ -312,13 +334,14 @@ class Found:
     threshold: float | None
     source: str
     enrolled: int
+    unit: str = "files"
 
     def __str__(self) -> str:
         """What was done and what it means, in a few lines."""
         probes = {row.probe for row in self.rows}
         bad = [row for row in self.rows if row.note]
         accepted = {row.probe for row in self.rows if row.accepted}
-        searched = f"files searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
+        searched = f"{self.unit} searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
         if self.threshold is None:
             lines = [searched, f"no verdict: {NO_DECISION}"]
         else:
@@ -329,9 +352,9 @@ class Found:
                 f"threshold {self.threshold:.4g}{at}",
             ]
         if bad:
+            first = name_first(row.probe for row in bad)
             lines.append(
-                f"{len(bad):,} files cannot be read ({name_first(row.probe for row in bad)}); the "
-                f"first: {bad[0].note}"
+                f"{len(bad):,} {self.unit} cannot be read ({first}); the first: {bad[0].note}"
             )
         return "\n".join(lines)
 
@@ -349,8 +372,9 @@ def search(
     model: Model,
     data: Data,
     *,
-    k: Annotated[int, Option("--k -k", least=1, most=1000)] = 5,
+    k: Annotated[int | None, Option("--k -k", least=1, most=1000)] = None,
     rule: Rule | None = None,
+    each: bool = False,
     by: By = "subject",
     num_templates: Annotated[int, Option("--templates", least=1)] = 1,
     pool: PoolScores = "best",
@@ -361,12 +385,16 @@ def search(
 ) -> Found:
     """Find the subjects, or the enrolled files, that are most similar to each file.
 
+    The segments of an RTTM file are pooled: what is searched is each speaker of a recording.
+
     Args:
         gallery: As in `enrol`.
         model: What embeds the files.
         data: As in `enrol`.
-        k: How many subjects are found for each file at most.
+        k: How many subjects are found for each file at most (default: 5, or 1 for each speaker of
+            an .rttm file).
         rule: What decides whether a file is taken for a subject.
+        each: Search each segment of an .rttm file by itself, not each speaker.
         by: What is found: subjects, or the enrolled files one by one.
         num_templates: How many templates each subject has at most. See `Gallery.search`.
         pool: Which score a subject with several templates gets.
@@ -376,31 +404,71 @@ def search(
         label: As in `likeness.checking.lists.items`.
 
     Raises:
-        LikenessError: Nothing can be read.
+        LikenessError: Nothing can be read, or there are no segments for `each`.
     """
-    threshold, source = (rule or Rule()).decide(resolve_model(model.source), model.meta)
+    unit = "files"
+    if is_rttm(data):
+        unit = "segments" if each else "speakers"
+    elif each:
+        raise LikenessError(f"{data}: only an .rttm file has segments to search each; omit that")
+    k = k or (1 if unit == "speakers" else 5)
     listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     with gallery_at(gallery, model.meta) as store:
+        by_rule = rule or Rule()
+        threshold, source = by_rule.decide(
+            resolve_model(model.source), store.meta, store.thresholds
+        )
         with items_of(data, modality=model.modality, **listing) as items:
             embeddings, bad = _embed(model.loaded, items, 0, faces)
+            ids = embeddings.ids
+            if unit == "speakers":
+                embeddings, bad = _by_speaker(store.as_enrolled(embeddings), items, bad)
         with step("searching the gallery"):
             hits = store.search(embeddings, k + 1, **how)
         matches = dict(zip(embeddings.ids, hits, strict=True))
         found = [best[0].subject for best in hits if best]
-        _name_enrolled(embeddings.ids, store.items(found) if found else set())
+        _name_enrolled(ids, store.items(found) if found else set())
         similarity, size = store.similarity, len(store)
-    rows = []
+    rows = [
+        *_rows_of(matches, k, threshold),
+        *(FoundRow(each.id, note=each.reason) for each in bad),
+    ]
+    return Found(rows, similarity, threshold, source, size, unit)
+
+
+def _rows_of(
+    matches: Mapping[str, Sequence[Match]], k: int, threshold: float | None
+) -> Iterator[FoundRow]:
+    """The rows of K of the matches of each probe."""
     for probe, best in matches.items():
         others = [match.score for match in best if match.subject != best[0].subject]
         margin = best[0].score - others[0] if others else None
         for rank, match in enumerate(best[:k], 1):
             accepted = None if threshold is None else match.score >= threshold
             gap = margin if rank == 1 else None
-            row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
-            rows.append(row)
-    rows += [FoundRow(item.id, note=item.reason) for item in bad]
-    return Found(rows, similarity, threshold, source, size)
+            yield FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
+
+
+def _by_speaker(
+    segments: Embeddings, items: Sequence[Item], bad: Sequence[Bad]
+) -> tuple[Embeddings, list[Bad]]:
+    """Pool the segments of each speaker of a recording; one without a speaker stays alone.
+
+    Returns:
+        The speakers, and those of whom no segment can be read.
+    """
+    if bad:
+        warnings.warn(
+            f"{len(bad):,} of {counted(len(items), 'segment')} cannot be read and are left out "
+            f"(first: {bad[0].id}: {bad[0].reason})",
+            stacklevel=3,
+        )
+    of_item = {item.id: item.id.rpartition("@")[0] if item.label else item.id for item in items}
+    names = np.array([of_item[id] for id in segments.ids], dtype=object)
+    speakers = templates.pool(segments, names)
+    lost = {of_item[each.id]: each.reason for each in bad if of_item[each.id] not in names}
+    return speakers, [Bad(name, reason) for name, reason in lost.items()]
 
 
 def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
@@ -446,10 +514,13 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
         rule: From which score on two are taken for one subject.
     """
     rule = rule or Rule()
-    if rule.far is not None and not model and rule.file is None:
-        raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with gallery_at(gallery) as store:
-        return check(store, *rule.decide(resolve_model(model), store.meta))
+        stored = store.thresholds
+        if rule.far is not None and not (model or rule.file or stored):
+            raise LikenessError(
+                "--far needs --model, whose stored threshold is meant, or --thresholds"
+            )
+        return check(store, *rule.decide(resolve_model(model), store.meta, stored))
 
 
 def cluster_items(

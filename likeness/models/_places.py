@@ -35,13 +35,13 @@ def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
         raise LikenessError(
             f"the thresholds are of another model ({entries[0].origin.system}); estimate them anew"
         )
-    return _without(model, centre)
+    return _without(model, centre, entries[0].data)
 
 
-def _without(model: Loaded, centre: tuple[float, ...]) -> Loaded:
-    """The model without the mean direction of a place."""
+def _without(model: Loaded, centre: tuple[float, ...], data: str) -> Loaded:
+    """The model without the mean direction of a place, whose items are called `data`."""
     embedder = drop_centre(model.embedder, centre)
-    settings = {**model.settings, "centre": digest([repr(centre)])[:16]}
+    settings = {**model.settings, "mean": f"{data} {digest([repr(centre)])[:16]}"}
     return replace(model, embedder=embedder, similarity="cosine", settings=settings)
 
 
@@ -62,7 +62,7 @@ def estimate(
     embeddings = without_copies(embeddings)
     unit = embeddings.unit()
     values, centre = estimated_thresholds(unit, fars), tuple(centre_of(unit).tolist())
-    meta = _without(model, centre).meta
+    meta = _without(model, centre, data).meta
     return Thresholds(
         Origin(Scoring().system(meta), meta),
         data,

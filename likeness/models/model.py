@@ -389,8 +389,8 @@ class Model:
     ) -> Thresholds:
         """Estimate thresholds for a new place from its recordings or images, without labels.
 
-        `likeness.load(MODEL, thresholds=out)` and `--thresholds` of `verify` and `serve` then
-        decide by them. See docs/how-to/new_place.md.
+        `likeness.load(MODEL, thresholds=out)` and `--thresholds` of `verify`, `serve` and `gallery`
+        then decide by them. See docs/how-to/new_place.md.
 
         Args:
             unlabelled: 50 files or more of the place, a folder or a list; nobody is named. They are
@@ -408,7 +408,7 @@ class Model:
         from likeness.eval.scoring.threshold_files import write_thresholds
         from likeness.models._places import estimate
 
-        if self.loaded.settings.get("centre"):
+        if self.loaded.settings.get("mean"):
             raise LikenessError(
                 "the model embeds as at a place already; load it without thresholds of a place"
             )

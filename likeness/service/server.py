@@ -24,7 +24,7 @@ from functools import partial
 from multiprocessing import SimpleQueue
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
@@ -34,6 +34,12 @@ from likeness.models.bundled import FACE, VOICE, about, model_for, resolve_model
 from likeness.models.load import Frontend, refuse_missing_model
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.signals import is_ignored, leave, leave_signals_to_parent
+
+if TYPE_CHECKING:
+    from likeness.eval.scoring.thresholds import Thresholds
+    from likeness.models.model import Model
+    from likeness.models.verdicts import Comparer
+    from likeness.toolkit.gallery.gallery import Gallery
 
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
@@ -328,18 +334,17 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         trust=setup.trust,
         thresholds=setup.thresholds,
     )
-    comparer = loaded.comparer(setup.rule.threshold, setup.rule.far)
+    refuse_head(loaded.loaded, setup.model)
+    comparer, gallery, stored = _at_gallery(setup, loaded)
     model = comparer.model
-    refuse_head(model, setup.model)
     threads = max(1, min(4, num_cores() // setup.workers))
     model.embedder.share_cores(threads)
     examples: list[_pages.Example] = []
     if setup.examples is not None:
         # Two of them, and what surrounds them in a request, have to fit.
         examples = _pages.read_examples(setup.examples, model.modality, MAX_BYTES // 2 - 4096)
-    if setup.gallery is not None and "centre" in model.meta:
-        raise LikenessError(f"{setup.thresholds} is for two files, and not for a gallery; omit one")
-    gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
+    if setup.gallery is not None and gallery is None:
+        gallery = open_gallery(setup.gallery, model.meta, thresholds=stored)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
         raise LikenessError(
             f"{setup.workers} processes share a gallery in PostgreSQL only; take --workers 1"
@@ -354,7 +359,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         gallery,
         threads=threads,
         slider=_pages.slider(
-            *choose(find(resolve_model(setup.model), setup.thresholds), model.meta)
+            *choose(find(resolve_model(setup.model), setup.thresholds, stored), model.meta)
         ),
         examples=examples,
         keeps_media=setup.keep_media,
@@ -367,9 +372,31 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
         lines.append(f"No verdict is given: {NO_DECISION}")
+    if stored is not None:
+        lines.append(f"The mean of {stored.data} is subtracted from all embeddings.")
     names, origins = setup.allow_host, setup.allow_origin
     app = make_app(service, token=setup.token, hosts=names, origins=origins, local=setup.is_local)
     return app, lines
+
+
+def _at_gallery(setup: Setup, loaded: Model) -> tuple[Comparer, Gallery | None, Thresholds | None]:
+    """What compares and decides, the gallery if it is there, and the thresholds of their place."""
+    from likeness import open_gallery
+    from likeness.embedding.galleries import unlabelled_thresholds
+    from likeness.models._places import at_place
+    from likeness.models.verdicts import Comparer
+    from likeness.toolkit.gallery.gallery import exists
+
+    model, calibration, gallery = loaded.loaded, loaded.calibration, None
+    stored = unlabelled_thresholds(loaded)
+    if setup.gallery is not None and exists(setup.gallery):
+        gallery = open_gallery(setup.gallery, model.meta)
+        stored = gallery.thresholds
+    if stored is not None and "mean" not in model.meta:
+        model = at_place(model, [stored])
+        calibration = calibration if setup.calibration else None  # it is of the scores elsewhere
+    decision = setup.rule.decide(resolve_model(setup.model), model.meta, stored)
+    return Comparer(model, calibration, *decision), gallery, stored
 
 
 def _free_address(host: str, port: int) -> tuple[str, int]:

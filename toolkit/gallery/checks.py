@@ -67,6 +67,7 @@ class Checked:
             the similarity of the gallery.
         threshold: The score from which on a search takes somebody for a subject, or None.
         source: Where a stored threshold comes from.
+        mean_of: The items whose mean the gallery subtracts; "" where it subtracts none.
     """
 
     doubts: Sequence[Doubt]
@@ -76,11 +77,14 @@ class Checked:
     strangers: Floats
     threshold: float | None = None
     source: str = ""
+    mean_of: str = ""
 
     def summary(self) -> str:
         """What was found, and how often a stranger will pass for somebody, in a few lines."""
         of = counted(self.subjects, "subject")
         lines = [f"{counted(self.enrolments, 'enrolment')} of {of}, compared with each other"]
+        if self.mean_of:
+            lines[0] += f" without the mean of {self.mean_of}"
         for finding, sentence in _FINDINGS.items():
             count = sum(doubt.finding == finding for doubt in self.doubts)
             lines.append(f"{count:,} {sentence}" if count else f"no {sentence}")
@@ -132,8 +136,9 @@ def check(gallery: Gallery, threshold: float | None = None, source: str = "") ->
         [('misfit', '3', 'bob')]
     """
     made = gallery.everything()
+    mean_of = gallery.thresholds.data if gallery.thresholds else ""
     if not made.items:
-        return Checked([], 0, 0, 0, np.zeros(0), threshold, source)
+        return Checked([], 0, 0, 0, np.zeros(0), threshold, source, mean_of)
     names, numbers = np.unique(np.array(made.subjects, dtype=str), return_inverse=True)
     unit = Embeddings(tuple(map(str, range(len(numbers)))), made.rows).unit()
 
@@ -164,4 +169,5 @@ def check(gallery: Gallery, threshold: float | None = None, source: str = "") ->
         others = [m.score for m in matches if frozenset((who, m.subject)) not in same]
         strangers += others[:1]
     alone = int((np.bincount(numbers) == 1).sum())
-    return Checked(doubts, len(numbers), len(names), alone, np.array(strangers), threshold, source)
+    best = np.array(strangers)
+    return Checked(doubts, len(numbers), len(names), alone, best, threshold, source, mean_of)

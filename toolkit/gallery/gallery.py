@@ -28,7 +28,10 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.similarity import matrix, pairs
+from likeness.eval.metrics.unlabelled import subtract_centre
 from likeness.eval.scoring.origin import contradictions
+from likeness.eval.scoring.threshold_files import thresholds_of, thresholds_text
+from likeness.eval.scoring.thresholds import Thresholds
 from likeness.eval.types import Floats32, nfc
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery._search import PRODUCTS, angular_bias, as_asked, is_product
@@ -91,6 +94,7 @@ class Gallery:
 
     Attributes:
         meta: What the gallery says of the model and the settings that made its embeddings.
+        thresholds: Those of the place whose mean it subtracts; None where it subtracts none.
         similarity: How embeddings are compared.
         shared: Whether several processes may change it at the same time.
         folder: The folder beside which media may be kept; None where the gallery has none.
@@ -100,10 +104,13 @@ class Gallery:
         self, store: SqliteStore | PostgresStore, expected: Mapping[str, str] | None = None
     ):
         self._store = store
-        self.meta = {key: value for key, value in store.meta.items() if key != "pooling"}
+        self.meta = dict(store.meta)
+        self.meta.pop("pooling", None)
+        text = self.meta.pop("thresholds", None)
         self.similarity = self.meta.get("similarity", "cosine")
         self.shared, self.folder = store.shared, store.folder
         try:
+            self.thresholds = thresholds_of(text) if text else None
             self._bias = angular_bias(self.similarity)
             self._refuse_other(self.meta, expected)
         except BaseException:
@@ -187,13 +194,26 @@ class Gallery:
         Raises:
             LikenessError: The probes are of another model.
         """
-        self._refuse_unlike(probes)
+        probes = self.as_enrolled(probes)
         if not probes.ids or not self._store.dim:
             return [()] * len(probes.ids)
         if by == "item" or num_templates > 1:
             return self._search_pieces(probes.matrix, k, threshold, by, num_templates, pool)
         asked = as_asked(probes.matrix, self._bias, self.similarity)
         return self._best(probes.matrix, self._store.nearest(asked, k + EXTRA), k, threshold)
+
+    def as_enrolled(self, embeddings: Embeddings) -> Embeddings:
+        """Gives embeddings of the gallery's model as it keeps them: without the mean of its place.
+
+        Raises:
+            LikenessError: They are of another model, or lack the mean of another place.
+        """
+        self._refuse_unlike(embeddings)
+        if self.thresholds is None or "mean" in embeddings.meta:
+            return embeddings
+        rows = subtract_centre(embeddings.matrix, np.array(self.thresholds.centre))
+        meta = {**embeddings.meta, "mean": self.meta["mean"]}
+        return Embeddings(embeddings.ids, rows.astype(np.float32), meta)
 
     def entries(self) -> list[Entry]:
         """Lists who is enrolled, in the order of enrolment."""
@@ -224,7 +244,7 @@ class Gallery:
     def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
         """Adds or replaces enrolments."""
         store = self._store
-        self._refuse_unlike(embeddings)
+        embeddings = self.as_enrolled(embeddings)
         _refuse_names(subjects, len(embeddings.ids))
         if not subjects:
             return
@@ -326,6 +346,8 @@ class Gallery:
     def _refuse_other(
         self, meta: Mapping[str, object], expected: Mapping[str, object] | None
     ) -> None:
+        if self.thresholds is not None and expected is not None:  # what has its mean loses it here
+            expected = {"mean": self.meta["mean"], **expected}
         if wrong := contradictions(meta, expected):
             raise LikenessError(
                 f"{self._store.name} was made with {'; '.join(wrong)}; embeddings of two models or "
@@ -339,6 +361,7 @@ def open_gallery(
     *,
     similarity: str | None = None,
     pooling: Literal["mean", "norm_weighted"] = "mean",
+    thresholds: Thresholds | None = None,
 ) -> Gallery:
     """Opens the gallery at a place, or makes one there.
 
@@ -350,13 +373,15 @@ def open_gallery(
             simple; by default what the meta says, else cosine.
         pooling: "mean" or "norm_weighted", see likeness.eval.scoring.templates; fixed when the
             gallery is made.
+        thresholds: Those of `likeness threshold` for a place. A new gallery keeps them, and
+            subtracts the mean of the place from all embeddings that come to it.
 
     Returns:
         The gallery.
 
     Raises:
         LikenessError: There is none and none is to be made, it is of another model, or used by
-            another process; or the address names no store.
+            another process; the thresholds are of another model; or the address names no store.
         OSError: The disk refuses it, it is damaged, or a server does not answer.
 
     Example:
@@ -370,9 +395,13 @@ def open_gallery(
         ('ann', 0.99)
     """
     new, expected = None, None
+    if thresholds is not None:
+        meta = _meta_with_mean(meta or {}, thresholds)
     if meta is not None or similarity:
         new = dict(meta or {}) | {"pooling": pooling}
         new["similarity"] = similarity or new.get("similarity", "cosine")
+        if thresholds is not None:
+            new["thresholds"] = thresholds_text(thresholds)
         angular_bias(new["similarity"])
         expected = {key: value for key, value in (meta or {}).items() if key != "similarity"}
         if similarity:
@@ -391,6 +420,17 @@ def open_gallery(
         return Gallery(PostgresStore(address, new), expected)
     folder = Path(address.place)
     return Gallery((FaissStore if kind == "faiss" else SqliteStore)(folder, new), expected)
+
+
+def _meta_with_mean(meta: Mapping[str, str], thresholds: Thresholds) -> dict[str, str]:
+    """The meta of embeddings without the mean of a place."""
+    meta = {**thresholds.origin.meta, **meta, "similarity": "cosine"}
+    if not thresholds.centre or contradictions(meta, thresholds.origin.meta):
+        raise LikenessError(
+            f"the thresholds of {thresholds.data} have no mean, or are of another model or other "
+            "settings; estimate them by `likeness threshold` with this model and these settings"
+        )
+    return meta
 
 
 def exists(place: str | PathLike[str]) -> bool:

@@ -308,14 +308,18 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(world: Path) -> None:
     assert "--model is needed" in refused(*without_model)
 
 
-def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(world: Path) -> None:
-    (world / "lobby").mkdir()
+def estimate_at(name: str, pitch: int) -> None:
+    """Thresholds NAME.json of 52 recordings, which lie in the folder NAME."""
+    Path(name).mkdir()
     for number in range(52):
-        wave = chatter(0.75, seed=number) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
-        soundfile.write(world / f"lobby/{number}.wav", wave, 16_000)
-    ask = ("threshold", "--model", "runs/voices", "--unlabelled", "lobby", "--out", "lobby.json")
-    assert "estimated from 52 unlabelled items of lobby" in printed(*ask, "--far", 0.05)
+        wave = chatter(0.75, seed=number) + 0.2 * np.sin(np.arange(12_000) / (pitch + number % 13))
+        soundfile.write(f"{name}/{number}.wav", wave, 16_000)
+    ask = ("threshold", "--model", "runs/voices", "--unlabelled", name, "--out", f"{name}.json")
+    assert f"estimated from 52 unlabelled items of {name}" in printed(*ask, "--far", 0.05)
 
+
+def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(world: Path) -> None:
+    estimate_at("lobby", 5)
     here = front_door.load("runs/voices", thresholds="lobby.json")
     before, after = front_door.load("runs/voices").embed("lobby"), here.embed("lobby")
     centre = before.unit().mean(axis=0)
@@ -333,9 +337,46 @@ def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(world: Path) 
     assert "lobby" in printed("verify", *files, "--far", 0.05)
     assert "`likeness threshold --far RATE`" in refused("verify", *files, "--far", 0.01)
 
-    # what was enrolled elsewhere lacks no mean
-    gallery = ("--gallery", "people")
-    printed("gallery", "enrol", "voices", "--model", "runs/voices", *gallery)
-    assert "galleries" in refused("gallery", "search", "a.wav", *gallery, *files[2:], "--far", 0.05)
     with pytest.raises(front_door.LikenessError, match="another model"):
         front_door.load("likeness:voice", thresholds="lobby.json")
+
+
+def test_a_gallery_of_a_place_subtracts_its_mean_and_decides_by_its_threshold(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    estimate_at("lobby", 5)
+    estimate_at("hall", 40)
+    model, here = ("--model", "runs/voices"), ("--gallery", "people")
+    enrol, search = ("gallery", "enrol", "voices", *model), ("gallery", "search", "lobby", *model)
+    for wrong in ("v.npz", "s.origin.json"):
+        refused(*enrol, *here, "--thresholds", wrong)
+    printed("evaluate", "s", *FARS, "--save-to", "labelled.json")
+    assert "without a mean" in refused(*enrol, *here, "--thresholds", "labelled.json")
+    assert not Path("people").exists()
+    assert "mean of lobby" in printed(*enrol, *here, "--thresholds", "lobby.json")
+    assert "left as it was" in printed(*enrol, *here)  # without the file: the gallery has the mean
+    capsys.readouterr()
+
+    there = front_door.load("runs/voices", thresholds="lobby.json")
+    rows = list(csv.DictReader(printed(*search, *here, "--far", 0.05, "-k", 4).splitlines()))
+    assert "unlabelled items of lobby" in capsys.readouterr().err
+    template = there.embed(sorted(Path("voices", rows[0]["subject"]).iterdir())).matrix.mean(axis=0)
+    probe = there.embed("lobby").unit()[0]
+    score = float(template @ probe / np.linalg.norm(template))
+    assert float(rows[0]["score"]) == pytest.approx(score, abs=1e-4)
+    least = there.thresholds.at(0.05).value
+    assert all((row["accepted"] == "true") == (float(row["score"]) >= least) for row in rows)
+    again = printed(*search, *here, "--far", 0.05, "-k", 4, "--thresholds", "lobby.json")
+    assert list(csv.DictReader(again.splitlines())) == rows
+    checked = ("gallery", "check", *here, "--far", 0.05)
+    assert "without the mean of lobby" in printed(*checked)
+    for other in ("hall.json", "labelled.json"):
+        for words in ((*search, *here, "--far", 0.05), checked):
+            refused(*words, "--thresholds", other)
+    assert "mean" in refused(*enrol, *here, "--thresholds", "hall.json", "--existing", "add")
+
+    plain = ("--gallery", "plain")
+    printed(*enrol, *plain)
+    far = ("--far", 0.05, "--thresholds", "lobby.json")
+    assert "mean None" in refused(*search, *plain, *far)
+    assert "`enrol`" in refused("gallery", "check", *plain, *far)

@@ -167,6 +167,7 @@ ELSEWHERE = {
     ("reproduce", "--data"): "folders of data sets",
     ("threshold", "--unlabelled"): "50 files and more: tests/eval/scoring",
     ("threshold", "--model"): "the same",
+    ("gallery enrol", "--thresholds"): "those of `threshold`: tests/eval/scoring",
     ("evaluate", "--countermeasure"): "scores of spoofs: tests/eval/metrics",
     ("fit calibration", "--cohort-subjects"): "as of score",
     ("fit plda", "EMBEDDINGS"): "more items than dimensions: this test's own many.npz",

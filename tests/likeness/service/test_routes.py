@@ -15,12 +15,23 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 
 from likeness import open_gallery
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.calibration import Fusion
 from likeness.eval.scoring.settings import Scoring
+from likeness.eval.scoring.threshold_files import Rule
+from likeness.models._places import estimate
 from likeness.models.model import Model
 from likeness.models.run import load_model
+from likeness.service.server import Setup, _application
 from likeness.toolkit.models.loaded import Loaded
-from tests.likeness.service.serving import TOKEN, asking, face_network, photograph, service_of
+from tests.likeness.service.serving import (
+    TOKEN,
+    WRITE,
+    asking,
+    face_network,
+    photograph,
+    service_of,
+)
 from tests.recording_files import HZ, through_av
 from tests.tiny_yunet import tiny_yunet
 
@@ -133,6 +144,25 @@ def test_a_gallery_is_managed_and_searched(model, files, tmp_path):
     for subject, number in ((" a\n", 1), ("b", 11)):
         assert enrol(subject, *[files[0]] * number).status_code == 422
     gallery.close()
+
+
+def test_a_gallery_of_a_place_is_served_without_its_mean(run, model, files, tmp_path):
+    from starlette.testclient import TestClient
+
+    rows = np.random.default_rng(0).normal(1, 1, (60, model.embedder.dim))
+    items = Embeddings(tuple(map(str, range(60))), rows, model.meta)
+    stored = estimate(model, items, [0.05], data="lobby")
+    people = str(tmp_path / "people")
+    open_gallery(people, model.meta, thresholds=stored).close()
+    setup = Setup(model=str(run), gallery=people, rule=Rule(far=0.05), token=TOKEN)
+    app, lines = _application(setup)
+    assert any("mean of lobby" in line for line in lines)
+    with TestClient(app, "http://localhost", headers=WRITE) as client:
+        client.post("/enrol", data={"subject": "Ann"}, files=uploads(files[0]))
+        found = client.post("/identify", files={"file": files[4]}).json()
+        verified = client.post("/verify", files={"first": files[0], "second": files[4]}).json()
+    assert found["threshold"] == verified["threshold"] == stored.points[0].value
+    assert found["matches"][0]["score"] == pytest.approx(verified["score"], abs=1e-5)
 
 
 def test_without_a_gallery_nobody_is_searched(model, files):

@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.similarity import pairs
+from likeness.eval.metrics.unlabelled import centre_of, subtract_centre
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.thresholds import Threshold, Thresholds
 from likeness.toolkit.gallery import faiss, postgres
 from likeness.toolkit.gallery._search import top
 from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parse_place
@@ -117,6 +120,47 @@ def test_a_store_finds_what_a_loop_finds(
     gallery.remove(list(expected))
     assert (len(gallery), gallery.search(embedded(probes))) == (0, [()] * 9)
     gallery.close()
+
+
+@every
+def test_a_gallery_of_a_place_subtracts_the_mean_of_what_comes_to_it(
+    kind: str, place: Place
+) -> None:
+    rows = np.random.default_rng(3).normal(1, 1, size=(12, 5))
+    centre = centre_of(embedded(rows).unit())
+    here = META | {"mean": "lobby 1"}
+    points = (Threshold("far", 0.01, None, 0.5),)
+    sizes = {"subjects": None, "targets": 0, "nontargets": 0, "unlabelled": 60}
+    thresholds = Thresholds(
+        Origin("cosine", here), "lobby", date="2026-11-29", points=points, **sizes,
+        centre=tuple(centre.tolist()),
+    )  # fmt: skip
+    where, new = place(kind).format(0), place(kind).format(1)
+    for wrong in ({"meta": {"model": "b" * 64}}, {"meta": META | {"flip": "sum"}}):
+        with pytest.raises(LikenessError, match="other settings"):
+            open_gallery(new, **wrong, thresholds=thresholds)
+    assert not exists(new)
+    gallery = open_gallery(where, META, thresholds=thresholds)
+    names = [f"s{row // 2}" for row in range(12)]
+    gallery.enrol(embedded(rows[:6]), names[:6])
+    gallery.close()
+    gallery = open_gallery(where, META)  # which says its mean
+    assert gallery.thresholds == thresholds
+    expected = np.float32(subtract_centre(np.float32(rows), centre))
+    gallery.enrol(embedded(expected[6:], here), names[6:])  # from which it is subtracted already
+    assert (gallery.everything().rows == expected).all()
+    probe = embedded(rows[3:4])
+    found = gallery.search(probe, k=9)
+    assert found == gallery.search(embedded(expected[3:4], here), k=9)
+    for match in found[0]:
+        template = expected[[name == match.subject for name in names]].mean(axis=0)
+        score = pairs(template[None], expected[3:4], [0], [0], "cosine")[0]
+        assert match.score == pytest.approx(score, abs=1e-5)
+    with pytest.raises(LikenessError, match="hall"):
+        gallery.search(embedded(rows, META | {"mean": "hall 2"}))
+    gallery.close()
+    with pytest.raises(LikenessError, match="hall"):
+        open_gallery(where, META | {"mean": "hall 2"})
 
 
 @every
