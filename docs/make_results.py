@@ -28,7 +28,7 @@ def page(name: str) -> str:
 def _section(table: dict[str, Any]) -> str:
     """Return a table below its heading, what it shows, how it was measured and the command."""
     origin = ", ".join(filter(None, (table.get("date"), table.get("machine"))))
-    gone = "" if table.get("command") or not origin else "The script is no longer kept."
+    gone = "" if table.get("command") or not origin else "No script remains."
     measured = " ".join(filter(None, (table.get("what"), origin and f"{origin}.", gone)))
     parts = [f"{'#' * table.get('level', 2)} {table['title']}\n{_filled(table['shows'])}"]
     parts += [_filled(measured)] if measured else []
