@@ -115,7 +115,8 @@ def losses_details() -> str:
     entries, sections = catalogue("losses"), []
     for cls in sorted(loss_classes(), key=lambda cls: cls.__name__.lower()):
         entry = entries[cls.__name__]
-        text = f"{entry['paper']}. Checks: {entry['verified']}. {entry.get('notes', '')}"
+        checked = f" Checked against {entry['checked']}." if "checked" in entry else ""
+        text = f"{entry['paper']}.{checked} {entry.get('notes', '')}"
         sections.append(f"### {cls.__name__}\n{wrapped(text)}")
     return "\n\n".join(sections)
 
