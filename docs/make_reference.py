@@ -244,12 +244,14 @@ def fields_of(prefix: str, cls: Any) -> str:
             continue
         default, type_text = written(field), kind(hints[field.name])
         shown = default is not None and type_text != "parts by name"
-        plain = (
-            shown and default != "" and type_text in ("true or false", "a whole number", "a number")
+        numbers = ("true or false", "a whole number", "a number")
+        plain = type_text.startswith(("a part", "parts")) or (
+            shown and default != "" and type_text in numbers
         )
         name = f"`{prefix}{field.name}{f'={default}' if shown else ''}`"
         label = f"{name} ({type_text})" if type_text and not plain else name
         entries.append(wrapped(f"- {label}: {meaning_of[field.name]}", "  "))
+    introduction = wrapped(" ".join(introduction.split()))
     title = f"## {cls.__name__}" + (f", `{prefix.rstrip('.')}`" if prefix else "")
     return "\n".join([title, introduction, "", *entries])
 
