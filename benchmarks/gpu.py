@@ -14,7 +14,7 @@ Needs: a clone, which need not be installed, Python 3.11 or newer, torch 2.11 or
     numpy, scipy, scikit-learn, safetensors and rich. What needs more (soundfile, OpenCV, Pillow)
     says so in its rows. No data and no network.
 Takes: nine minutes.
-Gives: the tables of section gpu of docs/reference/performance.md.
+Gives: the tables "Training on a GPU" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Limit: cross_entropy(scale * linear(unit z, unit W)).
 Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the cells of "x PML" stay empty.
     No data.
 Takes: five minutes of one core.
-Gives: the table losses of docs/reference/performance.md.
+Gives: the table "Losses" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows
     each in a fresh process that imports nothing else.
 Needs: 8 GB of memory and 4 GB in the temporary folder. No data.
 Takes: half an hour of one core on a quiet machine.
-Gives: the table of section scale of docs/reference/performance.md.
+Gives: the table "Scale" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

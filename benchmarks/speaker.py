@@ -16,7 +16,7 @@ Peers: WeSpeaker's bin/extract.py, restated because it is no package: torchaudio
 Limit: the network alone on features that are in memory, in the best of batch 1, 4 and 16.
 Needs: speechbrain and torchaudio, which come with Likeness, and an4/ in the folder of --data.
 Takes: five minutes of one core.
-Gives: the table of section speaker of docs/reference/performance.md.
+Gives: the table "Embedding speech" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Measures: the least processor seconds (user and system) of several runs, with al
 Limit: for a run folder, a process that only imports torch.
 Needs: the extra `train`, and Linux.
 Takes: two minutes.
-Gives: the table of section start_up of docs/reference/performance.md.
+Gives: the table "Start-up" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

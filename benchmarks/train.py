@@ -12,7 +12,7 @@ Limit: the median of front-end, network, loss, backward and optimiser step on on
     there already.
 Needs: nothing more than Likeness, and no data.
 Takes: ten minutes of one core.
-Gives: the table of section train of docs/reference/performance.md.
+Gives: the table "Training on a CPU" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Peer: torch (eager, float32).
 Limits: none is known.
 Needs: onnx, onnxscript and onnxruntime, which come with the extra `test`. No data.
 Takes: four minutes of one core; one small backbone half a minute.
-Gives: the table of section use of docs/reference/performance.md.
+Gives: the table "Use" of docs/reference/performance.md.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Writes what follows from the code in three pages of docs/reference: losses, backbones, recipes.
+"""Writes the parts of docs/reference/{losses,backbones,recipes}.md that follow from the code.
 
     python docs/make_reference.py
 
-Between `<!-- made: NAME -->` and `<!-- end -->` stands what the function NAME of PARTS returns.
-Everything else in the pages is written by hand. tests/test_reference.py says when a page is out of
-date. What the classes do not say of themselves stands in losses.toml and backbones.toml.
+The function NAME of PARTS writes the lines between `<!-- made: NAME -->` and `<!-- end -->`;
+everything else in the pages is written by hand. tests/test_reference.py fails if a page is out of
+date. losses.toml and backbones.toml hold what the classes do not state.
 """
 
 from __future__ import annotations
@@ -103,18 +103,20 @@ def losses_list(*, proxies: bool) -> str:
 
 
 def not_spread() -> str:
-    """Name the losses whose classes cannot be spread."""
+    """State the losses whose classes cannot be spread."""
     losses = [cls for cls in loss_classes() if has_proxies(cls)]
     found = [cls.__name__ for cls in losses if not isinstance(cls, Spreadable)]
-    return wrapped(f"Those of {', '.join(sorted(found))} cannot.")
+    can = "You can [spread](../how-to/many_machines.md) classes over processes, and sample them,"
+    return wrapped(f"{can} with every loss except {' and '.join(sorted(found))}.")
 
 
 def losses_details() -> str:
-    """Say of each loss who described it, what it is verified against, and where it differs."""
+    """Name the paper of each loss, what it is checked against, and where it differs."""
     entries, sections = catalogue("losses"), []
     for cls in sorted(loss_classes(), key=lambda cls: cls.__name__.lower()):
         entry = entries[cls.__name__]
-        text = f"{entry['paper']}. Against {entry['verified']}. {entry.get('notes', '')}"
+        checked = f" Checked against {entry['checked']}." if "checked" in entry else ""
+        text = f"{entry['paper']}.{checked} {entry.get('notes', '')}"
         sections.append(f"### {cls.__name__}\n{wrapped(text)}")
     return "\n\n".join(sections)
 
@@ -242,12 +244,14 @@ def fields_of(prefix: str, cls: Any) -> str:
             continue
         default, type_text = written(field), kind(hints[field.name])
         shown = default is not None and type_text != "parts by name"
-        plain = (
-            shown and default != "" and type_text in ("true or false", "a whole number", "a number")
+        numbers = ("true or false", "a whole number", "a number")
+        plain = type_text.startswith(("a part", "parts")) or (
+            shown and default != "" and type_text in numbers
         )
         name = f"`{prefix}{field.name}{f'={default}' if shown else ''}`"
         label = f"{name} ({type_text})" if type_text and not plain else name
         entries.append(wrapped(f"- {label}: {meaning_of[field.name]}", "  "))
+    introduction = wrapped(" ".join(introduction.split()))
     title = f"## {cls.__name__}" + (f", `{prefix.rstrip('.')}`" if prefix else "")
     return "\n".join([title, introduction, "", *entries])
 

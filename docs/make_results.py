@@ -19,16 +19,17 @@ PAGES = ("results", "performance", "claims")
 def page(name: str) -> str:
     """Return a page."""
     data = tomllib.loads((REFERENCE / f"{name}.toml").read_text(encoding="utf-8"))
-    shared = {key: data[key] for key in ("columns", "by_data") if key in data}
-    made = f"Made by `python docs/make_results.py` from `{name}.toml`."
+    shared = {key: data[key] for key in ("columns", "by_data", "usual_machine") if key in data}
     sections = [_section(shared | table) for table in data["table"]]
-    return "\n\n".join([data["head"].strip(), made, *sections]) + "\n"
+    return "\n\n".join([data["head"].strip(), *sections]) + "\n"
 
 
 def _section(table: dict[str, Any]) -> str:
     """Return a table below its heading, what it shows, how it was measured and the command."""
-    origin = ", ".join(filter(None, (table.get("date"), table.get("machine"))))
-    gone = "" if table.get("command") or not origin else "The script is no longer kept."
+    machine = table.get("machine")
+    other = machine if machine != table.get("usual_machine") else None
+    origin = ", ".join(filter(None, (table.get("date"), other)))
+    gone = "" if table.get("command") or not origin else "No script remains."
     measured = " ".join(filter(None, (table.get("what"), origin and f"{origin}.", gone)))
     parts = [f"{'#' * table.get('level', 2)} {table['title']}\n{_filled(table['shows'])}"]
     parts += [_filled(measured)] if measured else []

@@ -1,4 +1,4 @@
-"""A head on embeddings that any model made: a linear or small network, in minutes on a CPU.
+"""A head on the embeddings of any model: a linear or small network, in minutes on a CPU.
 
 The model stays as it is, and its embeddings are made once. The head adapts them to the speakers,
 faces or products of one domain:

@@ -1,4 +1,4 @@
-"""Twenty losses for a head on embeddings, under equal terms.
+"""Twenty losses for a head on embeddings, with equal settings.
 
     likeness compare head_losses --seeds 3 --tune 5 --reference softmax
         --data embeddings.npz --out runs/head-losses

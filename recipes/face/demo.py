@@ -1,4 +1,4 @@
-"""The demo: a verifier for drawn faces that it never saw, in under a minute.
+"""The demo: a verifier for drawn faces, in under a minute.
 
     likeness demo --only face --out demo
 

@@ -1,4 +1,4 @@
-"""A verifier from anyone's own faces, DATA/SUBJECT/**/*.jpg.
+"""A verifier from your own faces, DATA/SUBJECT/**/*.jpg.
 
 Images may be png, webp and others as well. Four subjects or more with two images or more each are
 needed.

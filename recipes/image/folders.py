@@ -1,4 +1,4 @@
-"""A retrieval model from anyone's own images, DATA/CLASS/**/*.jpg.
+"""A retrieval model from your own images, DATA/CLASS/**/*.jpg.
 
 Images may be png, webp and others as well, two or more a class. The model is for classes that it
 never saw.

@@ -1,4 +1,4 @@
-"""Table 2 of the nivMF paper: the systems of others, as far as they are losses.
+"""Table 2 of the nivMF paper: the losses among the other systems.
 
 Kirchhof, Roth, Akata and Kasneci, ECCV 2022, quote their numbers from the papers of these systems.
 A variant is called DATA_SET.SYSTEM; the data sets are cub200, cars196 and sop. The rows of the

@@ -1,4 +1,4 @@
-"""Omniglot: retrieval of characters of ten alphabets that nobody trained on.
+"""Omniglot: retrieval of characters from ten unseen alphabets.
 
 Characters of 20 alphabets train (633 classes x 20 drawers), those of ten unseen ones are retrieved
 (331 classes).

@@ -1,4 +1,4 @@
-"""The losses that a small retrieval test suits, on Omniglot under equal terms.
+"""Losses for retrieval, compared on Omniglot with equal settings.
 
     likeness compare image/omniglot_losses --seeds 3 --tune 5 --reference softmax
         --data DATA --out runs/omniglot-losses

@@ -1,4 +1,4 @@
-"""The demo: a verifier for synthetic voices that it never heard, in half a minute.
+"""The demo: a verifier for synthetic voices, in half a minute.
 
     likeness demo --only speaker --out demo
 

@@ -1,4 +1,4 @@
-"""A verifier from anyone's own recordings, DATA/SPEAKER/**/*.wav.
+"""A verifier from your own recordings, DATA/SPEAKER/**/*.wav.
 
 Recordings may be flac, mp3 and ogg as well. Four speakers or more with two files or more each are
 needed.

@@ -61,7 +61,8 @@ class BNInception(nn.Module):
         in_dim: The number of channels of the images (B, in_dim, H, W). H and W must be such that
             both halvings within the network meet even sizes: multiples of 32, or 227.
         dim: The size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024.
-        batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
+        batch_norm: "trained"; "fixed" keeps the running statistics (Revisiting-DML and the vMF
+            paper's release); "frozen" keeps weights and biases too (vMF paper, D.1).
         head_scale: A factor on the linear layer's initial weights, see ImageResNet.
         weights: A local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the
             vectors of shape (1, C) of its older form are taken too). Its classifier is left out.

@@ -40,7 +40,8 @@ class ImageResNet(nn.Module):
         stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR
             in the vMF paper, D.1, as google-research/vmf_embeddings has it); "3x3 whole" of stride
             1 without max pooling (CIFAR in most other work).
-        batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
+        batch_norm: "trained"; "fixed" keeps the running statistics (Revisiting-DML and the vMF
+            paper's release); "frozen" keeps weights and biases too (vMF paper, D.1).
         zero_init: Whether the last batch norm of a residual branch starts with weight zero
             (vmf_embeddings).
         head_scale: A factor on the linear layer's initial weights, for losses to which |z| is a

@@ -42,10 +42,9 @@ class Sampling:
       sample of the data.
 
     Attributes:
-        batch_size: Items in a step. An epoch has as many whole batches as the items fill; what is
-            left over is dropped.
-        items_per_class: K items of each of batch_size/K classes in a step; 0 asks for no classes.
-        open_shards: Tar shards whose items are mixed at a time; 0 shuffles all items.
+        batch_size: Items per step. An epoch drops items that do not fill a batch.
+        items_per_class: K items of each of batch_size/K classes per step; 0 ignores classes.
+        open_shards: Tar shards mixed at a time; 0 shuffles all items.
     """
 
     batch_size: int = 64

@@ -152,7 +152,7 @@ def kind(hint: Any) -> str:
     """A type as people say it; "" of a group of fields.
 
     >>> kind(Literal["sgd", "adam"]), kind(tuple[int, ...]), kind(float | None)
-    ('`sgd` or `adam`', 'whole numbers, with commas between them', 'a number or none')
+    ('`sgd` or `adam`', 'comma-separated whole numbers', 'a number or none')
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -165,9 +165,9 @@ def kind(hint: Any) -> str:
         return f"{', '.join(first)} or {last}" if first else last
     if origin is tuple:
         many = {str: "texts", int: "whole numbers"}.get(inner[0], "numbers")
-        return f"{many}, with commas between them"
+        return f"comma-separated {many}"
     if origin is collections.abc.Mapping:
-        return "NAME:NUMBER, with commas between them" if inner[1] is float else "parts by name"
+        return "comma-separated NAME:NUMBER" if inner[1] is float else "parts by name"
     if origin is collections.abc.Callable or hint is typing.Any:
         return "a part"
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

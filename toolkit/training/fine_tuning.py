@@ -21,17 +21,16 @@ _BACKBONE = "backbone."
 
 @dataclass(frozen=True)
 class LoRA:
-    """Adapters of low rank on some layers: W + alpha / rank * B A, of which A and B are trained.
+    """Low-rank adapters on some layers: W + alpha / rank * B A, where only A and B train.
 
     Source: Hu et al. 2021, arXiv 2106.09685. The layers are those of the package peft.
 
     Attributes:
-        rank: The number of rows of A and of columns of B; 0 adds no adapter.
-        alpha: The factor of the product B A, times the rank.
-        targets: Names of layers in the backbone, whole or their ends, such as "attn.qkv" or "fc1".
-            Linear layers and convolutions can be named. None named takes the projections of
-            queries and values.
-        dropout: The share of an adapter's inputs that is dropped in training.
+        rank: The rows of A and columns of B; 0 adds no adapter.
+        alpha: The factor of B A is alpha / rank.
+        targets: Names of linear layers and convolutions in the backbone, whole or their ends, such
+            as "attn.qkv" or "fc1". Empty adapts the projections of queries and values.
+        dropout: The share of an adapter's inputs dropped in training.
     """
 
     rank: int = 0
@@ -42,20 +41,20 @@ class LoRA:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What of a network is trained, at which rates, and which average of its weights is kept.
+    """Which parts of a network train, at which rates, and which average of the weights is saved.
 
     A part is named by the beginning of its parameters' names, up to a dot: "frontend",
     "backbone.network", "backbone.network.encoder.layer.0".
 
     Attributes:
-        freeze: The parts that stand still: they take no gradient, and are in evaluation mode, so
-            that batch norm keeps its statistics and dropout does nothing.
-        freeze_until: The step from which on these parts are trained too; 0 is never.
-        rates: The rate of a part as a multiple of optim.lr. Where several names fit a parameter,
-            the longest counts.
-        lora: Adapters. With them the network stands still, but for parts that are new to it.
-        average_last: The mean over the checkpoints of the last so many times that a run was saved
-            (schedule.save_every) is measured and saved as the model. 0 takes no mean.
+        freeze: Parts to freeze: they get no gradient and stay in evaluation mode, so batch norm
+            keeps its statistics and dropout is off.
+        freeze_until: The step at which these parts begin to train; 0 is never.
+        rates: The rate of a part as a multiple of optim.lr. If several names match a parameter, the
+            longest counts.
+        lora: Adapters. With them only the adapters train, and parts that are new to the network.
+        average_last: Measure and save the mean of the last N checkpoints (schedule.save_every)
+            as the model; 0 takes the last weights.
     """
 
     freeze: tuple[str, ...] = ()

@@ -10,12 +10,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 @dataclass(frozen=True)
 class Memory:
-    """How many keys a loss is compared with beside the batch, and what encodes them.
+    """How many keys a loss compares with the batch, and what encodes them.
 
     Attributes:
-        size: The number of keys in the bank, with those of the batch of all processes. They are
-            written in the order of the batch.
-        momentum: eta of theta_q <- eta theta_q + (1 - eta) theta, .999 in the SimPLE paper. 0 has
+        size: The number of keys in the bank, those of the batch of all processes included. They are
+            written in batch order.
+        momentum: eta of theta_q <- eta theta_q + (1 - eta) theta, .999 in the SimPLE paper. 0 uses
             no second encoder: the keys are the batch's own embeddings (cross-batch memory, Wang et
             al. 2020).
     """

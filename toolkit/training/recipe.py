@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser. Biases and norms take no decay.
+    """The optimiser. Biases and norm layers have no weight decay.
 
     Attributes:
         name: SGD, Adam or AdamW.
@@ -37,13 +37,13 @@ class Optim:
         reference_batch: The batch size that lr is for: a batch of N items takes
             lr * N / reference_batch (the linear rule of WeSpeaker and of insightface's
             arcface_torch). 0 takes lr for every batch.
-        momentum: Of SGD.
-        nesterov: Whether SGD takes Nesterov's momentum.
-        weight_decay: Of weights.
-        proxy_lr_scale: The rate of the class proxies, as a multiple of lr.
-        unit_proxies: Whether the class proxies are normalised before every step, as OpenSphere's
-            are: for losses that see their directions alone. Shorter ones turn farther in a step.
-        grad_clip: The largest norm of the gradient; 0 clips nothing.
+        momentum: The momentum of SGD.
+        nesterov: Whether SGD uses Nesterov's momentum.
+        weight_decay: The decay of the weights.
+        proxy_lr_scale: The learning rate of the class proxies, as a multiple of lr.
+        unit_proxies: Whether to normalise the class proxies before every step, as OpenSphere does:
+            for losses that use only their directions. A step turns a shorter proxy farther.
+        grad_clip: The largest norm of the gradient; 0 does not clip.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -59,7 +59,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a run trains, how its rate moves, and when it is evaluated and saved.
+    """How long a run trains, how its learning rate changes, and when it is evaluated and saved.
 
     lr(step) = optim.lr * min(1, (step + 1) / warmup_steps) * decay(step / steps) * 2^-halvings
 
@@ -67,18 +67,17 @@ class Schedule:
         steps: The number of steps.
         epochs: Passes over the training items, in whole batches; above 0 they replace `steps`. The
             other numbers of steps (of this group, tuning.freeze_until and the loss's warmup_steps)
-            then count as shares of `steps`, so that they keep their place in the run whatever the
-            data and the batches.
-        warmup_steps: The number of steps in which the rate rises; 0 is no warm-up.
+            then count as shares of `steps`, so they keep their place in the run.
+        warmup_steps: The number of steps in which the rate rises.
         decay: A function of likeness.toolkit.training.schedules.
-        eval_every: Steps between evaluations by the recipe's measure, or by its validation where it
-            has one. 0 evaluates at the end only.
+        eval_every: Steps between evaluations by `measure`, or by its validation if it has one. 0
+            evaluates only at the end.
         save_every: Steps between checkpoints.
-        watch: The name of a metric, or "". With it the best model is kept and used.
-        higher_is_better: Whether a higher value of the watched metric is better.
-        halve_after: The rate is halved after so many evaluations without a better value; 0 never
-            halves it.
-        stop_after: Training ends after so many evaluations without a better value; 0 never ends it.
+        watch: The metric that selects the best model, which is then used; "" selects none.
+        higher_is_better: Whether a higher value of this metric is better.
+        halve_after: Halve the rate after this number of evaluations without a better value; 0 never
+            does.
+        stop_after: Stop after this number of evaluations without a better value; 0 never does.
     """
 
     steps: int = 1000
@@ -95,23 +94,23 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Compute:
-    """How the machine is used. None of these fields is meant to change what is learnt.
+    """How training uses the machine. These fields should not change what the model learns.
 
     Attributes:
-        precision: Of the network; losses are always computed in float32. "auto" is bfloat16 on a
-            GPU that has it, float16 with loss scaling on another GPU, and float32 on a CPU.
-        accumulate: The batch passes through the network in so many pieces, whose activations are
-            computed again for the gradient. This takes the memory of one piece. The loss still sees
-            the whole batch, but batch norm sees pieces.
+        precision: The precision of the network; losses always use float32. "auto" is bfloat16 on a
+            GPU that supports it, float16 with loss scaling on other GPUs, and float32 on a CPU.
+        accumulate: Split the batch into this number of pieces to save memory. Activations are
+            computed again for the gradient. The loss sees the whole batch, but batch norm sees the
+            pieces.
         workers: The number of processes that read files; 0 reads in the training process.
-        prefetch: The number of batches that each of them prepares ahead.
-        threads: CPU threads of training; 0 leaves the number to torch.
-        cache: Whether what was read is kept in memory.
-        channels_last: Whether networks and batches of images have this memory layout; None for a
-            GPU alone, where two-dimensional convolutions are up to 2.8 times as fast in it.
+        prefetch: The number of batches that each worker prepares ahead.
+        threads: CPU threads for training; 0 lets torch decide.
+        cache: Whether to keep items in memory once read.
+        channels_last: Whether networks and image batches use this memory layout. None uses it on a
+            GPU, where two-dimensional convolutions are up to 2.8 times as fast.
         compile: Whether torch.compile compiles the backbone, for crops of one length. After eight
-            lengths it stays uncompiled.
-        deterministic: Whether operations that are not deterministic are refused, which is slower on
+            lengths the backbone runs uncompiled.
+        deterministic: Whether to raise an error at nondeterministic operations, which is slower on
             a GPU.
     """
 
@@ -136,15 +135,13 @@ class Compute:
 
 @dataclass(frozen=True)
 class Parallel:
-    """What many processes (torchrun) share. sampling.batch_size is the whole batch, of which every
-    process takes its part.
+    """How processes of torchrun share the work. They split sampling.batch_size.
 
     Attributes:
-        sync_batch_norm: Whether batch norm takes its statistics from the whole batch, as in one
-            process.
-        spread_classes: Whether every process keeps its part of the classes.
-        class_rate: The share of the classes that is drawn for a step (Partial FC). Those of the
-            batch are always among them.
+        sync_batch_norm: Whether batch norm uses the whole batch, as in one process.
+        spread_classes: Whether each process holds a part of the classes.
+        class_rate: The share of the classes drawn per step (Partial FC). Those of the batch
+            are always drawn.
     """
 
     sync_batch_norm: bool = True
@@ -159,8 +156,8 @@ class Verification:
     Attributes:
         trials: trials(data) -> (list[Item], Trials).
         metrics: Name -> f(target scores, nontarget scores).
-        flip: How the embeddings of an image and of its mirror image become one, as in
-            `likeness embed --flip`; "none" takes the image alone.
+        flip: How to join the embeddings of an image and of its mirror image, as in `likeness embed
+            --flip`; "none" uses only the image.
     """
 
     trials: Part
@@ -175,10 +172,10 @@ class Classification:
 
     Attributes:
         items: items(data) -> list[Item], whose labels are training classes.
-        calibrate_on: Items on which a temperature is fitted, as a function of `data`.
-        metrics: Name -> f(columns), see likeness.eval.intervals.per_item.
-        validation: What is measured while the model trains, where it is not the same; its own
-            metrics are left empty. With schedule.watch it computes that metric alone.
+        calibrate_on: Items that fit a temperature, as a function of `data`.
+        metrics: Name -> f(columns), as in likeness.eval.intervals.per_item.
+        validation: What to measure during training, if it differs; leave its metrics empty. With
+            schedule.watch it computes only that metric.
     """
 
     items: Part
@@ -192,18 +189,18 @@ class Retrieval:
     """Measure the model by retrieval among items (likeness.toolkit.training.measure.retrieval).
 
     Attributes:
-        items: items(data) -> list[Item], of classes that were not trained on.
-        ks: K of recall@K.
-        clusters: Whether items are clustered, for the NMI.
-        diversity: Whether the diversity of classes and features is measured.
-        num_samples: Draws of each embedding that is a distribution; 0 takes it as a point.
-        similarity: How embeddings are compared; "" is the model's own.
-        compat: A tool whose map@r and map@1000 (likeness.eval.metrics.retrieval) stand beside ours,
-            as the columns map@r(rdml) and map@1000(rdml); "" is none.
-        disjoint: Whether classes that were trained on are refused.
-        metrics: As in `Classification`, and so is `validation`. Without any, they are recall at
-            the first of ks, R-precision and MAP@R.
-        validation: What is measured while the model trains.
+        items: items(data) -> list[Item], of classes not trained on.
+        ks: The values of K of recall@K.
+        clusters: Whether to cluster items, for the NMI.
+        diversity: Whether to measure the diversity of classes and features.
+        num_samples: Draws of each embedding that is a distribution; 0 treats it as a point.
+        similarity: How to compare embeddings; "" uses the model's similarity.
+        compat: A tool whose map@r and map@1000 to print too (likeness.eval.metrics.retrieval), such
+            as map@r(rdml) and map@1000(rdml); "" is none.
+        disjoint: Whether to refuse classes that were trained on.
+        metrics: As in `Classification`. Empty means recall at the first of ks, R-precision and
+            MAP@R.
+        validation: What to measure during training, as in `Classification`.
     """
 
     items: Part
@@ -224,7 +221,7 @@ Measure = Verification | ItemMeasure
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run: what a paper would print of it, and groups of settings.
+    """One training run: its data, network, loss and settings.
 
     A part is a class or function with its settings in functools.partial. It may be of toolkit,
     modalities or eval, of another package, or of a file in the recipe file's own folder.
@@ -232,36 +229,34 @@ class Recipe:
     Attributes:
         modality: "speaker", "face" or "image".
         frontend: frontend() -> module.
-        backbone: backbone(dimensions of the front-end) -> module.
+        backbone: backbone(number of features) -> module.
         loss: loss(dim, num_classes) -> module.
         items: items(data) -> list[Item] to train on.
         read: read(item) -> array.
-        train_read: What training views start from, where it is not what is tested on, such as an
-            uncropped image. None takes `read`.
-        augment: augment(array, rng, batch_rng) -> array; None changes nothing.
-        mask: mask(features, lengths) -> features, of the front-end's features in training only;
-            None changes nothing.
-        similarity: How embeddings of the model are compared; "" is the loss's own, or the cosine.
+        train_read: Reads training items if they differ from test items, such as uncropped images.
+            None uses `read`.
+        augment: augment(array, rng, batch_rng) -> array. None leaves items as they are.
+        mask: mask(features, lengths) -> features, in training only. None masks nothing.
+        similarity: How to compare embeddings; "" uses the similarity of the loss, or the cosine.
         sampling: How batches are drawn.
         memory: The bank of keys and the momentum encoder; None for losses without keys.
         optim: The optimiser.
-        tuning: What of the network is trained, at which rates, and which average of its weights is
-            kept.
+        tuning: Which parts of the network train, at which rates, and which average of the weights
+            is saved.
         schedule: How long the run trains.
-        seed: Of all random numbers.
-        estimate_views: Training views of every item from which a backbone or loss with `estimate`
-            learns its constants before the first step, from at most 4,096 views.
-        start_at_means: Turn the loss's class vectors before the first step to the mean directions
-            of their classes in these views, as the network gives them then. Norms stay as the loss
-            makes them, and so do the vectors of classes that these views leave out.
-        max_bad_share: The share of unreadable items that is skipped and named before the run stops.
-        init: A run folder or model that fine-tuning starts from. A run gives the network of its
-            best checkpoint; where classes and loss agree, the network and class proxies of its
-            last. `likeness train` takes models of other projects too, as MODEL of its other
-            commands.
+        seed: The seed of all random numbers.
+        estimate_views: Training views per item, at most 4,096 in all, from which a backbone or loss
+            with `estimate` computes its constants before the first step.
+        start_at_means: Whether each class vector starts in the mean direction of its class in these
+            views, as the initial network embeds them. Its norm stays; vectors of classes without
+            a view do not move.
+        max_bad_share: The share of unreadable items that a run skips and names; it stops above it.
+        init: A run folder or model to start from. A run provides the network of its best checkpoint
+            or, if classes and loss agree, the network and class proxies of its last. `likeness
+            train` also takes other projects' models, as MODEL in its other commands.
         compute: How the machine is used.
         parallel: What many processes share.
-        measure: How the finished model is tested, and the model as it trains; None does not.
+        measure: How to test the finished model, and the model during training; None skips tests.
     """
 
     modality: str

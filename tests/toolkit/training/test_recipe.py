@@ -51,7 +51,7 @@ def test_overrides_are_typed() -> None:
         ("loss.marginn=1", "ArcFace has no setting 'marginn'; did you mean 'margin'"),
         ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
-        ("augment.seconds=1,2,3", "expected numbers, with commas"),
+        ("augment.seconds=1,2,3", "expected comma-separated numbers"),
         ("tuning.rates=backbone:fast", "NAME:NUMBER"),
         ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),
         ("optim.lr", "has no '='"),
