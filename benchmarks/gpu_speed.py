@@ -270,7 +270,7 @@ def _extraction_cells(
 def loops(setting: Setting) -> None:
     """Measure fit() as a whole beside its bare step: reading, batching, logging, saving.
 
-    64 items of noise that the loader keeps in memory, as in benchmarks/train.py; larger batches
+    64 synthetic items that the loader keeps in memory, as in benchmarks/train.py; larger batches
     here, four processes read.
     """
     table("recipe", "items/s of fit()", "items/s of the bare step", "ratio")

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/train.py [--steps 16] [--rounds 3]
 
 Measures: what reading, batching, logging and the rest of fit() cost. The data is synthetic and in
-    memory: 64 recordings of 2 s of noise in 16 classes, crops of 2 s, batch 8 (ResNet-34) and 64
+    memory: 64 synthetic voices of 2 s in 16 classes, crops of 2 s, batch 8 (ResNet-34) and 64
     (order statistics); 64 images of noise, 112 x 112, flipped (IResNet-18, face) or shifted and
     flipped (ResNet-18, image), batch 16. CPU seconds of one thread: the median step of fit().
     Rounds alternate, and the least median of each counts.
@@ -30,6 +30,7 @@ import torch
 from performance import parser_of, row, table
 
 from likeness.eval.items.items import Item
+from likeness.modalities import synthetic
 from likeness.modalities.face import images as face_images
 from likeness.modalities.face.augment import FLIP_VIEW
 from likeness.modalities.image import images as image_images
@@ -67,10 +68,9 @@ def pixels(item: Item, edge: int = 112) -> Floats:
     return rng.integers(0, 256, size=(3, edge, edge)).astype(np.float32)
 
 
-def noise(item: Item) -> Floats:
-    """A recording of noise, float32 (samples,) at 16 kHz, always the same for an item."""
-    rng = np.random.default_rng(int(item.id))
-    return rng.normal(size=int(SECONDS * 16_000)).astype(np.float32) * 0.1
+def voice(item: Item) -> Floats:
+    """A synthetic voice, float32 (samples,) at 16 kHz, always the same for an item."""
+    return synthetic.voice(int(item.label or 0), int(item.id), seconds=(SECONDS, SECONDS))
 
 
 RESNET = Recipe(
@@ -141,7 +141,7 @@ def bare(recipe: Recipe, steps: int) -> float:
     run = build(recipe, CLASSES, torch.device("cpu"))
     run.embedder.train()
     size = recipe.sampling.batch_size
-    draw = noise if recipe.modality == "speaker" else pixels
+    draw = voice if recipe.modality == "speaker" else pixels
     inputs = np.stack([draw(Item(str(i), Path())) for i in range(size)])
     batch = Batch(torch.from_numpy(inputs), torch.arange(size) % CLASSES, None)
     taken = []
@@ -165,7 +165,7 @@ def write(data: Path) -> None:
     from PIL import Image
 
     for item in items(data, ".wav"):
-        soundfile.write(item.path, noise(item), 16_000)
+        soundfile.write(item.path, voice(item), 16_000)
     for item in items(data, ".png"):
         Image.fromarray(pixels(item).astype(np.uint8).transpose(1, 2, 0)).save(item.path)
 

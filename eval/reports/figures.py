@@ -34,6 +34,10 @@ Log = Sequence[Mapping[str, Any]]
 """The entries of a log.jsonl."""
 _LOGGED = {"loss": "Loss", "lr": "Learning rate", "norm": "Norm of the embeddings"}
 _NUM_POINTS = 1500  # of a curve
+# On a telephone, a long name ends in dots.
+_NARROW_LABELS = (
+    ".bk-label {max-width: calc(100vw - 130px); overflow: hidden; text-overflow: ellipsis}"
+)
 _MOST_LETTERS = 44  # of a name in a legend
 
 
@@ -160,6 +164,7 @@ def legend(figure: Any, columns: int = 1) -> None:
     for each in figure.legend:
         each.ncols = columns
         each.click_policy = "hide"
+        each.stylesheets = [_NARROW_LABELS]
         figure.center.remove(each)
         figure.add_layout(each, "above")
 

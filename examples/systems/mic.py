@@ -137,7 +137,9 @@ def step(run: Run, batch: Batch, recipe: Recipe, *, planned: Plan) -> Tensor:
     if run.step % loss.every == 0:
         with shared.inputs_of(layer) as collected:
             shared.embedded(run, planned.items, recipe)
-        features = without_classes(torch.cat(collected).cpu(), torch.from_numpy(planned.labels))
+        features = without_classes(
+            torch.cat(collected).cpu(), torch.from_numpy(planned.views.labels)
+        )
         new = clusters(features.numpy(), loss.num_clusters, seed=recipe.seed + run.step)
         loss.cluster.copy_(torch.from_numpy(new))
     assert batch.places is not None

@@ -160,11 +160,17 @@ def estimate(
         order = draws(labels, sampling, seed=seed, start=0, stop=num_batches)
         loader = loader_of(views, order, compute, run.device, seed=seed)
         what = "learning constants of the data"
-        for batch, _ in track(loader, what, total=num_batches):
+        unread: list[Bad] = []
+        num_read = 0
+        for batch, bad in track(loader, what, total=num_batches):
+            unread = bad or unread
             if batch is not None:
+                num_read += len(batch.labels)
                 batch = batch.to(run.device, compute.is_channels_last(run.device.type))
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
+        if unread and not num_read:
+            raise LikenessError(f"no item could be read; {unread[0].id}: {unread[0].reason}")
 
     run.embedder.eval()
     if of_backbone is not None:

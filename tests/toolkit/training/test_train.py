@@ -22,6 +22,7 @@ from likeness.eval.progress import Report, reported_to
 from likeness.losses import ArcFace
 from likeness.models.run import load_model
 from likeness.recipe import Compute, Recipe, Sampling, Schedule, constant, fit, multistep
+from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Plateau, Run
@@ -200,6 +201,18 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
     output = "".join(capsys.readouterr().err.split())
     assert f"skipped{broken.parent.name}/{broken.name}" in output
     assert "1unreadableitems" in output
+
+
+def test_constants_of_data_that_cannot_be_read_are_refused(
+    voices: Path, tmp_path: Path, train: Train
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(voices, data)
+    for item in folders.items(data, split="train", test_share=0.25):
+        item.path.write_bytes(b"no audio")
+    whitened = recipe(backbone=partial(OrderStatistics, dim=4), max_bad_share=1.0)
+    with pytest.raises(ValueError, match="no item could be read"):
+        train(whitened, data=data)
 
 
 def test_plateau_halves_and_counts() -> None:
