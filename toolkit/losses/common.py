@@ -91,6 +91,17 @@ def _refuse(
             raise LikenessError(f"{type(loss).__name__}: {name}={value} must be {what}")
 
 
+def refuse_pairs(loss: nn.Module, rows: int, others: int, remedy: str) -> None:
+    """Refuse more pairs of class vectors than 16 GiB of float32 hold, before a step that would take
+    minutes and then run out of memory.
+    """
+    if rows * others > 2**32:
+        raise LikenessError(
+            f"{type(loss).__name__} compares {rows:,} class vectors with {others:,}, whose cosines "
+            f"take {rows * others / 2**28:,.0f} GiB; {remedy}"
+        )
+
+
 def proxies(num_classes: int, dim: int, start: Start = nn.init.xavier_normal_) -> nn.Parameter:
     """Make the class vectors of a loss, to be kept as its parameter `proxies`.
 

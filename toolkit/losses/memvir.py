@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.classes import cross_entropy
 from likeness.toolkit.losses.common import checked, positive, proxies
 from likeness.toolkit.losses.proxy import anchor_proxies
@@ -134,6 +135,11 @@ class MemVir(nn.Module):
         remembers = self.training and self.step >= self.warmup_steps
         rows, labels, vectors = unit(z), y, self.proxies.to(z.dtype)
         if remembers:
+            if len(y) > self.past.shape[1]:
+                raise LikenessError(
+                    f"MemVir remembers batches of at most {self.past.shape[1]} items, and this one "
+                    f"has {len(y)}; set loss.batch_size to sampling.batch_size"
+                )
             past_proxies, past, past_labels = self.virtual()
             self._remember(rows, y)
             rows = torch.cat([rows, past.to(z.dtype)])

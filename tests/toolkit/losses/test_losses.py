@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 import typing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import (
     Classifier,
@@ -33,8 +35,10 @@ from likeness.toolkit.losses.contract import (
     param_groups,
     similarity_trained_by,
 )
+from likeness.toolkit.losses.graph import ProxyGML
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.pair import SNRContrastive
+from likeness.toolkit.losses.proxy import HUG
 from likeness.toolkit.losses.simple import SimPLE, polarlike
 from likeness.toolkit.training.memory import Bank
 from likeness.toolkit.training.recipe import Optim
@@ -519,3 +523,12 @@ def test_what_is_not_finite_is_not_hidden_among_keys(make: Any) -> None:
     z = torch.randn(8, 5)
     z[3, 2] = math.nan
     assert not bool(torch.isfinite(loss(z.requires_grad_(), y, z.detach())))
+
+
+@pytest.mark.parametrize(
+    ("loss", "remedy"), [(HUG, "spread_classes"), (partial(ProxyGML, num_proxies=1), "weight=0")]
+)
+def test_products_of_more_classes_than_memory_holds_are_refused(loss: Any, remedy: str) -> None:
+    made = loss(2, 65_537)
+    with pytest.raises(LikenessError, match=remedy):
+        made(torch.randn(2, 2), torch.arange(2))

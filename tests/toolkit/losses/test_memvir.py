@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.memvir import MemVir
 from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.losses.softmax import NormFace
@@ -166,3 +167,10 @@ def test_a_resumed_run_goes_on_with_the_same_memory() -> None:
     z, y = batch(9, 4)
     assert torch.equal(first(z.float(), y), second(z.float(), y))
     assert len(second.virtual()[0]) == 2 * CLASSES
+
+
+def test_a_batch_that_the_memory_cannot_hold_is_one_sentence() -> None:
+    loss = MemVir(4, 3, batch_size=2)
+    with pytest.raises(LikenessError, match="set loss"):
+        loss(torch.randn(3, 4), torch.arange(3))
+    assert torch.isfinite(loss.eval()(torch.randn(3, 4), torch.arange(3)))
