@@ -87,9 +87,7 @@ class Plda:
             )
         return rows
 
-    def adapt(
-        self, embeddings: ArrayLike, *, within: float = 0.75, between: float = 0.25
-    ) -> "Plda":
+    def adapt(self, embeddings: ArrayLike, *, within: float = 0.3, between: float = 0.7) -> "Plda":
         """The PLDA of another domain, from (N, D) raw embeddings of it without labels, N > K.
 
         Their mean is subtracted from now on. Let T = B + W be what the model expects as their
@@ -179,8 +177,8 @@ def fit_labelled(
     *,
     lda_dim: Annotated[int, Option(least=0)] = 0,
     adapt: Annotated[File | Embeddings | None, Option(path="file")] = None,
-    within_covar_scale: Annotated[float, Option(least=0)] = 0.75,
-    between_covar_scale: Annotated[float, Option(least=0)] = 0.25,
+    within_covar_scale: Annotated[float, Option(least=0)] = 0.3,
+    between_covar_scale: Annotated[float, Option(least=0)] = 0.7,
 ) -> tuple[Plda, list[str]]:
     """Fit a PLDA as `fit_plda` on embeddings with their classes, which may be files.
 

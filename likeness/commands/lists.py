@@ -34,7 +34,7 @@ def lists(
     data, split = listed_by["DATA"], drawn_by["--split"] or "test"
     every = listed_by()
     chosen, trials = drawn_by(every, where=str(data))
-    write_lists(out, chosen, trials, durations="--durations" in drawn_by)
+    write_lists(out, chosen, trials, durations=bool(drawn_by["--durations"]))
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels)):,} of {counted(len(set(every.labels)), 'subject')}"
     whose += " (held out; --split all takes everybody)" if split == "test" else ""

@@ -139,8 +139,6 @@ READERS = {
             --durations {f} --out {o}.json && score --trials {l} --embeddings {w}/e.npz
             --calibration {o}.json --durations {x} --out {o}
         fit fusion {w}/s.txt {w}/s.csv --quality log_duration --embeddings {w}/e.npz
-            --durations {x} --out {o}.json
-        fit fusion {w}/s.txt {w}/s.csv --quality log_duration --embeddings {w}/e.npz
             --durations {x} --out {o}.json""",
     "clusters": """
         retrieve --embeddings {w}/e.npz --labels {x}
