@@ -122,10 +122,22 @@ def test_recordings_are_cut_to_the_durations_that_they_are_long_enough_for(
     assert {*trials.enrol_ids, *trials.probe_ids} <= set(items.ids)
     assert int(trials.target.sum()) == 12 * 6
 
-    assert run_command("lists", table, "--out", tmp_path / "b", "--durations", "0.25,0.7") == 0
+    options = ["--durations", "0.25,0.7", "--same-sex", "--split", "all"]
+    assert run_command("lists", table, "--out", tmp_path / "b", *options) == 0
     inside = read_items(tmp_path / "b/items.txt", table.parent)
     assert {round(end - start, 6) for start, end in (item.stretch for item in inside)} == {0.25}
     assert all(item.stretch[0] >= 0.1 and item.stretch[1] <= 0.7 for item in inside)
+
+
+def test_two_stretches_of_one_file_under_two_ids_are_no_trial(table: Path, tmp_path: Path) -> None:
+    rows = [
+        f"{name},wavs/spk00{name[0]}/utt0{name[1]}.flac,{name[0]}" for name in ("00", "01", "10")
+    ]
+    rows.append(rows[0].replace("00,", "copy,", 1))
+    (table.parent / "twice.csv").write_text("\n".join(["id,path,label", *rows]))
+    options = ["--durations", "0.2", "--split", "all", "--out", tmp_path / "o"]
+    assert run_command("lists", table.parent / "twice.csv", *options) == 0
+    assert len(read_trials(tmp_path / "o/trials.txt")) == 5
 
 
 @pytest.mark.parametrize(
