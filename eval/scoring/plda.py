@@ -8,6 +8,10 @@ subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM 
 the class means; and at scoring each vector is scaled once more, in the coordinates u of the PLDA:
 to sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects.
 
+A PLDA is adapted to a domain without labels as by Kaldi's ivector-adapt-plda (ivector/plda.cc,
+PldaUnsupervisedAdaptor): where the new embeddings vary more than the model expects, W and B share
+the excess.
+
 Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic
 linear discriminant analysis"; Garcia-Romero & Espy-Wilson 2011 on length. Deep embeddings that were
 trained for the cosine usually score better by the cosine (WeSpeaker's tables); PLDA helps x-vectors
@@ -17,7 +21,7 @@ Legend: N items, D dims, K dims after LDA, C classes, P trials.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -69,15 +73,52 @@ class Plda:
 
         Kaldi's Plda::TransformIvector for one utterance. ValueError for another D.
         """
-        rows = np.asarray(embeddings, dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != len(self.mean):
-            raise LikenessError(
-                f"plda: fitted for {len(self.mean)} dims, not embeddings {rows.shape}; fit it anew"
-            )
+        rows = self._checked(embeddings)
         projected: Floats = (_prepare(rows, self.mean, self.lda) - self.centre) @ self.transform.T
         squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
         projected *= np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
         return projected
+
+    def _checked(self, embeddings: ArrayLike) -> Floats:
+        rows: Floats = np.asarray(embeddings, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != len(self.mean):
+            raise LikenessError(
+                f"plda: fitted for {len(self.mean)} dims, not embeddings {rows.shape}; fit it anew"
+            )
+        return rows
+
+    def adapt(self, embeddings: ArrayLike, *, within: float = 0.3, between: float = 0.7) -> "Plda":
+        """The PLDA of another domain, from (N, D) raw embeddings of it without labels, N > K.
+
+        Their mean is subtracted from now on. Let T = B + W be what the model expects as their
+        covariance, C what they have, and C v = s T v with v' T v = 1. The excess is the sum of
+        (s - 1) T v v' T over all s > 1; W grows by `within` times it, and B by `between` times it.
+        C also holds the outer product of the shift of the centre (Kaldi's mean_diff_scale 1).
+
+        Raises:
+            LikenessError: Another D, or too few embeddings.
+        """
+        rows, dims = self._checked(embeddings), len(self.psi)
+        if len(rows) <= dims:
+            raise LikenessError(
+                f"plda: {len(rows)} items cannot adapt {dims} dims; give more than {dims}, or fit "
+                "with a smaller lda_dim"
+            )
+        mean = rows.mean(axis=0)
+        rows = _prepare(rows, mean, self.lda)
+        centre = rows.mean(axis=0)
+        # in the coordinates u, with T = diag(psi + 1)
+        apart, shift = (rows - centre) @ self.transform.T, self.transform @ (centre - self.centre)
+        root = np.sqrt(self.psi + 1)
+        share = (apart.T @ apart / len(rows) + np.outer(shift, shift)) / np.outer(root, root)
+        values, vectors = np.linalg.eigh(share)
+        excess = root[:, None] * (vectors * np.maximum(values - 1, 0)) @ (root[:, None] * vectors).T
+        transform, psi = _diagonal(
+            np.diag(self.psi) + between * excess, np.eye(dims) + within * excess
+        )
+        return replace(
+            self, mean=mean, centre=centre, transform=transform @ self.transform, psi=psi
+        )
 
     def score(self, enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
         """LLR of enrol[i[p]] and probe[j[p]] for each trial. enrol: (N, D) raw rows. probe: (M, D).
@@ -135,6 +176,9 @@ def fit_labelled(
     labels: Annotated[Names | None, Option(path="file")] = None,
     *,
     lda_dim: Annotated[int, Option(least=0)] = 0,
+    adapt: Annotated[File | Embeddings | None, Option(path="file")] = None,
+    within_covar_scale: Annotated[float, Option(least=0)] = 0.3,
+    between_covar_scale: Annotated[float, Option(least=0)] = 0.7,
 ) -> tuple[Plda, list[str]]:
     """Fit a PLDA as `fit_plda` on embeddings with their classes, which may be files.
 
@@ -142,15 +186,31 @@ def fit_labelled(
         embeddings: Labelled embeddings.
         labels: Lines `id class` (default: the first folder of the ids).
         lda_dim: How many dimensions LDA leaves; 0 leaves LDA out.
+        adapt: Embeddings without labels of the domain of use, to which the PLDA is adapted.
+        within_covar_scale: The share of their excess variance that is within classes.
+        between_covar_scale: The share that is between classes.
 
     Returns:
         The PLDA, and the class of each item.
+
+    Raises:
+        LikenessError: The embeddings of the new domain are of another model; and as `fit_plda` and
+            `Plda.adapt`.
     """
     rows = embeddings_of(embeddings)
     name = "embeddings" if isinstance(embeddings, Embeddings) else Path(embeddings).name
     classes = labels_of(name, rows.ids, names_of(labels), "class")
     model = rows.meta.get("model", "")
-    return fit_plda(rows.matrix, classes, lda_dim=lda_dim, model=model), classes
+    plda = fit_plda(rows.matrix, classes, lda_dim=lda_dim, model=model)
+    if adapt is not None:
+        others = embeddings_of(adapt)
+        if model and others.meta.get("model", model) != model:
+            raise LikenessError(
+                f"adapt: embedded by the model {others.meta['model'][:16]}, and the labelled "
+                f"embeddings by {model[:16]}; embed both by one model"
+            )
+        plda = plda.adapt(others.matrix, within=within_covar_scale, between=between_covar_scale)
+    return plda, classes
 
 
 def fit_plda(
@@ -181,9 +241,14 @@ def fit_plda(
     rows = _prepare(rows, mean, lda)
     centre = _class_means(rows, classes).mean(axis=0)
     between, within = _em(rows - centre, classes, _ITERATIONS)
+    return Plda(mean, lda, centre, *_diagonal(between, within), model)
+
+
+def _diagonal(between: Floats, within: Floats) -> tuple[Floats, Floats]:
+    """The transform (K, K) after which W = I and B = diag(psi), and psi (K,), largest first."""
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
-    return Plda(mean, lda, centre, vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0), model)
+    return vectors.T[::-1] @ root, np.maximum(psi[::-1], 0.0)
 
 
 def _prepare(rows: Floats, mean: Floats, lda: Floats) -> Floats:

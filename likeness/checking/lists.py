@@ -1,6 +1,7 @@
 """Lists of whatever a person has: its items, and trials of subjects that were held out."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from likeness.checking._files import inspection_of, read_headers
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import write_text
@@ -21,7 +23,7 @@ from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.types import Trials, name_first
+from likeness.eval.types import Trials, counted, name_first, quoted
 
 Modality = Literal["speaker", "face", "image"]
 
@@ -121,6 +123,8 @@ class Draw:
         num_trials: The number of trials, at most; half are target, as far as there are any.
         same_sex: Both sides of a trial have one sex (column sex).
         cross_session: Both sides of a target trial are of different sessions (column session).
+        durations: Seconds to which recordings are cut, such as 2,4,6; whole leaves them as they
+            are. Each is cut at random, to one of those that it is long enough for.
     """
 
     split: Literal["test", "train", "all"] = "test"
@@ -129,6 +133,7 @@ class Draw:
     num_trials: Annotated[int, Option(least=2)] = 20_000
     same_sex: bool = False
     cross_session: bool = False
+    durations: Annotated[Sequence[str], Option(separator=",")] = ()
 
 
 @step("drawing trials")
@@ -143,27 +148,30 @@ def draw_lists(
         where: The data, with which messages begin.
 
     Returns:
-        The items of the split in their order, and the trials.
+        The items of the split in their order, and the trials. With durations, the items have a
+        column seconds.
 
     Raises:
         LikenessError: Items have no label, no sex or no session where it is asked for; there are
-            too few subjects; or no target trial exists.
+            too few subjects; no recording is long enough; or no target trial exists.
     """
     label_numbers(every)  # refuses items without one
     chosen = hold_out(
         every, split=draw.split, test_share=draw.test_share, seed=draw.seed, where=where
     )
+    rng = np.random.default_rng(draw.seed)
+    uncut = chosen
+    if draw.durations:
+        uncut, chosen = _cut(chosen, draw.durations, rng, where)
     same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
     across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
     if same is not None:
         same = [name.casefold() for name in same]
     try:
-        trials = draw_pairs(
-            chosen, draw.num_trials, np.random.default_rng(draw.seed), same=same, across=across
-        )
+        trials = draw_pairs(chosen, draw.num_trials, rng, same=same, across=across)
     except ValueError as error:
         raise LikenessError(f"{where}: {error}") from None
-    trials, _ = without_self_trials(trials, _itself(chosen, trials))
+    trials, _ = without_self_trials(trials, _itself(uncut, trials))
     assert trials.target is not None
     if trials.target.all() or not trials.target.any():
         kind = "target" if trials.target.all() else "nontarget"
@@ -172,6 +180,49 @@ def draw_lists(
             "leave out --same-sex and --cross-session"
         )
     return chosen, trials
+
+
+def _cut(
+    items: Items, durations: Sequence[str], rng: np.random.Generator, where: str
+) -> tuple[Items, Items]:
+    """The recordings that are long enough, and a stretch of each at random, with its seconds."""
+    try:
+        asked = np.array([float(text) for text in durations if text != "whole"])
+    except ValueError:
+        asked = np.zeros(1)
+    if not (asked > 0).all():
+        text = quoted(",".join(durations))
+        raise LikenessError(f"durations {text}: give seconds, or whole, as in 2,4,whole")
+    if "whole" in durations:
+        asked = np.append(asked, 0)
+    headers = [seen.header for seen in read_headers(items, inspection_of("speaker"))]
+    lengths = np.array([header.seconds or 0.0 if header else 0.0 for header in headers])
+    fits = (asked <= lengths[:, None]) & (lengths > 0)[:, None]
+    is_long = fits.any(axis=1)
+    least = f"{asked.min():g} s or more" if asked.min() else "a format that is read"
+    if not is_long.any():
+        raise LikenessError(f"{where}: none of {len(items):,} items is a recording of {least}")
+    if not is_long.all():
+        others = items.take(np.flatnonzero(~is_long)).ids
+        warnings.warn(
+            f"left out as no recordings of {least}: {len(others):,} of "
+            f"{counted(len(items), 'item')} ({name_first(others)})",
+            stacklevel=2,
+        )
+    uncut, lengths, fits = items.take(np.flatnonzero(is_long)), lengths[is_long], fits[is_long]
+    drawn = asked[np.argmax(fits * rng.uniform(0.5, 1, fits.shape), axis=1)]
+    seconds = np.where(drawn > 0, drawn, lengths)
+    offsets = np.floor(1000 * rng.random(len(lengths)) * (lengths - seconds)) / 1000
+    cut = []
+    for item, length, offset in zip(uncut, drawn.tolist(), offsets.tolist(), strict=True):
+        if length:
+            start = round((item.stretch or (0.0,))[0] + offset, 9)
+            end = round(start + length, 9)
+            item = item._replace(id=f"{item.id}@{start:.10g}-{end:.10g}", stretch=(start, end))
+        cut.append(item)
+    further = {name: [text or "" for text in uncut.column(name)] for name in uncut.further}
+    further["seconds"] = [f"{each:g}" for each in seconds.tolist()]
+    return uncut, Items.of(cut).relabelled([label or "" for label in uncut.labels], further)
 
 
 def _itself(chosen: Items, trials: Trials) -> NDArray[np.int64]:
@@ -196,18 +247,22 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def write_lists(out: Path, chosen: Items, trials: Trials) -> None:
-    """Write out/items.txt, out/trials.txt and out/labels.txt.
+def write_lists(out: Path, chosen: Items, trials: Trials, *, durations: bool = False) -> None:
+    """Write out/items.txt, out/trials.txt and out/labels.txt, and perhaps out/durations.txt.
 
     Args:
         out: The folder; made if it does not exist.
         chosen: The items.
         trials: Their trials.
+        durations: Whether the items have a column seconds to write.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", chosen, out)
     write_trials(out / "trials.txt", trials)
     write_labels(out / "labels.txt", chosen)
+    if durations:
+        rows = zip(chosen.ids, chosen.column("seconds"), strict=True)
+        write_text(out / "durations.txt", "".join(f"{id}\t{seconds}\n" for id, seconds in rows))
 
 
 def write_labels(path: Path, items: Sequence[Item]) -> None:

@@ -29,10 +29,14 @@ def fit() -> None:
 )
 def plda(fitted_by: Call[tuple[Plda, list[str]]], *, out: Out) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
+    adapt = fitted_by["--adapt"]
+    if not adapt:
+        fitted_by.refuse_idle("without --adapt", "--within-covar-scale", "--between-covar-scale")
     fitted, classes = fitted_by()
     fitted.save(out)
     of = f"{counted(len(classes), 'embedding')} of {len(set(classes)):,} classes"
-    say(f"PLDA of {len(fitted.psi)} dims fitted on {of} in {out}")
+    to = f", adapted to {adapt}," if adapt else ""
+    say(f"PLDA of {len(fitted.psi)} dims fitted on {of}{to} in {out}")
 
 
 @command(

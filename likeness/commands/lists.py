@@ -29,12 +29,12 @@ def lists(
 
     With the same share and seed, these are the subjects that the recipes `folders` never train on.
     OUT/items.txt has the items with their paths and subjects, OUT/trials.txt the trials, and
-    OUT/labels.txt the subject of each item.
+    OUT/labels.txt the subject of each item. With --durations, OUT/durations.txt has its seconds.
     """
     data, split = listed_by["DATA"], drawn_by["--split"] or "test"
     every = listed_by()
     chosen, trials = drawn_by(every, where=str(data))
-    write_lists(out, chosen, trials)
+    write_lists(out, chosen, trials, durations=bool(drawn_by["--durations"]))
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels)):,} of {counted(len(set(every.labels)), 'subject')}"
     whose += " (held out; --split all takes everybody)" if split == "test" else ""

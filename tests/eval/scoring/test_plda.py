@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import eigh
 from scipy.stats import multivariate_normal, norm
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, write_embeddings
+from likeness.eval.metrics.verification import eer
 from likeness.eval.scoring.plda import Plda, _em, fit_plda, load_plda
 from tests.scripts import printed, refused
 
@@ -167,6 +169,79 @@ def test_scores_are_kaldis_written_anew() -> None:
     )
 
 
+def covariances(plda: Plda) -> tuple[np.ndarray, np.ndarray]:
+    """B and W in the coordinates after LDA."""
+    back = np.linalg.inv(plda.transform)
+    return back @ np.diag(plda.psi) @ back.T, back @ back.T
+
+
+@pytest.mark.parametrize(("within", "between"), [(0.75, 0.25), (0.3, 0.7), (0.0, 0.0), (1.0, 2.0)])
+def test_adaptation_is_kaldis_written_anew(within: float, between: float) -> None:
+    """As its loop over directions, in the coordinates after LDA, by a generalised decomposition."""
+    rows, labels, _, _ = draw(60, 5, 6, seed=5)
+    plda = fit_plda(rows, labels, lda_dim=4)
+    new = draw(50, 3, 6, seed=6, spread=4.0)[0] * [1, 3, 1, 1, 0.2, 1] + 2
+    moved = (new - new.mean(axis=0)) @ plda.lda
+    moved = np.stack([row * math.sqrt(4) / np.linalg.norm(row) for row in moved])
+    shift = moved.mean(axis=0) - plda.centre
+    seen = np.cov(moved.T, bias=True) + np.outer(shift, shift)
+    expected_between, expected_within = covariances(plda)
+    total = expected_between + expected_within
+    excesses = []
+    for value, vector in zip(*(part.T for part in eigh(seen, total)), strict=True):
+        direction = total @ vector
+        if value > 1:
+            excesses.append(value - 1)
+            expected_within = expected_within + within * (value - 1) * np.outer(
+                direction, direction
+            )
+            expected_between = expected_between + between * (value - 1) * np.outer(
+                direction, direction
+            )
+    assert 0 < len(excesses) < 4
+    adapted = plda.adapt(new, within=within, between=between)
+    for own, expected in zip(
+        covariances(adapted), (expected_between, expected_within), strict=True
+    ):
+        np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(adapted.mean, new.mean(axis=0))
+    np.testing.assert_allclose(adapted.centre, moved.mean(axis=0))
+    assert (np.diff(adapted.psi) <= 0).all()
+
+
+def test_adaptation_by_hand_where_one_direction_varies_more() -> None:
+    """Four points of length sqrt(2) with the covariance diag(1.8, 0.2); the model has W = I and
+    B = diag(.25, .5), and so expects diag(1.25, 1.5).
+    """
+    plda = Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2)[::-1], np.array([0.5, 0.25]))
+    points = np.sqrt([[1.8, 0.2]]) * [[1, 1], [1, -1], [-1, 1], [-1, -1]]
+    between, within = covariances(plda.adapt(5 * points + [7, 8], within=0.6, between=0.2))
+    np.testing.assert_allclose(within, np.diag([1 + 0.6 * 0.55, 1]), atol=1e-12)
+    np.testing.assert_allclose(between, np.diag([0.25 + 0.2 * 0.55, 0.5]), atol=1e-12)
+
+
+def test_adaptation_makes_fewer_errors_in_the_new_domain() -> None:
+    """A channel there adds variance within speakers in three dimensions, and moves the mean."""
+    rows, labels, _, _ = draw(150, 6, 8, seed=7)
+    channel = np.random.default_rng(8).standard_normal((600, 8)) * [6, 6, 6, 0, 0, 0, 0, 0] + 9
+    new = draw(100, 6, 8, seed=7)[0] + channel
+    plda = fit_plda(rows, labels)
+    i, j = np.triu_indices(300, 1)
+    same = i // 6 == j // 6
+    rates = []
+    for each in (plda, plda.adapt(new[300:])):
+        scores = each.score(new[:300], new[:300], i, j)
+        rates.append(eer(scores[same], scores[~same]))
+    assert rates[1] < 0.8 * rates[0]
+
+
+@pytest.mark.parametrize("new", [np.ones((3, 3)), np.ones((9, 2)), np.ones(9)])
+def test_what_cannot_adapt_is_refused(new: np.ndarray) -> None:
+    rows, labels, _, _ = draw(20, 4, 3)
+    with pytest.raises(LikenessError, match="plda"):
+        fit_plda(rows, labels).adapt(new)
+
+
 def test_a_vector_without_a_length_stays_zero() -> None:
     rows, labels, _, _ = draw(40, 4, 5, seed=6)
     plda = fit_plda(rows, labels)
@@ -187,3 +262,21 @@ def test_the_command_fits_on_embeddings_whose_folders_are_their_classes(tmp_path
     np.testing.assert_allclose(fitted.project(rows), expected.project(rows), rtol=1e-6)
     write_embeddings(tmp_path / "e.npz", Embeddings(tuple(map(str, range(150))), rows))
     assert "150 of 150 ids have no class" in refused(*fit, "--force")
+
+
+def test_the_command_adapts_to_embeddings_without_labels(tmp_path: Path) -> None:
+    rows, labels, _, _ = draw(30, 5, 4, seed=2)
+    named = tuple(f"{label}/{k}" for k, label in enumerate(labels))
+    write_embeddings(tmp_path / "e.npz", Embeddings(named, rows, {"model": "m1"}))
+    new = (draw(30, 5, 4, seed=3, spread=5)[0] * [1, 4, 1, 1]).astype(np.float32)
+    write_embeddings(tmp_path / "new.ark", Embeddings(tuple(map(str, range(150))), new))
+    fit = ("fit", "plda", tmp_path / "e.npz", "--out", tmp_path / "p.json", "--within-covar-scale")
+    assert "--adapt" in refused(*fit, "0.3")
+    shown = printed(*fit, "0.3", "--between-covar-scale", 0.7, "--adapt", tmp_path / "new.ark")
+    assert "new.ark" in shown
+    plain = fit_plda(rows.astype(np.float32), labels)
+    expected, fitted = plain.adapt(new, within=0.3, between=0.7), load_plda(tmp_path / "p.json")
+    np.testing.assert_allclose(fitted.project(new), expected.project(new), rtol=1e-6)
+    assert np.abs(fitted.project(new) - plain.project(new)).max() > 0.1
+    write_embeddings(tmp_path / "new.npz", Embeddings(named, rows, {"model": "m2"}))
+    assert "m2" in refused(*fit, "0.3", "--force", "--adapt", tmp_path / "new.npz")

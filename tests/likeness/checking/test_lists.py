@@ -9,12 +9,12 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.formats.subjects import read_durations, read_mapping
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.listing import list_items
 from likeness.modalities import folders, synthetic
-from tests.scripts import printed, run_command, touch
+from tests.scripts import printed, refused, run_command, touch
 from tests.tiny import QUICK
 
 
@@ -90,6 +90,65 @@ def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> N
         if target:
             assert items.column("session")[a] != items.column("session")[b]
     assert int(trials.target.sum()) == 12 * 4
+
+
+def test_recordings_are_cut_to_the_durations_that_they_are_long_enough_for(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = table.parent / "wavs" / "spk000" / "broken.flac"
+    broken.touch()
+    wavs, options = table.parent / "wavs", ["--durations", "0.2,0.5,whole", "--split", "all"]
+    assert run_command("lists", wavs, "--out", tmp_path / "a", *options) == 0
+    broken.unlink()
+    assert "1 of 49 items" in capsys.readouterr().err
+    items = read_items(tmp_path / "a/items.txt")
+    seconds = read_durations(tmp_path / "a/durations.txt")
+    assert len(items) == len({item.path for item in items}) == 48
+    assert seconds.keys() == set(items.ids)
+    seen = {0.2: 0, 0.5: 0, 0.0: 0}
+    for item in items:
+        length = soundfile.info(item.path).duration
+        if item.stretch is None:
+            assert seconds[item.id] == pytest.approx(length, rel=1e-5)
+            assert item.id == f"{item.path.parent.name}/{item.path.name}"
+        else:
+            start, end = item.stretch
+            assert 0 <= start < end <= length
+            assert end - start == pytest.approx(seconds[item.id])
+            assert item.id.endswith(f".flac@{start:g}-{end:g}")
+        seen[0.0 if item.stretch is None else seconds[item.id]] += 1
+    assert min(seen.values()) >= 8
+    trials = read_trials(tmp_path / "a/trials.txt")
+    assert {*trials.enrol_ids, *trials.probe_ids} <= set(items.ids)
+    assert int(trials.target.sum()) == 12 * 6
+
+    options = ["--durations", "0.25,0.7", "--same-sex", "--split", "all"]
+    assert run_command("lists", table, "--out", tmp_path / "b", *options) == 0
+    inside = read_items(tmp_path / "b/items.txt", table.parent)
+    assert {round(end - start, 6) for start, end in (item.stretch for item in inside)} == {0.25}
+    assert all(item.stretch[0] >= 0.1 and item.stretch[1] <= 0.7 for item in inside)
+
+
+def test_two_stretches_of_one_file_under_two_ids_are_no_trial(table: Path, tmp_path: Path) -> None:
+    rows = [
+        f"{name},wavs/spk00{name[0]}/utt0{name[1]}.flac,{name[0]}" for name in ("00", "01", "10")
+    ]
+    rows.append(rows[0].replace("00,", "copy,", 1))
+    (table.parent / "twice.csv").write_text("\n".join(["id,path,label", *rows]))
+    options = ["--durations", "0.2", "--split", "all", "--out", tmp_path / "o"]
+    assert run_command("lists", table.parent / "twice.csv", *options) == 0
+    assert len(read_trials(tmp_path / "o/trials.txt")) == 5
+
+
+@pytest.mark.parametrize(
+    ("durations", "message"),
+    [("2,six", "whole"), ("0", "whole"), ("-1,2", "whole"), ("nan", "whole"), ("9", "9 s")],
+)
+def test_durations_that_cannot_be_cut_are_refused(
+    table: Path, tmp_path: Path, durations: str, message: str
+) -> None:
+    assert message in refused("lists", table, "--out", tmp_path / "o", "--durations", durations)
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Path) -> None:

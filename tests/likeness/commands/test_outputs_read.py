@@ -26,6 +26,8 @@ WRITERS = """
     lists {w}/voices --split all --out {w}/lists ->
         items lists/items.txt, trials lists/trials.txt,
         labels lists/labels.txt, labels lists/items.txt
+    lists {w}/voices --split all --durations whole --out {w}/timed -> durations timed/durations.txt
+    lists {w}/voices --split all --durations 1,whole --out {w}/cut -> items cut/items.txt
     check {w}/voices --out {w}/checked.csv ->
         items checked.csv, labels checked.csv, groups checked.csv:label
     embed --model {m} --items {w}/some.txt --bad-items skip --out {w}/f.npz ->
@@ -130,6 +132,14 @@ READERS = {
         retrieve --embeddings {e} --gallery {e} --labels {f} --gallery-labels {x}
         score --trials {t} --embeddings {e} --cohort {e} --norm s --cohort-subjects {x}
             --out {o}""",
+    "durations": """
+        fit calibration --trials {l} --embeddings {w}/e.npz --quality log_duration
+            --durations {x} --out {o}.json
+        fit calibration --trials {l} --embeddings {w}/e.npz --quality log_duration
+            --durations {f} --out {o}.json && score --trials {l} --embeddings {w}/e.npz
+            --calibration {o}.json --durations {x} --out {o}
+        fit fusion {w}/s.txt {w}/s.csv --quality log_duration --embeddings {w}/e.npz
+            --durations {x} --out {o}.json""",
     "clusters": """
         retrieve --embeddings {w}/e.npz --labels {x}
         evaluate {w}/s.txt --groups {x} --resamples 0""",
@@ -172,6 +182,7 @@ ELSEWHERE = {
     ("fit calibration", "--cohort-subjects"): "as of score",
     ("fit plda", "EMBEDDINGS"): "more items than dimensions: this test's own many.npz",
     ("fit plda", "--labels"): "the same",
+    ("fit plda", "--adapt"): "the same",
     ("gallery search", "--model"): "that of the gallery",
     ("gallery check", "--model"): "that of the gallery",
     ("export", "MODEL"): "a run; not what it writes itself",
@@ -185,7 +196,7 @@ ELSEWHERE = {
 # What no command writes.
 FOREIGN = {
     *("--root", "--detector", "--ijb", "--trust", "--examples", "--tls-certificate", "--tls-key"),
-    *("--durations", "--enrolment", "--head", "PHOTOGRAPHS", "--quality"),
+    *("--enrolment", "--head", "PHOTOGRAPHS", "--quality"),
 }
 NAMED = {"--model", "MODEL", "--gallery", "--groups", "--test", "--media", "--save-to"}
 
