@@ -200,7 +200,7 @@ class Cells:
             "conditions": sum(map(len, groups.values())),
         }
         about = {"condition": ALL + part, "subjects_from": self.source, **draws_of(self.settings)}
-        for name, (value, *draws) in zip(names, means, strict=True):
+        for name, (value, *draws) in zip(names, means.tolist(), strict=True):
             made = Result(name, ADDED, value, None, None, counts, about, _PROTOCOL)
             if draws:
                 ends, note, _ = paired_bounds(np.array(draws), value, LEVEL, drawn, 1.0)

@@ -64,7 +64,8 @@ _PICTURES = {
     "dark": _Kind(30, 1, 100, "dark", "N % of the light"),
     "mirror": _Kind(0, 0, 0, "mirror", "left and right changed"),
 }
-# Synthetic responses, Hz: dB. Between two frequencies the decibels are linear in log(Hz).
+# Synthetic responses, Hz: dB. Between two frequencies the decibels are linear in log(Hz),
+# beyond the first and the last one they stay.
 _RESPONSES = {
     "webcam": {100: -18, 200: -6, 400: 0, 2_000: 0, 4_000: 5, 6_000: 6, 8_000: -6},
     "laptop": {100: -30, 200: -15, 400: -4, 900: 0, 1_600: 6, 2_500: 0, 5_000: 2, 8_000: -8},
@@ -128,18 +129,19 @@ def room(seconds: float, rate_hz: int, rng: np.random.Generator) -> Any:
     return response
 
 
-def respond(wave: Wave, response: Mapping[int, float]) -> Wave:
-    """Filter a wave with a response, without a delay.
+def respond(wave: Wave, device: str) -> Wave:
+    """Filter a wave with the response of a device, without a delay.
 
     Args:
         wave: (samples,) float32 at 16 kHz.
-        response: Hz -> dB; beyond its ends the gain stays.
+        device: "webcam", "laptop", "phone", "headset" or "loudspeaker".
 
     Returns:
         (samples,) float32.
     """
     from scipy.fft import next_fast_len  # slow to import, needed here only
 
+    response = _RESPONSES[device]
     length = next_fast_len(len(wave) + _RATE_HZ, real=True)  # a second, so that no end wraps around
     hz = np.maximum(np.fft.rfftfreq(length, 1 / _RATE_HZ), 1.0)
     db = np.interp(np.log(hz), np.log([*response]), [*response.values()])
@@ -243,10 +245,7 @@ _SOUNDS: dict[str, Callable[[Wave, float, np.random.Generator], Wave]] = {
     "pink": lambda wave, db, rng: add_noise(wave, rng, snr_db=(db, db), color=(1.0, 1.0)),
     "reverb": lambda wave, seconds, rng: reverberate(wave, room(seconds, _RATE_HZ, rng)),
     "quiet": lambda wave, db, _: wave * np.float32(10 ** (-db / 20)),
-    **{
-        name: lambda wave, *_, response=response: respond(wave, response)
-        for name, response in _RESPONSES.items()
-    },
+    **{device: lambda wave, *_, device=device: respond(wave, device) for device in _RESPONSES},
 }
 
 
