@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from likeness.checking.lists import Draw, draw_lists
-from likeness.checking.lists import items as list_of
 from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, score_all
 from likeness.conditions import parse
 from likeness.eval.errors import LikenessError
@@ -30,7 +29,7 @@ from likeness.eval.intervals.bootstrap import (
     MOST_RESAMPLES,
 )
 from likeness.eval.intervals.paired import Paired
-from likeness.eval.items.items import Items, label_numbers
+from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.pairs import spread
 from likeness.eval.items.self_matches import without_self_trials
@@ -50,6 +49,7 @@ from likeness.eval.results import (
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Trials
+from likeness.modalities.folders import list_all
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
 
@@ -119,6 +119,12 @@ class Bench:
             "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, exact "
             "bounds where no error was seen, and intervals that hold every possible value, so that "
             "nothing is known.",
+            *[
+                "EER added: the EER of the conditions minus the clean one, averaged within each of "
+                "codec, microphone, noise, room, level and chain, then over these. Conditions in "
+                "which a model has no EER are left out."
+            ]
+            * bool(self.summary()),
             *paired.notes(self.paired)[:1],
         ]
 
@@ -162,6 +168,7 @@ def bench(
     max_items: Annotated[int | None, Option(least=4)] = None,
     root: str | Path | None = None,
     columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
     subjects: Annotated[Names | None, Option(path="file")] = None,
     groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
@@ -185,6 +192,7 @@ def bench(
         root: the folder that the ids of the trials, which are paths, start from; or the relative
             paths of the items.
         columns: as in `likeness.eval.scoring.score.score`, or of the table of items.
+        label: as in `likeness.checking.lists.items`.
         subjects: as in `likeness.eval.protocols.verification.evaluate`.
         groups: as in `likeness.eval.protocols.verification.evaluate`. The trials are split by the
             groups of both sides as well.
@@ -214,10 +222,16 @@ def bench(
     Rule(far=far)  # refuses what is no rate before the work
     subject_of = names_of(subjects)
     if (trials is None) == (items is None) or (max_items and items is None):
-        raise LikenessError("bench takes a trial list, or items with max_items; give one of both")
+        raise LikenessError(
+            "bench needs --trials LIST or --items DATA, one of them; --max-items goes with items"
+        )
     files: dict[str, Any]
     if items is not None:
-        chosen, listed = _drawn(items, modality, root, columns, max_items)
+        listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
+        every = list_all(Path(items), **listing)
+        if max_items is not None:
+            every = every[spread(label_numbers(every)[1], max_items)]
+        chosen, listed = draw_lists(every, Draw(split="all"), where=str(items))
         files = {item.id: item for item in chosen}
         subject_of = subject_of or {item.id: str(item.label) for item in chosen}
     else:
@@ -234,7 +248,8 @@ def bench(
     pairs = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
     parts = _parts(listed, groupings_of(groups), subject_of)
     side = "both sides" if both_sides else "the test side"
-    notes = [f"{each.name}: {each.text}, on {side} of each trial." for each in parsed]
+    notes = [f"{each.name}: {each.text}." for each in parsed]
+    notes += [f"Conditions are those of {side} of each trial."] * bool(parsed)
     with items_of(files, modality=modality, root=root) as read:
         scored = score_all(loaded, listed, read, parsed, both_sides)
     limits: dict[str, float | None] = {}
@@ -250,20 +265,6 @@ def bench(
     cells = Cells(listed, pairs, source, scored, limits, averaged, settings)
     inputs = files_in(trials, items, subjects, groups)
     return Bench(*cells.table(parts), len(parsed), notes, inputs)
-
-
-def _drawn(
-    data: File,
-    modality: Any,
-    root: str | Path | None,
-    columns: str | Mapping[str, str],
-    max_items: int | None,
-) -> tuple[Items, Trials]:
-    """The items of the data, or some of them, and trials among them."""
-    every = list_of(data, modality, columns=columns, root=root)
-    if max_items is not None:
-        every = every[spread(label_numbers(every)[1], max_items)]
-    return draw_lists(every, Draw(split="all"), where=str(data))
 
 
 def _threshold(model: Model, far: Far) -> tuple[float | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +39,7 @@ class Scored(NamedTuple):
     Attributes:
         values: (P,) the scores; NaN where a side was refused.
         lost: (P, 2) which sides were refused.
-        reason: Why the first of them was; "" where none was.
+        reason: Why most of them were; "" where none was.
     """
 
     values: Floats
@@ -71,9 +72,10 @@ def _score(trials: Trials, enrol: _Embedded, probe: _Embedded) -> Scored:
     if kept.size and enrol.embeddings is not None and probe.embeddings is not None:
         listed = trials.rows(kept)
         values[kept] = score(listed, enrol.embeddings, probe=probe.embeddings).values
-    reason = next((of.reasons[id] for of, ids, _ in sides for id in ids if id in of.reasons), "")
+    reasons = [of.reasons[id] for of, ids, _ in sides for id in ids if id in of.reasons]
     # Reasons name the file first, which is a temporary one.
-    return Scored(values, lost, reason.partition(": ")[2] or reason)
+    counted = Counter(reason.partition(": ")[2] or reason for reason in reasons)
+    return Scored(values, lost, max(counted, key=counted.__getitem__, default=""))
 
 
 def score_all(
@@ -181,6 +183,7 @@ class Cells:
         model has no EER is left out.
         """
         groups: dict[str, list[Floats]] = {}
+        shared = rows
         for condition, group in self.averaged.items():
             both = CLEAN, condition
             scores = [self.scored[name][which].values for name in names for which in both]
@@ -188,15 +191,17 @@ class Cells:
             eers = np.array([[self.eer(name, which, kept) for which in both] for name in names])
             if not np.isnan(eers[..., 0]).any():
                 groups.setdefault(group, []).append(eers[:, 1] - eers[:, 0])
+                shared = shared & kept
         if not groups:
             return [], {}
         means = np.mean([np.mean(each, axis=0) for each in groups.values()], axis=0)
         results, outcomes = [], {}
-        drawn = drawn_from(self.target[rows], self.pairs[rows])
+        target, pairs = self.target[shared], self.pairs[shared]
+        drawn = drawn_from(target, pairs)
         counts = {
-            "targets": int(np.sum(self.target[rows])),
-            "nontargets": int(np.sum(~self.target[rows])),
-            "subjects": np.unique(self.pairs[rows]).size,
+            "targets": int(np.sum(target)),
+            "nontargets": int(np.sum(~target)),
+            "subjects": np.unique(pairs).size,
             "conditions": sum(map(len, groups.values())),
         }
         about = {"condition": ALL + part, "subjects_from": self.source, **draws_of(self.settings)}

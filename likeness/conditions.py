@@ -66,7 +66,7 @@ _PICTURES = {
 }
 # Synthetic responses, Hz: dB. Between two frequencies the decibels are linear in log(Hz),
 # beyond the first and the last one they stay.
-_RESPONSES = {
+RESPONSES = {
     "webcam": {100: -18, 200: -6, 400: 0, 2_000: 0, 4_000: 5, 6_000: 6, 8_000: -6},
     "laptop": {100: -30, 200: -15, 400: -4, 900: 0, 1_600: 6, 2_500: 0, 5_000: 2, 8_000: -8},
     "phone": {100: -30, 200: -12, 300: -3, 500: 0, 2_500: 3, 3_400: -3, 4_000: -24, 8_000: -48},
@@ -141,7 +141,7 @@ def respond(wave: Wave, device: str) -> Wave:
     """
     from scipy.fft import next_fast_len  # slow to import, needed here only
 
-    response = _RESPONSES[device]
+    response = RESPONSES[device]
     length = next_fast_len(len(wave) + _RATE_HZ, real=True)  # a second, so that no end wraps around
     hz = np.maximum(np.fft.rfftfreq(length, 1 / _RATE_HZ), 1.0)
     db = np.interp(np.log(hz), np.log([*response]), [*response.values()])
@@ -186,8 +186,7 @@ def _step(name: str, known: Mapping[str, _Kind], modality: str) -> tuple[str, fl
             f"{each}N ({of.least:g} to {of.most:g})" if of.most else each
             for each, of in known.items()
         ]
-        more = " and case" if modality == "speaker" else ""
-        listed = f"{', '.join(kinds)}{more}, and several joined by +"
+        listed = ", ".join(kinds) + ", several joined by +" + ", and case" * ("gsm" in known)
         raise LikenessError(f"{modality} models have no {name!r}; there is {listed}")
     return kind, value
 
@@ -245,7 +244,7 @@ _SOUNDS: dict[str, Callable[[Wave, float, np.random.Generator], Wave]] = {
     "pink": lambda wave, db, rng: add_noise(wave, rng, snr_db=(db, db), color=(1.0, 1.0)),
     "reverb": lambda wave, seconds, rng: reverberate(wave, room(seconds, _RATE_HZ, rng)),
     "quiet": lambda wave, db, _: wave * np.float32(10 ** (-db / 20)),
-    **{device: lambda wave, *_, device=device: respond(wave, device) for device in _RESPONSES},
+    **{device: lambda wave, *_, device=device: respond(wave, device) for device in RESPONSES},
 }
 
 

@@ -16,7 +16,7 @@ import pytest
 import soundfile
 
 import likeness
-from likeness import condition_scores
+from likeness import condition_scores, conditions
 from likeness.benchmark import Bench
 from likeness.condition_scores import Cells, Scored
 from likeness.conditions import damaged, parse, respond
@@ -33,6 +33,7 @@ from tests.scripts import printed, refused
 from tests.test_json_schemas import check
 from tests.tiny import BASE, untrained
 
+ROOT = Path(__file__).parents[2]
 FEW = likeness.VerificationSettings((), fars=(), num_resamples=50)
 
 
@@ -395,6 +396,9 @@ def test_trials_are_drawn_among_a_few_items_of_many_subjects(world, voices, tmp_
     assert results_of(every, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
     lines = [f"{p.relative_to(voices)},{p.parent.name}" for p in voices.rglob("*.flac")]
     (tmp_path / "my items.csv").write_text("\n".join(["clip,who", *lines]))
+    folders: dict[str, Any] = {"items": voices, "label": "{label}/*"}
+    labelled = likeness.bench([world / "plain"], **folders, **options)
+    assert results_of(labelled, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
     table: dict[str, Any] = {"items": tmp_path / "my items.csv", "columns": "path=clip,label=who"}
     named = likeness.bench([world / "plain"], root=voices, **table, **options)
     assert results_of(named, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
@@ -403,7 +407,7 @@ def test_trials_are_drawn_among_a_few_items_of_many_subjects(world, voices, tmp_
 def test_trials_and_items_are_not_mixed(world, voices):
     trials = world / "trials.txt"
     for options in ({}, {"items": voices, "trials": trials}, {"max_items": 8, "trials": trials}):
-        with pytest.raises(LikenessError, match="one of both"):
+        with pytest.raises(LikenessError, match="one of them"):
             likeness.bench([world / "plain"], **options)
     lonely = {"items": min(voices.iterdir()), "num_resamples": 0}
     with pytest.raises(LikenessError, match="label"):
@@ -424,3 +428,12 @@ def test_the_command_writes_the_table_json_and_a_page(world, voices, tmp_path):
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     (row,) = [row for row in page.split("<tr") if "8khz" in row and "31 of 62" in row]
     assert "wide" in row
+
+
+def test_the_page_has_the_responses_and_the_conditions():
+    page = (ROOT / "docs" / "how-to" / "bench.md").read_text(encoding="utf-8")
+    for device, response in conditions.RESPONSES.items():
+        listed = ", ".join(f"{hz}: {db}" for hz, db in response.items())
+        assert f"| {device} | {listed} |\n" in page
+    for one in parse(["case"], "speaker"):
+        assert one.group == "chain" or one.steps[0][0] in page
