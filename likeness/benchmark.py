@@ -122,7 +122,7 @@ class Bench:
             *[
                 "EER added: the EER of the conditions minus the clean one, averaged within each of "
                 "codec, microphone, noise, room, level and chain, then over these. Conditions in "
-                "which a model has no EER are left out."
+                "which a model refuses most trials are left out."
             ]
             * bool(self.summary()),
             *paired.notes(self.paired)[:1],

@@ -33,7 +33,7 @@ METRICS, ADDED = ("eer", "far", "frr"), "eer_added"
 _PROTOCOL = "verification 1:1"
 
 
-class Scored(NamedTuple):
+class ConditionScores(NamedTuple):
     """What a model made of the trials in a condition.
 
     Attributes:
@@ -47,35 +47,35 @@ class Scored(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class _Embedded:
-    """The embeddings of the items that a model reads, and id -> why it refused another one."""
-
-    embeddings: Embeddings | None
-    reasons: Mapping[str, str]
+# The embeddings of the items that a model reads, and id -> why it refused another one.
+_Embedded = tuple[Embeddings | None, Mapping[str, str]]
 
 
 def _embed(model: Model, items: Sequence[Item], read: Callable[[Item], Any]) -> _Embedded:
     """Embed the items that the model can read."""
-    found, bad = embed_where_readable(model.loaded.embedder, items, read)
-    reasons = {each.id: each.reason for each in bad}
-    if found is None:
-        return _Embedded(None, reasons)
-    return _Embedded(Embeddings(found.ids, found.matrix, model.loaded.meta), reasons)
+    embedded, bad = embed_where_readable(model.loaded.embedder, items, read)
+    if embedded is not None:
+        embedded = Embeddings(embedded.ids, embedded.matrix, model.loaded.meta)
+    return embedded, {each.id: each.reason for each in bad}
 
 
-def _score(trials: Trials, enrol: _Embedded, probe: _Embedded) -> Scored:
+def _score(trials: Trials, enrol: _Embedded, probe: _Embedded) -> ConditionScores:
     """The scores of the trials whose sides were both read."""
-    sides = ((enrol, trials.enrol_ids, trials.enrol), (probe, trials.probe_ids, trials.probe))
-    lost = np.stack([np.isin(ids, [*of.reasons])[rows] for of, ids, rows in sides], axis=1)
+    first, second = enrol[1], probe[1]
+    lost = np.stack(
+        [
+            np.isin(trials.enrol_ids, [*first])[trials.enrol],
+            np.isin(trials.probe_ids, [*second])[trials.probe],
+        ],
+        axis=1,
+    )
     kept, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
-    if kept.size and enrol.embeddings is not None and probe.embeddings is not None:
-        listed = trials.rows(kept)
-        values[kept] = score(listed, enrol.embeddings, probe=probe.embeddings).values
-    reasons = [of.reasons[id] for of, ids, _ in sides for id in ids if id in of.reasons]
+    if kept.size and enrol[0] is not None and probe[0] is not None:
+        values[kept] = score(trials.rows(kept), enrol[0], probe=probe[0]).values
+    reasons = [*first.values(), *second.values()]
     # Reasons name the file first, which is a temporary one.
     counted = Counter(reason.partition(": ")[2] or reason for reason in reasons)
-    return Scored(values, lost, max(counted, key=counted.__getitem__, default=""))
+    return ConditionScores(values, lost, max(counted, key=counted.__getitem__, default=""))
 
 
 def score_all(
@@ -84,7 +84,7 @@ def score_all(
     items: Sequence[Item],
     conditions: Sequence[Condition],
     both: bool,
-) -> dict[str, dict[str, Scored]]:
+) -> dict[str, dict[str, ConditionScores]]:
     """Model -> condition -> its scores; of the items as they are first.
 
     Each model embeds these once. What was damaged is written once, for all models.
@@ -98,9 +98,9 @@ def score_all(
             files: dict[str, Path] = {}
             for name, model in models.items():
                 read = partial(_read_damaged, model, condition, folder, files)
-                found = _embed(model, tested, read)
-                enrol = found if both else clean[name]
-                scored[name][condition.name] = _score(trials, enrol, found)
+                probe = _embed(model, tested, read)
+                enrol = probe if both else clean[name]
+                scored[name][condition.name] = _score(trials, enrol, probe)
     return scored
 
 
@@ -130,7 +130,7 @@ class Cells:
     trials: Trials
     pairs: Ints
     source: str
-    scored: Mapping[str, Mapping[str, Scored]]
+    scored: Mapping[str, Mapping[str, ConditionScores]]
     limits: Mapping[str, float | None]
     averaged: Mapping[str, str]
     settings: VerificationSettings
@@ -158,8 +158,7 @@ class Cells:
 
         for condition, (part, rows) in product(self.scored[reference], parts.items()):
             own: Conventions = {"condition": condition + part}
-            scores = [of[condition].values for of in self.scored.values()]
-            lost = rows & np.isnan(scores).any(axis=0)
+            lost = rows & ~self.scored_by([*self.scored], condition)
             outcomes = {}
             for name in self.scored:
                 cell, outcome = self.rates(name, condition, rows)
@@ -179,17 +178,15 @@ class Cells:
     ) -> tuple[list[Result], dict[str, Outcome]]:
         """What the conditions add to the EER, on the trials that all of some models scored.
 
-        It is averaged within each group of conditions, then over the groups. A condition in which a
-        model has no EER is left out.
+        It is averaged within each group of conditions, then over the groups. A condition is left
+        out in which a model refused most of the trials that it scored clean.
         """
         groups: dict[str, list[Floats]] = {}
-        shared = rows
+        shared = clean = rows & self.scored_by(names, CLEAN)
         for condition, group in self.averaged.items():
-            both = CLEAN, condition
-            scores = [self.scored[name][which].values for name in names for which in both]
-            kept = rows & ~np.isnan(scores).any(axis=0)
+            kept, both = clean & self.scored_by(names, condition), (CLEAN, condition)
             eers = np.array([[self.eer(name, which, kept) for which in both] for name in names])
-            if not np.isnan(eers[..., 0]).any():
+            if 2 * kept.sum() > clean.sum() and not np.isnan(eers[..., 0]).any():
                 groups.setdefault(group, []).append(eers[:, 1] - eers[:, 0])
                 shared = shared & kept
         if not groups:
@@ -213,6 +210,13 @@ class Cells:
             results.append(made)
             outcomes[name] = Outcome({ADDED: value}, {ADDED: np.array(draws)}, "", drawn)
         return results, outcomes
+
+    def scored_by(self, names: Sequence[str], condition: str) -> Bools:
+        """(P,) the trials that all of some models scored in a condition."""
+        scored = np.ones(len(self.trials), dtype=np.bool_)
+        for name in names:
+            scored &= ~np.isnan(self.scored[name][condition].values)
+        return scored
 
     def eer(self, name: str, condition: str, kept: Bools) -> Floats:
         """(1 + R,) the EER of a model, then its resampled values; NaN where there is none."""

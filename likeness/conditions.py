@@ -6,7 +6,7 @@ What was damaged is a file again, which a model reads like any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -182,11 +182,11 @@ def _step(name: str, known: Mapping[str, _Kind], modality: str) -> tuple[str, fl
     usual, least, most, *_ = known.get(kind, _Kind(0, 1, 0, "", ""))
     value = float(number or usual)
     if not least <= value <= most or (number and not most):
-        kinds = [
-            f"{each}N ({of.least:g} to {of.most:g})" if of.most else each
-            for each, of in known.items()
-        ]
-        listed = ", ".join(kinds) + ", several joined by +" + ", and case" * ("gsm" in known)
+        numbers = {
+            each: f"N ({of.least:g} to {of.most:g})" * bool(of.most) for each, of in known.items()
+        }
+        listed = ", ".join(map("".join, numbers.items()))
+        listed += ", several joined by +" + ", and case" * ("gsm" in known)
         raise LikenessError(f"{modality} models have no {name!r}; there is {listed}")
     return kind, value
 
@@ -218,34 +218,35 @@ def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Pa
         return path
     rng = np.random.default_rng(crc32(item.id.encode()))
     wave = read(item, rate_hz=_RATE_HZ)
-    for kind, value in condition.steps:
-        wave = _SOUNDS[kind](wave, value, rng)
+    for step in condition.steps:
+        wave = _sound(wave, *step, rng)
     path = folder / "damaged.flac"
     full = max(1.0, float(np.abs(wave).max()))  # nothing is clipped
     soundfile.write(path, wave / full, _RATE_HZ, subtype="PCM_16")
     return path
 
 
-# What a step makes of a wave, with its number and the generator of the item. The compressions give
-# the rates above at 16 kHz; that of Opus has to be below 1.
-_SOUNDS: dict[str, Callable[[Wave, float, np.random.Generator], Wave]] = {
-    "mulaw": lambda wave, *_: telephone(wave, "mulaw"),
-    "alaw": lambda wave, *_: telephone(wave, "alaw"),
-    "gsm": lambda wave, *_: telephone(wave, "gsm"),
-    "opus": lambda wave, kbps, _: round_trip(
-        wave, "opus", compression=min((256 - kbps) / 250, 0.999999)
-    ),
-    "mp3": lambda wave, kbps, _: round_trip(
-        wave, "mp3", compression=(160 - kbps) / 152, constant=True
-    ),
-    "ogg": lambda wave, *_: round_trip(wave, "vorbis", compression=0.6),
-    "8khz": lambda wave, *_: resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ),
-    "noise": lambda wave, db, rng: add_noise(wave, rng, snr_db=(db, db), color=(0.0, 0.0)),
-    "pink": lambda wave, db, rng: add_noise(wave, rng, snr_db=(db, db), color=(1.0, 1.0)),
-    "reverb": lambda wave, seconds, rng: reverberate(wave, room(seconds, _RATE_HZ, rng)),
-    "quiet": lambda wave, db, _: wave * np.float32(10 ** (-db / 20)),
-    **{device: lambda wave, *_, device=device: respond(wave, device) for device in RESPONSES},
-}
+def _sound(wave: Wave, kind: str, value: float, rng: np.random.Generator) -> Wave:
+    """A wave in a condition."""
+    match kind:
+        case "mulaw" | "alaw" | "gsm":
+            return telephone(wave, kind)
+        case "opus":  # whose compression has to be below 1
+            return round_trip(wave, "opus", compression=min((256 - value) / 250, 0.999999))
+        case "mp3":
+            return round_trip(wave, "mp3", compression=(160 - value) / 152, constant=True)
+        case "ogg":
+            return round_trip(wave, "vorbis", compression=0.6)
+        case "8khz":
+            return resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ)
+        case "noise" | "pink":
+            color = float(kind == "pink")
+            return add_noise(wave, rng, snr_db=(value, value), color=(color, color))
+        case "reverb":
+            return reverberate(wave, room(value, _RATE_HZ, rng))
+        case "quiet":
+            return wave * np.float32(10 ** (-value / 20))
+    return respond(wave, kind)
 
 
 def _picture(pixels: Any, kind: str, value: float) -> Any:

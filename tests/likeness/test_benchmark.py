@@ -18,7 +18,7 @@ import soundfile
 import likeness
 from likeness import condition_scores, conditions
 from likeness.benchmark import Bench
-from likeness.condition_scores import Cells, Scored
+from likeness.condition_scores import Cells, ConditionScores
 from likeness.conditions import damaged, parse, respond
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, paired_bounds
@@ -329,7 +329,9 @@ def test_the_interval_of_what_is_added_is_paired_by_subject():
     lost = np.zeros((target.size, 2), dtype=np.bool_)
 
     def added(values: dict[str, Any]) -> Result:
-        scored = {name: Scored(of, lost, "") for name, of in {"clean": clean, **values}.items()}
+        scored = {
+            name: ConditionScores(of, lost, "") for name, of in {"clean": clean, **values}.items()
+        }
         groups = {name: name.rstrip("0123456789") for name in values}
         trials = Trials(ids, ids, enrol, probe, target)
         cells = Cells(trials, pairs, "", {"m": scored}, {"m": None}, groups, FEW)
