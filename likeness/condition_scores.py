@@ -61,19 +61,13 @@ def _embed(model: Model, items: Sequence[Item], read: Callable[[Item], Any]) -> 
 
 def _score(trials: Trials, enrol: _Embedded, probe: _Embedded) -> ConditionScores:
     """The scores of the trials whose sides were both read."""
-    first, second = enrol[1], probe[1]
-    lost = np.stack(
-        [
-            np.isin(trials.enrol_ids, [*first])[trials.enrol],
-            np.isin(trials.probe_ids, [*second])[trials.probe],
-        ],
-        axis=1,
-    )
+    sides = (enrol[1], trials.enrol_ids, trials.enrol), (probe[1], trials.probe_ids, trials.probe)
+    lost = np.stack([np.isin(ids, [*why])[rows] for why, ids, rows in sides], axis=1)
     kept, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
     if kept.size and enrol[0] is not None and probe[0] is not None:
         values[kept] = score(trials.rows(kept), enrol[0], probe=probe[0]).values
-    reasons = [*first.values(), *second.values()]
     # Reasons name the file first, which is a temporary one.
+    reasons = (reason for why, *_ in sides for reason in why.values())
     counted = Counter(reason.partition(": ")[2] or reason for reason in reasons)
     return ConditionScores(values, lost, max(counted, key=counted.__getitem__, default=""))
 

@@ -47,10 +47,10 @@ _RECORDINGS = {
     "mp3": _Kind(64, 16, 160, "codec", "MP3 at N kbit/s"),
     "ogg": _Kind(0, 0, 0, "codec", "Ogg Vorbis at about 45 kbit/s"),
     "8khz": _Kind(0, 0, 0, "codec", "a rate of 8 kHz"),
-    "webcam": _Kind(0, 0, 0, "microphone", "the microphone of a webcam"),
-    "laptop": _Kind(0, 0, 0, "microphone", "the microphone of a laptop"),
-    "phone": _Kind(0, 0, 0, "microphone", "the microphone of a phone"),
-    "headset": _Kind(0, 0, 0, "microphone", "the microphone of a headset"),
+    **{
+        device: _Kind(0, 0, 0, "microphone", f"the microphone of a {device}")
+        for device in ("webcam", "laptop", "phone", "headset")
+    },
     "loudspeaker": _Kind(0, 0, 0, "microphone", "the loudspeaker of a phone or laptop"),
     "noise": _Kind(20, 0.1, 100, "noise", "white noise, N dB below the recording"),
     "pink": _Kind(20, 0.1, 100, "noise", "pink noise, N dB below the recording"),
@@ -78,8 +78,7 @@ RESPONSES = {
 _CASE = (
     *("mulaw", "alaw", "gsm", "opus6", "opus12", "opus24", "mp3-16", "mp3-32"),
     *("webcam", "laptop", "phone", "headset"),
-    *("pink5", "pink10", "pink15", "pink20", "pink25"),
-    "reverb0.5",
+    *("pink5", "pink10", "pink15", "pink20", "pink25", "reverb0.5"),
     "alaw+loudspeaker+reverb0.5+phone+pink25",
     "gsm+loudspeaker+reverb0.5+webcam+pink20",
     "mulaw+loudspeaker+reverb0.5+laptop+pink15",
@@ -164,8 +163,8 @@ def parse(names: Sequence[str], modality: str) -> list[Condition]:
         [[('mp3', 32.0)], [('reverb', 0.5)], [('gsm', 0.0), ('noise', 15.0)]]
     """
     known = _RECORDINGS if modality == "speaker" else _PICTURES
-    if modality == "speaker":
-        names = [each for name in names for each in (_CASE if name == "case" else [name])]
+    sets = {"case": _CASE} if modality == "speaker" else {}
+    names = [each for name in names for each in sets.get(name, [name])]
     conditions = []
     for name in dict.fromkeys(names):
         steps = [_step(part, known, modality) for part in name.split("+")]
