@@ -210,9 +210,14 @@ def bench(
     Example:
         >>> import likeness
         >>> found = likeness.bench(["runs/voices"], "trials.txt", ["quiet20"], root="voices")
-        >>> [(each.conventions["condition"], each.metric) for each in found.results]
-        [('clean', 'refused'), ('clean', 'eer'), ('quiet20', 'refused'), ('quiet20', 'eer')]
+        >>> [(each.conventions["condition"], each.metric) for each in found.results[2:]]
+        [('quiet20', 'refused'), ('quiet20', 'eer'), ('all conditions', 'eer_added')]
     """
+    if (trials is None) == (items is None) or (items is None and (max_items or label)):
+        raise LikenessError(
+            "bench needs --trials LIST or --items DATA, one of them; --max-items and --label go "
+            "with items"
+        )
     names = names_of_files([Path(model) for model in models], "model")
     loaded = dict(zip(names, map(load, models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
@@ -221,10 +226,6 @@ def bench(
     parsed = parse(conditions, modality)
     Rule(far=far)  # refuses what is no rate before the work
     subject_of = names_of(subjects)
-    if (trials is None) == (items is None) or (max_items and items is None):
-        raise LikenessError(
-            "bench needs --trials LIST or --items DATA, one of them; --max-items goes with items"
-        )
     files: dict[str, Any]
     if items is not None:
         listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}

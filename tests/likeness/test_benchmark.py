@@ -408,7 +408,9 @@ def test_trials_are_drawn_among_a_few_items_of_many_subjects(world, voices, tmp_
 
 def test_trials_and_items_are_not_mixed(world, voices):
     trials = world / "trials.txt"
-    for options in ({}, {"items": voices, "trials": trials}, {"max_items": 8, "trials": trials}):
+    mixed: list[dict[str, Any]] = [{}, {"items": voices, "trials": trials}]
+    mixed += [{"max_items": 8, "trials": trials}, {"label": "{label}/*", "trials": trials}]
+    for options in mixed:
         with pytest.raises(LikenessError, match="one of them"):
             likeness.bench([world / "plain"], **options)
     lonely = {"items": min(voices.iterdir()), "num_resamples": 0}
