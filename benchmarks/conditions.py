@@ -36,7 +36,7 @@ from peers import PEERS
 from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
 
-from likeness.benchmark import damaged, parse
+from likeness.conditions import damaged, parse
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials

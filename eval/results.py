@@ -133,6 +133,7 @@ def metric_label(metric: str) -> str:
         "far": "FAR (%)",
         "frr": "FRR (%)",
         "refused": "refused (%)",
+        "eer_added": "EER added (%)",
         "eer_spoof": "EER against spoofs (%)",
         "sasv_eer": "SASV-EER (%)",
         **{f"{which}_a_dcf": f"{which} a-DCF" for which in ("min", "actual")},

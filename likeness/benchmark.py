@@ -7,58 +7,51 @@ refuse from a user, and the numbers are those of `embed`, `score` and `evaluate`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
-from likeness.conditions import Condition, damaged, parse
+from likeness.checking.lists import Draw, draw_lists
+from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, score_all
+from likeness.conditions import parse
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import File
 from likeness.eval.formats.groupings import groupings_of
 from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
 from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
-from likeness.eval.intervals.bootstrap import MOST_RESAMPLES, Bounds, drawn_from, draws_of
-from likeness.eval.intervals.comparison import Difference, Outcome, after_holm, summarise
+from likeness.eval.intervals.bootstrap import (
+    MOST_RESAMPLES,
+)
 from likeness.eval.intervals.paired import Paired
-from likeness.eval.items.items import Item
+from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
-from likeness.eval.items.self_matches import trial_counts, without_self_trials
-from likeness.eval.metrics.groups import Part, Rate, group_sides, own_rates, rates_at
+from likeness.eval.items.pairs import spread
+from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.metrics.groups import group_sides
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import (
-    Conventions,
     Result,
-    add_bounds,
     aligned,
-    complement,
     metric_label,
     value_text,
     write_results,
 )
-from likeness.eval.scoring.score import score
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
-from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
+from likeness.eval.types import Bools, Trials
+from likeness.modalities.folders import list_all
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
-from likeness.toolkit.models.embed import embed_where_readable
-
-CLEAN, PROTOCOL = "clean", "verification 1:1"
-METRICS = ("eer", "far", "frr")
-_MARK = "\0"  # between the name of a condition and an id
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,26 +61,33 @@ class Bench:
     Attributes:
         results: Of each condition and model: "eer", "far" and "frr" where they can be, and
             "refused", the share of the recordings or pictures that the model refused. Their
-            conventions say the condition and the groups, as in "mp3, room flat / studio".
+            conventions say the condition and the groups, as in "mp3, room flat / studio". Of each
+            model "eer_added": what the conditions add to the EER of the items as they are. It is
+            averaged within each group of conditions, such as codecs, and over these groups.
         paired: The differences to the first model, on the trials that all models scored. Its
             systems are called "model, condition".
+        num_conditions: How many there are besides "clean".
         notes: What was done and at which thresholds, a sentence each.
         files: What was read.
     """
 
     results: Sequence[Result]
     paired: Paired
+    num_conditions: int
     notes: Sequence[str]
     files: Sequence[Path]
 
     def __str__(self) -> str:
-        tables = [aligned(rows) for rows in (self.rows(), paired.rows(self.paired)) if rows]
+        rows = self.rows(), self.summary(), paired.rows(self.paired)
+        tables = [aligned(each) for each in rows if each]
         return "\n\n".join(map("\n".join, [*tables, self.sentences()]))
 
     def rows(self) -> list[list[str]]:
         """The head and a row of text for each condition and model."""
         cells: dict[tuple[str, str], dict[str, Result]] = {}
         for each in self.results:
+            if each.metric == ADDED:
+                continue
             key = str(each.conventions["condition"]), each.system
             cells.setdefault(key, {})[each.metric] = each
         rows = [["condition", "model", *map(metric_label, METRICS), "trials", "refused"]]
@@ -99,6 +99,18 @@ class Bench:
             rows.append([*key, *rates, f"{num:,}", refused])
         return rows
 
+    def summary(self) -> list[list[str]]:
+        """The head and a row for each model: its clean EER, and what the conditions add to it."""
+        own = {(of.system, of.conventions["condition"], of.metric): of for of in self.results}
+        rows = [["model", f"{CLEAN} {metric_label('eer')}", metric_label(ADDED), "conditions"]]
+        for (system, condition, metric), added in own.items():
+            if metric == ADDED:
+                part = str(condition).removeprefix(ALL)
+                clean = value_text(own[system, CLEAN + part, "eer"])
+                of = f"{added.counts['conditions']} of {self.num_conditions}"
+                rows.append([system + part, clean, value_text(added), of])
+        return rows if len(rows) > 1 else []
+
     def sentences(self) -> list[str]:
         """What the numbers are, a sentence or two each."""
         return [
@@ -107,6 +119,12 @@ class Bench:
             "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, exact "
             "bounds where no error was seen, and intervals that hold every possible value, so that "
             "nothing is known.",
+            *[
+                "EER added: the EER of the conditions minus the clean one, averaged within each of "
+                "codec, microphone, noise, room, level and chain, then over these. Conditions in "
+                "which a model refuses most trials are left out."
+            ]
+            * bool(self.summary()),
             *paired.notes(self.paired)[:1],
         ]
 
@@ -129,6 +147,8 @@ class Bench:
         """
         head, *body = self.rows()
         sections = {"Results": table(head, body, kind="t", sortable=True)}
+        if summary := self.summary():
+            sections["What the conditions add"] = table(summary[0], summary[1:], kind="t")
         if differences := paired.rows(self.paired):
             heading = f"Differences to {self.paired.reference}"
             sections[heading] = table(differences[0], differences[1:], kind="t", sortable=True)
@@ -139,67 +159,16 @@ class Bench:
         return write(Path(folder) / "index.html", "Models under conditions", about, sections)
 
 
-class _Scored(NamedTuple):
-    """What a model made of the trials in a condition.
-
-    Attributes:
-        values: (P,) the scores; NaN where a side was refused.
-        lost: (P, 2) which sides were refused.
-        reason: Why the first of them was; "" where none was.
-    """
-
-    values: Floats
-    lost: Bools
-    reason: str
-
-
-def _score_all(
-    model: Model, trials: Trials, items: Sequence[Item], conditions: Sequence[Condition], both: bool
-) -> dict[str, _Scored]:
-    """Condition -> the scores of a model; of the items as they are first."""
-    loaded, ids = model.loaded, {*trials.enrol_ids} if both else set()
-    tested = [item for item in items if item.id in ids.union(trials.probe_ids)]
-    every, by_name = [*items], {condition.name: condition for condition in conditions}
-    for name in by_name:
-        every += [item._replace(id=f"{name}{_MARK}{item.id}") for item in tested]
-
-    def read(item: Item) -> Any:
-        """What the model reads of an item, whose id begins with its condition, if it has one."""
-        name, mark, id = item.id.rpartition(_MARK)
-        if not mark:
-            return loaded.read(item)
-        with TemporaryDirectory() as folder:
-            path = damaged(item._replace(id=id), by_name[name], model.modality, Path(folder))
-            value = loaded.read(Item(item.id, path, item.label))
-            # Several inputs are read one by one, which has to be done while the file is there.
-            return list(value) if isinstance(value, Iterator) else value
-
-    measured, bad = embed_where_readable(loaded.embedder, every, read)
-    reasons = {each.id: each.reason for each in bad}
-    made = {}
-    for name, mark in {CLEAN: "", **{name: f"{name}{_MARK}" for name in by_name}}.items():
-        enrol = tuple(f"{mark * both}{id}" for id in trials.enrol_ids)
-        probe = tuple(f"{mark}{id}" for id in trials.probe_ids)
-        listed = replace(trials, enrol_ids=enrol, probe_ids=probe)
-        of_sides = (enrol, trials.enrol), (probe, trials.probe)
-        lost = np.stack([np.isin(side, [*reasons])[rows] for side, rows in of_sides], axis=1)
-        kept, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
-        if measured is not None and kept.size:
-            of_model = Embeddings(measured.ids, measured.matrix, loaded.meta)
-            values[kept] = score(listed.rows(kept), of_model).values
-        reason = next((reasons[id] for id in (*enrol, *probe) if id in reasons), "")
-        # Reasons name the file first, which is a temporary one.
-        made[name] = _Scored(values, lost, reason.partition(": ")[2] or reason)
-    return made
-
-
 def bench(
     models: Annotated[Sequence[str | Path], Option("--model", metavar="TEXT")],
-    trials: Annotated[File | Trials, Option(path="file")],
+    trials: Annotated[File | Trials | None, Option(path="file")] = None,
     conditions: Annotated[Sequence[str], Option(separator=",")] = (),
     *,
+    items: Annotated[File | None, Option(path="any")] = None,
+    max_items: Annotated[int | None, Option(least=4)] = None,
     root: str | Path | None = None,
     columns: str | Mapping[str, str] = "",
+    label: Annotated[str, Option(metavar="PATTERN")] = "",
     subjects: Annotated[Names | None, Option(path="file")] = None,
     groups: Annotated[Names | Sequence[Names] | None, Option(metavar="FILE[:COLUMN]")] = None,
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
@@ -212,11 +181,18 @@ def bench(
         models: a model; there may be several of one modality, and the others are compared with the
             first. Each is what `likeness.load` takes.
         trials: the trial list with labels. It may be Trials.
-        conditions: what is done to the test side: mp3, ogg, opus, 8khz, noise20 (dB below),
-            reverb0.5 (s), quiet20 (dB less); of pictures jpeg30 (quality), blur2 and small32
-            (pixels), dark30 (%), mirror. The items as they are come first in any case.
-        root: the folder that the ids of the trials, which are paths, start from.
-        columns: as in `likeness.eval.scoring.score.score`.
+        conditions: what is done to the test side: case, or mulaw, alaw, gsm, opus12, mp3-32
+            (kbit/s), ogg, 8khz, webcam, laptop, phone, headset, loudspeaker, noise20, pink20 (dB
+            below), reverb0.5 (s), quiet20 (dB less), and several joined by +; of pictures jpeg30
+            (quality), blur2 and small32 (pixels), dark30 (%), mirror. The items as they are come
+            first in any case.
+        items: in place of a trial list a folder, list or table of labelled items, among which at
+            most 20,000 trials are drawn.
+        max_items: draw trials among so many of the items, of as many subjects as there can be.
+        root: the folder that the ids of the trials, which are paths, start from; or the relative
+            paths of the items.
+        columns: as in `likeness.eval.scoring.score.score`, or of the table of items.
+        label: as in `likeness.checking.lists.items`.
         subjects: as in `likeness.eval.protocols.verification.evaluate`.
         groups: as in `likeness.eval.protocols.verification.evaluate`. The trials are split by the
             groups of both sides as well.
@@ -234,42 +210,62 @@ def bench(
     Example:
         >>> import likeness
         >>> found = likeness.bench(["runs/voices"], "trials.txt", ["quiet20"], root="voices")
-        >>> [(each.conventions["condition"], each.metric) for each in found.results]
-        [('clean', 'refused'), ('clean', 'eer'), ('quiet20', 'refused'), ('quiet20', 'eer')]
+        >>> [(each.conventions["condition"], each.metric) for each in found.results[2:]]
+        [('quiet20', 'refused'), ('quiet20', 'eer'), ('all conditions', 'eer_added')]
     """
+    if (trials is None) == (items is None) or (items is None and (max_items or label)):
+        raise LikenessError(
+            "bench needs --trials LIST or --items DATA, one of them; --max-items and --label go "
+            "with items"
+        )
     names = names_of_files([Path(model) for model in models], "model")
     loaded = dict(zip(names, map(load, models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
     if others:
         raise LikenessError(f"a {modality} and a {others[0]} model; give models of one modality")
     parsed = parse(conditions, modality)
-    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
-    listed, _ = without_self_trials(listed)
-    check_labels("the trials", listed.target)
+    Rule(far=far)  # refuses what is no rate before the work
     subject_of = names_of(subjects)
+    files: dict[str, Any]
+    if items is not None:
+        listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
+        every = list_all(Path(items), **listing)
+        if max_items is not None:
+            every = every[spread(label_numbers(every)[1], max_items)]
+        chosen, listed = draw_lists(every, Draw(split="all"), where=str(items))
+        files = {item.id: item for item in chosen}
+        subject_of = subject_of or {item.id: str(item.label) for item in chosen}
+    else:
+        assert trials is not None
+        listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
+        listed, _ = without_self_trials(listed)
+        files = {id: id for id in [*listed.enrol_ids, *listed.probe_ids]}
+    check_labels("the trials", listed.target)
     numbers, source = subjects_of(listed, subject_of)
+    if items is not None and subjects is None:
+        source = "labels of the items"
     if numbers is None:
         raise LikenessError(f"subjects: {source}; give an `id subject` list, for the intervals")
     pairs = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
     parts = _parts(listed, groupings_of(groups), subject_of)
     side = "both sides" if both_sides else "the test side"
-    Rule(far=far)  # refuses what is no rate before the work
-    notes = [f"{each.name}: {each.text}, on {side} of each trial." for each in parsed]
+    notes = [f"{each.name}: {each.text}." for each in parsed]
+    notes += [f"Conditions are those of {side} of each trial."] * bool(parsed)
+    with items_of(files, modality=modality, root=root) as read:
+        scored = score_all(loaded, listed, read, parsed, both_sides)
     limits: dict[str, float | None] = {}
-    scored: dict[str, dict[str, _Scored]] = {}
-    ids = dict.fromkeys([*listed.enrol_ids, *listed.probe_ids])
-    with items_of({id: id for id in ids}, modality=modality, root=root) as items:
-        for name, model in loaded.items():
-            scored[name] = _score_all(model, listed, items, parsed, both_sides)
-            limits[name], text = _threshold(model, far)
-            notes.append(f"{name}: {text}.")
-            refused: dict[str, list[str]] = {}
-            for condition, of in scored[name].items():
-                refused.setdefault(of.reason, []).append(condition)
-            notes += [f"{name}, {', '.join(of)}: {why}." for why, of in refused.items() if why]
+    for name, model in loaded.items():
+        limits[name], text = _threshold(model, far)
+        notes.append(f"{name}: {text}.")
+        refused: dict[str, list[str]] = {}
+        for condition, of in scored[name].items():
+            refused.setdefault(of.reason, []).append(condition)
+        notes += [f"{name}, {', '.join(of)}: {why}." for why, of in refused.items() if why]
     settings = VerificationSettings((), fars=(), num_resamples=num_resamples)
-    cells = _Cells(listed, pairs, source, scored, limits, settings)
-    return Bench(*cells.table(parts), notes, files_in(trials, subjects, groups))
+    averaged = {each.name: each.group for each in parsed}
+    cells = Cells(listed, pairs, source, scored, limits, averaged, settings)
+    inputs = files_in(trials, items, subjects, groups)
+    return Bench(*cells.table(parts), len(parsed), notes, inputs)
 
 
 def _threshold(model: Model, far: Far) -> tuple[float | None, str]:
@@ -294,83 +290,3 @@ def _parts(
             name = " / ".join(groups[side] for side in pair)
             parts[f", {by} {name}".replace("  ", " ")] = (sides == pair).all(axis=1)
     return parts
-
-
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """What the cells of the table are measured from.
-
-    Attributes:
-        trials: P labelled trials.
-        pairs: (P, 2) the subjects of both sides.
-        source: Where the subjects come from.
-        scored: Model -> condition -> its scores.
-        limits: Model -> its stored threshold, or None.
-        settings: The draws of the intervals.
-    """
-
-    trials: Trials
-    pairs: Ints
-    source: str
-    scored: Mapping[str, Mapping[str, _Scored]]
-    limits: Mapping[str, float | None]
-    settings: VerificationSettings
-
-    def table(self, parts: Mapping[str, Bools]) -> tuple[list[Result], Paired]:
-        """The results of all cells, and the differences to the first model."""
-        results: list[Result] = []
-        differences: dict[tuple[str, str], Difference] = {}
-        reference, *_ = self.scored
-        for condition, (part, rows) in product(self.scored[reference], parts.items()):
-            own: Conventions = {"condition": condition + part}
-            scores = [of[condition].values for of in self.scored.values()]
-            lost = rows & np.isnan(scores).any(axis=0)
-            outcomes = {}
-            for name in self.scored:
-                cell, outcome = self.rates(name, condition, rows)
-                results += [replace(of, conventions=own | dict(of.conventions)) for of in cell]
-                if lost.any():
-                    outcome = self.rates(name, condition, rows & ~lost)[1]
-                outcomes[name] = {0: outcome}
-            for measured in summarise(outcomes, METRICS, reference=reference, over_seeds=False)[0]:
-                if measured.difference is not None:
-                    key = f"{measured.variant}, {condition}{part}", measured.metric
-                    differences[key] = measured.difference
-        return results, Paired(reference, after_holm(differences), {}, "subjects")
-
-    def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
-        """What a model makes of some trials: "refused" first, then the rates of the others."""
-        of, target, settings = self.scored[name][condition], self.trials.target, self.settings
-        assert target is not None
-        kept, sides = rows & ~np.isnan(of.values), (self.trials.enrol, self.trials.probe)
-        part = Part(Scores(of.values[kept], target[kept]), self.pairs[kept])
-        num = sum(np.unique(side[rows]).size for side in sides)
-        bad = sum(np.unique(s[rows & lost]).size for s, lost in zip(sides, of.lost.T, strict=True))
-        counts: dict[str, int | None] = {
-            "targets": part.scores.targets.size,
-            "nontargets": part.scores.nontargets.size,
-            "subjects": np.unique(part.subjects).size,
-            "items": num,
-            "refused": bad,
-        }
-        about = {"subjects_from": self.source, **draws_of(settings), **trial_counts(self.trials)}
-        own, draws = own_rates(part, settings)
-        lacking = np.full(settings.num_resamples, np.nan)
-        draws = {"eer": lacking} | draws
-        rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
-        if (limit := self.limits[name]) is not None:
-            measured_rates, drawn = rates_at(part, {"": limit}, settings)
-            rates |= {
-                "far": measured_rates["global_far()"],
-                "frr": complement(measured_rates["global_tar()"]),
-            }
-            draws["far"] = drawn.get("global_far()", lacking)
-            draws["frr"] = 1 - drawn.get("global_tar()", lacking)
-        results = []
-        for metric, rate in rates.items():
-            if rate.value is not None:
-                at = limit if metric in ("far", "frr") else None
-                made = Result(name, metric, rate.value, None, at, counts, about, PROTOCOL)
-                results.append(add_bounds(made, Bounds(rate.interval, rate.note)))
-        measured = {each.metric: each.value for each in results}
-        return results, Outcome(measured, draws, "", drawn_from(part.scores.target, part.subjects))

@@ -6,7 +6,7 @@ What was damaged is a file again, which a model reads like any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -18,44 +18,86 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.modalities.speaker.audio import read, resample
 from likeness.modalities.speaker.augment import add_noise
-from likeness.modalities.speaker.codec import round_trip
+from likeness.modalities.speaker.codec import round_trip, telephone
 from likeness.modalities.speaker.decoding import Wave
 from likeness.modalities.speaker.noise import reverberate
 from likeness.toolkit.data.images import decode_bytes, encode, file_bytes
 
-# Of each condition the number N where none is named, the largest one, and what is done. 0: no N.
+_RATE_HZ = 16_000
+
+
+class _Kind(NamedTuple):
+    """A kind of condition: the number N where none is named, its range (0: no number), the group in
+    which conditions are averaged, and what is done.
+    """
+
+    usual: float
+    least: float
+    most: float
+    group: str
+    text: str
+
+
+_LINE = "a telephone line (300 to 3,400 Hz at 8 kHz) with "
 _RECORDINGS = {
-    "mp3": (0.0, 0.0, "mp3 at about 64 kbit/s"),
-    "ogg": (0.0, 0.0, "Ogg Vorbis at about 45 kbit/s"),
-    "opus": (0.0, 0.0, "Opus at about 16 kbit/s"),
-    "8khz": (0.0, 0.0, "a rate of 8 kHz"),
-    "noise": (20.0, 100.0, "white noise, N dB below the recording"),
-    "reverb": (0.5, 10.0, "a synthetic room, whose echo falls by 60 dB in N s"),
-    "quiet": (20.0, 100.0, "N dB less level, at 16 bits"),
+    "mulaw": _Kind(0, 0, 0, "codec", _LINE + "G.711 mu-law"),
+    "alaw": _Kind(0, 0, 0, "codec", _LINE + "G.711 A-law"),
+    "gsm": _Kind(0, 0, 0, "codec", _LINE + "GSM full rate"),
+    "opus": _Kind(16, 6, 128, "codec", "Opus at about N kbit/s"),
+    "mp3": _Kind(64, 16, 160, "codec", "MP3 at N kbit/s"),
+    "ogg": _Kind(0, 0, 0, "codec", "Ogg Vorbis at about 45 kbit/s"),
+    "8khz": _Kind(0, 0, 0, "codec", "a rate of 8 kHz"),
+    **{
+        device: _Kind(0, 0, 0, "microphone", f"the microphone of a {device}")
+        for device in ("webcam", "laptop", "phone", "headset")
+    },
+    "loudspeaker": _Kind(0, 0, 0, "microphone", "the loudspeaker of a phone or laptop"),
+    "noise": _Kind(20, 0.1, 100, "noise", "white noise, N dB below the recording"),
+    "pink": _Kind(20, 0.1, 100, "noise", "pink noise, N dB below the recording"),
+    "reverb": _Kind(0.5, 0.01, 10, "room", "a synthetic room, whose echo falls by 60 dB in N s"),
+    "quiet": _Kind(20, 0.1, 100, "level", "N dB less level, at 16 bits"),
 }
 _PICTURES = {
-    "jpeg": (30.0, 100.0, "JPEG of quality N"),
-    "blur": (2.0, 100.0, "a Gaussian blur of N pixels"),
-    "small": (32.0, 10_000.0, "a shorter edge of N pixels, enlarged again"),
-    "dark": (30.0, 100.0, "N % of the light"),
-    "mirror": (0.0, 0.0, "left and right changed"),
+    "jpeg": _Kind(30, 1, 100, "jpeg", "JPEG of quality N"),
+    "blur": _Kind(2, 0.1, 100, "blur", "a Gaussian blur of N pixels"),
+    "small": _Kind(32, 1, 10_000, "small", "a shorter edge of N pixels, enlarged again"),
+    "dark": _Kind(30, 1, 100, "dark", "N % of the light"),
+    "mirror": _Kind(0, 0, 0, "mirror", "left and right changed"),
 }
-_RATE_HZ = 16_000
+# Synthetic responses, Hz: dB. Between two frequencies the decibels are linear in log(Hz),
+# beyond the first and the last one they stay.
+RESPONSES = {
+    "webcam": {100: -18, 200: -6, 400: 0, 2_000: 0, 4_000: 5, 6_000: 6, 8_000: -6},
+    "laptop": {100: -30, 200: -15, 400: -4, 900: 0, 1_600: 6, 2_500: 0, 5_000: 2, 8_000: -8},
+    "phone": {100: -30, 200: -12, 300: -3, 500: 0, 2_500: 3, 3_400: -3, 4_000: -24, 8_000: -48},
+    "headset": {50: -20, 100: -8, 200: 0, 1_500: 0, 3_000: 4, 5_000: 0, 6_500: -6, 8_000: -20},
+    "loudspeaker": {100: -40, 200: -24, 400: -8, 700: 0, 3_000: 4, 5_000: -2, 8_000: -10},
+}
+# The conditions of CASE 2026 (github.com/gittb/case-benchmark), which has recorded noise and rooms.
+# A chain is what is played to a microphone, in the order in which it happens.
+_CASE = (
+    *("mulaw", "alaw", "gsm", "opus6", "opus12", "opus24", "mp3-16", "mp3-32"),
+    *("webcam", "laptop", "phone", "headset"),
+    *("pink5", "pink10", "pink15", "pink20", "pink25", "reverb0.5"),
+    "alaw+loudspeaker+reverb0.5+phone+pink25",
+    "gsm+loudspeaker+reverb0.5+webcam+pink20",
+    "mulaw+loudspeaker+reverb0.5+laptop+pink15",
+)
 
 
 class Condition(NamedTuple):
     """What is done to an item.
 
     Attributes:
-        name: As it was written, such as "noise20".
-        kind: Such as "noise".
-        value: The number, such as 20.0; 0 where the kind has none.
+        name: As it was written, such as "noise20" or "gsm+noise20".
+        steps: What is done, in its order: each kind and its number, such as ("noise", 20.0).
+        group: The group in which it is averaged, such as "noise"; "chain" where it has steps.
         text: What is done, in words.
     """
 
     name: str
-    kind: str
-    value: float
+    steps: Sequence[tuple[str, float]]
+    group: str
     text: str
 
 
@@ -86,32 +128,66 @@ def room(seconds: float, rate_hz: int, rng: np.random.Generator) -> Any:
     return response
 
 
+def respond(wave: Wave, device: str) -> Wave:
+    """Filter a wave with the response of a device, without a delay.
+
+    Args:
+        wave: (samples,) float32 at 16 kHz.
+        device: "webcam", "laptop", "phone", "headset" or "loudspeaker".
+
+    Returns:
+        (samples,) float32.
+    """
+    from scipy.fft import next_fast_len  # slow to import, needed here only
+
+    response = RESPONSES[device]
+    length = next_fast_len(len(wave) + _RATE_HZ, real=True)  # a second, so that no end wraps around
+    hz = np.maximum(np.fft.rfftfreq(length, 1 / _RATE_HZ), 1.0)
+    db = np.interp(np.log(hz), np.log([*response]), [*response.values()])
+    spectrum = np.fft.rfft(wave, length) * 10 ** (db / 20)
+    return np.fft.irfft(spectrum, length)[: len(wave)].astype(np.float32)
+
+
 def parse(names: Sequence[str], modality: str) -> list[Condition]:
     """Read the names of conditions.
 
     Args:
-        names: Such as "mp3" and "noise20".
+        names: Such as "mp3", "noise20" and "gsm+noise20"; "case" stands for those of CASE 2026.
         modality: "speaker", "face" or "image".
 
     Raises:
         LikenessError: A name is not known, or its number is out of range.
 
     Example:
-        >>> [(one.name, one.value) for one in parse(["mp3", "noise15", "reverb"], "speaker")]
-        [('mp3', 0.0), ('noise15', 15.0), ('reverb', 0.5)]
+        >>> [one.steps for one in parse(["mp3-32", "reverb", "gsm+noise15"], "speaker")]
+        [[('mp3', 32.0)], [('reverb', 0.5)], [('gsm', 0.0), ('noise', 15.0)]]
     """
     known = _RECORDINGS if modality == "speaker" else _PICTURES
+    sets = {"case": _CASE} if modality == "speaker" else {}
+    names = [each for name in names for each in sets.get(name, [name])]
     conditions = []
     for name in dict.fromkeys(names):
-        split = re.fullmatch(r"(.*?)(\d+(?:\.\d+)?)?", name, re.DOTALL)
-        kind, number = (name, None) if name in known or not split else split.groups()
-        usual, most, text = known.get(kind, (0.0, -1.0, ""))
-        value = float(number or usual)
-        if not (0 < value <= most or value == most):
-            listed = [f"{each}N (up to {of[1]:g})" if of[1] else each for each, of in known.items()]
-            raise LikenessError(f"{modality} models have no {name!r}; there is {', '.join(listed)}")
-        conditions.append(Condition(name, kind, value, re.sub(r"\bN\b", f"{value:g}", text)))
+        steps = [_step(part, known, modality) for part in name.split("+")]
+        texts = [re.sub(r"\bN\b", f"{value:g}", known[kind].text) for kind, value in steps]
+        group = known[steps[0][0]].group if len(steps) == 1 else "chain"
+        conditions.append(Condition(name, steps, group, ", then ".join(texts)))
     return conditions
+
+
+def _step(name: str, known: Mapping[str, _Kind], modality: str) -> tuple[str, float]:
+    """The kind and the number of a step, such as "noise20"."""
+    split = re.fullmatch(rf"({'|'.join(known)})(?:-?(\d+(?:\.\d+)?))?", name)
+    kind, number = split.groups() if split else ("", None)
+    usual, least, most, *_ = known.get(kind, _Kind(0, 1, 0, "", ""))
+    value = float(number or usual)
+    if not least <= value <= most or (number and not most):
+        numbers = {
+            each: f"N ({of.least:g} to {of.most:g})" * bool(of.most) for each, of in known.items()
+        }
+        listed = ", ".join(map("".join, numbers.items()))
+        listed += ", several joined by +" + ", and case" * ("gsm" in known)
+        raise LikenessError(f"{modality} models have no {name!r}; there is {listed}")
+    return kind, value
 
 
 def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Path:
@@ -135,27 +211,41 @@ def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Pa
     if modality != "speaker":
         pixels = decode_bytes(file_bytes(item), item.name)
         path = folder / "damaged.png"
-        path.write_bytes(encode(_picture(pixels, *condition[1:3])))
+        for step in condition.steps:
+            pixels = _picture(pixels, *step)
+        path.write_bytes(encode(pixels))
         return path
     rng = np.random.default_rng(crc32(item.id.encode()))
-    wave = _SOUNDS[condition.kind](read(item, rate_hz=_RATE_HZ), condition.value, rng)
+    wave = read(item, rate_hz=_RATE_HZ)
+    for step in condition.steps:
+        wave = _sound(wave, *step, rng)
     path = folder / "damaged.flac"
     full = max(1.0, float(np.abs(wave).max()))  # nothing is clipped
     soundfile.write(path, wave / full, _RATE_HZ, subtype="PCM_16")
     return path
 
 
-# What a condition makes of a wave, with its number and the generator of the item. The compressions
-# give the rates above at 16 kHz.
-_SOUNDS: dict[str, Callable[[Wave, float, np.random.Generator], Wave]] = {
-    "mp3": lambda wave, *_: round_trip(wave, "mp3", compression=0.0),
-    "ogg": lambda wave, *_: round_trip(wave, "vorbis", compression=0.6),
-    "opus": lambda wave, *_: round_trip(wave, "opus", compression=0.96),
-    "8khz": lambda wave, *_: resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ),
-    "noise": lambda wave, db, rng: add_noise(wave, rng, snr_db=(db, db), color=(0.0, 0.0)),
-    "reverb": lambda wave, seconds, rng: reverberate(wave, room(seconds, _RATE_HZ, rng)),
-    "quiet": lambda wave, db, _: wave * np.float32(10 ** (-db / 20)),
-}
+def _sound(wave: Wave, kind: str, value: float, rng: np.random.Generator) -> Wave:
+    """A wave in a condition."""
+    match kind:
+        case "mulaw" | "alaw" | "gsm":
+            return telephone(wave, kind)
+        case "opus":  # whose compression has to be below 1
+            return round_trip(wave, "opus", compression=min((256 - value) / 250, 0.999999))
+        case "mp3":
+            return round_trip(wave, "mp3", compression=(160 - value) / 152, constant=True)
+        case "ogg":
+            return round_trip(wave, "vorbis", compression=0.6)
+        case "8khz":
+            return resample(resample(wave, _RATE_HZ, 8_000), 8_000, _RATE_HZ)
+        case "noise" | "pink":
+            color = float(kind == "pink")
+            return add_noise(wave, rng, snr_db=(value, value), color=(color, color))
+        case "reverb":
+            return reverberate(wave, room(value, _RATE_HZ, rng))
+        case "quiet":
+            return wave * np.float32(10 ** (-value / 20))
+    return respond(wave, kind)
 
 
 def _picture(pixels: Any, kind: str, value: float) -> Any:

@@ -203,3 +203,27 @@ def _trials(items: Sequence[Item], enrol: Index, probe: Index) -> Trials:
     ids, label = tuple(items.ids), label_numbers(items)[1]
     target = label[enrol] == label[probe]
     return Trials(ids, ids, enrol.astype(np.int32), probe.astype(np.int32), target)
+
+
+def spread(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Draw items of many subjects: two of each in a random order, then two more, and so on.
+
+    Args:
+        subjects: (N,) the number of each item's subject.
+        most: How many items are drawn.
+
+    Returns:
+        Their rows in order; those of subjects with a single item only where no others are left.
+
+    Example:
+        >>> spread(np.array([0, 1, 1, 1, 2, 2]), 4).size
+        4
+    """
+    rng = np.random.default_rng(0)
+    order = rng.permutation(subjects.size)
+    order = order[np.argsort(subjects[order], kind="stable")]
+    _, first, num = np.unique(subjects[order], return_index=True, return_counts=True)
+    pair = (np.arange(subjects.size) - np.repeat(first, num)) // 2
+    turn = np.repeat(rng.permutation(num.size), num)
+    is_single = np.repeat(num == 1, num)  # such a subject has no target trial
+    return np.sort(order[np.lexsort((turn, pair, is_single))[:most]])

@@ -21,7 +21,7 @@ from likeness.eval.items.listing import is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.items.suffixes import suffixes_of
-from likeness.eval.option import Option
+from likeness.eval.option import Option, if_option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, counted, name_first, quoted
 
@@ -176,8 +176,8 @@ def draw_lists(
     if trials.target.all() or not trials.target.any():
         kind = "target" if trials.target.all() else "nontarget"
         raise LikenessError(
-            f"{where}: all {len(trials)} trials would be {kind} trials; add subjects or files, or "
-            "leave out --same-sex and --cross-session"
+            f"{where}: all {len(trials)} trials would be {kind} trials; add subjects or files"
+            + if_option(", or leave out --same-sex and --cross-session")
         )
     return chosen, trials
 

@@ -3,6 +3,8 @@ recordings and pictures in each condition against what it says.
 """
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -14,17 +16,24 @@ import pytest
 import soundfile
 
 import likeness
+from likeness import condition_scores, conditions
 from likeness.benchmark import Bench
-from likeness.conditions import damaged, parse
+from likeness.condition_scores import Cells, ConditionScores
+from likeness.conditions import damaged, parse, respond
 from likeness.eval.errors import LikenessError
+from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, paired_bounds
 from likeness.eval.items.items import Item
+from likeness.eval.metrics.verification import eer
 from likeness.eval.results import Result
+from likeness.eval.types import Scores, Trials
 from likeness.modalities.speaker import audio
 from likeness.toolkit.data.images import decode_bytes, encode
+from likeness.toolkit.models.embed import embed_where_readable
 from tests.scripts import printed, refused
 from tests.test_json_schemas import check
 from tests.tiny import BASE, untrained
 
+ROOT = Path(__file__).parents[2]
 FEW = likeness.VerificationSettings((), fars=(), num_resamples=50)
 
 
@@ -132,23 +141,131 @@ def test_groups_split_the_trials_by_both_sides(world, voices):
         assert cell["refused"].counts["nontargets"] == np.sum(~target)
 
 
-def test_recordings_are_what_the_condition_says(voices, tmp_path):
-    path = min(voices.rglob("*.flac"))
-    wave, _ = soundfile.read(path)
-    heard = {}
-    for one in parse(["mp3", "ogg", "opus", "8khz", "noise15", "reverb0.3", "quiet40"], "speaker"):
-        file = damaged(Item("a", path), one, "speaker", tmp_path)
-        heard[one.kind], rate_hz = soundfile.read(file)
+@pytest.fixture
+def hear(voices: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Gives the wave of a recording in a condition, or as it is."""
+
+    def heard(name: str = "", id: str = "a") -> Any:
+        file = min(voices.rglob("*.flac"))
+        for one in parse([name] if name else [], "speaker"):
+            file = damaged(Item(id, file), one, "speaker", tmp_path)
+        wave, rate_hz = soundfile.read(file)
         assert rate_hz == 16_000
-        assert abs(len(heard[one.kind]) - len(wave)) <= 1
-    for kind in ("mp3", "ogg", "opus"):
-        assert 0.5 < np.corrcoef(heard[kind], wave)[0, 1] < 0.99999
-    power = np.abs(np.fft.rfft(heard["8khz"])) ** 2
-    assert power[len(power) // 2 + 50 :].sum() < 1e-5 * power.sum()
-    noise = heard["noise"] - wave * np.dot(heard["noise"], wave) / np.dot(wave, wave)
-    assert 10 * np.log10(np.mean(wave**2) / np.mean(noise**2)) == pytest.approx(15, abs=0.5)
-    assert np.std(heard["quiet"]) == pytest.approx(np.std(wave) / 100, rel=0.05)
-    assert not np.allclose(heard["reverb"], wave, atol=0.01)
+        return wave
+
+    return heard
+
+
+def gain_db(after: Any, before: Any, low: float, high: float) -> float:
+    """The gain between two frequencies in Hz."""
+    hz = np.fft.rfftfreq(len(before), 1 / 16_000)
+    power = [np.sum(np.abs(np.fft.rfft(w))[(hz > low) & (hz < high)] ** 2) for w in (after, before)]
+    return float(10 * np.log10(power[0] / power[1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        *[("mulaw", 0.6), ("alaw", 0.6), ("gsm", 0.6), ("ogg", 0.9)],
+        *[("opus6", 0.5), ("opus12", 0.8), ("opus24", 0.9), ("opus", 0.8)],
+        *[("mp3-16", 0.9), ("mp3-32", 0.95), ("mp3", 0.99)],
+    ],
+)
+def test_a_codec_keeps_the_length_and_the_time(name, least, hear):
+    wave, heard = hear(), hear(name)
+    assert len(heard) == len(wave)
+    assert least < np.corrcoef(heard, wave)[0, 1] < 0.99999
+    shifts = [np.dot(heard[1000 + k : 5000 + k], wave[1000:5000]) for k in range(-300, 301)]
+    assert abs(int(np.argmax(shifts)) - 300) <= 1
+
+
+def test_higher_rates_are_nearer(hear):
+    for kind, rates in (("opus", (6, 12, 24, 64)), ("mp3-", (16, 32, 64))):
+        errors = [np.mean((hear(f"{kind}{rate}") - hear()) ** 2) for rate in rates]
+        assert errors == sorted(errors, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["mulaw", "alaw", "gsm", "8khz"])
+def test_a_line_has_nothing_above_4_khz(name, hear):
+    assert gain_db(hear(name), hear(), 4200, 8000) < -20
+    if name.endswith("law"):
+        assert gain_db(hear(name), hear(), 20, 120) < -15
+
+
+@pytest.mark.parametrize(
+    ("device", "gains"),
+    [
+        ("webcam", {50: -18, 100: -18, 1000: 0, 2828: 2.5, 6000: 6, 8000: -6}),
+        ("laptop", {100: -30, 141: -22.5, 1600: 6, 2500: 0}),
+        ("phone", {200: -12, 1000: 1.29, 3400: -3, 4000: -24}),
+        ("headset", {50: -20, 1000: 0, 3000: 4, 6500: -6}),
+        ("loudspeaker", {283: -16, 700: 0, 3000: 4, 5000: -2}),
+    ],
+)
+def test_a_device_has_its_response(device, gains):
+    seconds = np.arange(32_000) / 16_000
+    for hz, db in gains.items():
+        tone = np.cos(2 * np.pi * hz * seconds).astype(np.float32) / 10
+        heard = respond(tone, device)
+        assert heard.shape == tone.shape
+        assert heard.dtype == np.float32
+        middle = slice(8_000, 24_000)
+        assert 20 * np.log10(np.std(heard[middle]) / np.std(tone[middle])) == pytest.approx(
+            db, abs=0.5
+        )
+        assert np.corrcoef(heard[middle], tone[middle])[0, 1] > 0.99  # no delay
+
+
+def test_a_recording_has_the_response_of_its_device(hear):
+    assert gain_db(hear("laptop"), hear(), 1550, 1650) == pytest.approx(6, abs=0.5)
+    assert gain_db(hear("phone"), hear(), 195, 205) == pytest.approx(-12, abs=0.5)
+
+
+@pytest.mark.parametrize("kind", ["noise", "pink"])
+@pytest.mark.parametrize("db", [5, 15, 25])
+def test_noise_has_its_ratio_and_its_colour(kind, db, hear):
+    wave, heard = hear(), hear(f"{kind}{db}")
+    noise = heard - wave * np.dot(heard, wave) / np.dot(wave, wave)
+    assert 10 * np.log10(np.mean(wave**2) / np.mean(noise**2)) == pytest.approx(db, abs=0.5)
+    hz = np.fft.rfftfreq(len(noise), 1 / 16_000)
+    power = np.abs(np.fft.rfft(noise)) ** 2
+    octaves = [np.sum(power[(hz > low) & (hz < 2 * low)]) for low in (1000, 2000, 4000)]
+    steps = 10 * np.log10(np.array(octaves[1:]) / octaves[:-1])
+    assert steps == pytest.approx([0 if kind == "pink" else 3] * 2, abs=1)
+
+
+def test_a_room_and_a_level(hear):
+    wave = hear()
+    assert np.std(hear("quiet40")) == pytest.approx(np.std(wave) / 100, rel=0.05)
+    dry = np.dot(hear("reverb0.3"), wave) / np.sqrt(np.sum(hear("reverb0.3") ** 2) * wave.dot(wave))
+    assert 0.4 < dry < 0.95
+
+
+def test_the_steps_of_a_chain_happen_in_their_order(hear):
+    line, heard = hear("gsm"), hear("gsm+noise15")
+    noise = heard - line * np.dot(heard, line) / np.dot(line, line)
+    assert 10 * np.log10(np.mean(line**2) / np.mean(noise**2)) == pytest.approx(15, abs=0.5)
+    assert gain_db(hear("noise15+gsm"), hear(), 4200, 8000) < gain_db(heard, hear(), 4200, 8000)
+
+
+def test_an_item_has_the_same_noise_each_time(hear):
+    for name in ("pink5", "reverb0.3", "gsm+loudspeaker+reverb0.5+webcam+pink20"):
+        assert np.array_equal(hear(name), hear(name))
+        assert not np.array_equal(hear(name), hear(name, id="b"))
+
+
+def test_case_has_its_groups():
+    case = parse(["case"], "speaker")
+    assert Counter(one.group for one in case) == {
+        "codec": 8,
+        "microphone": 4,
+        "noise": 5,
+        "room": 1,
+        "chain": 3,
+    }
+    assert len({one.name for one in case}) == 21
+    assert "then" in case[-1].text
+    assert parse(["opus12", "case"], "speaker")[0] == case[4]
 
 
 def test_pictures_are_what_the_condition_says(tmp_path):
@@ -157,8 +274,8 @@ def test_pictures_are_what_the_condition_says(tmp_path):
     seen = {}
     for one in parse(["jpeg40", "blur3", "small10", "dark50", "mirror"], "face"):
         file = damaged(Item("a", tmp_path / "a.png"), one, "face", tmp_path)
-        seen[one.kind] = decode_bytes(file.read_bytes(), one.name).astype(float)
-        assert seen[one.kind].shape == pixels.shape
+        seen[one.group] = decode_bytes(file.read_bytes(), one.name).astype(float)
+        assert seen[one.group].shape == pixels.shape
     assert np.array_equal(seen["mirror"], pixels[:, ::-1])
     assert np.abs(seen["dark"] - pixels / 2).max() <= 0.5
     jpeg = decode_bytes(encode(pixels, ".jpg", quality=40), "a")
@@ -167,10 +284,138 @@ def test_pictures_are_what_the_condition_says(tmp_path):
     assert np.std(seen["small"]) < np.std(pixels) / 2
 
 
-@pytest.mark.parametrize("name", ["mp4", "noise0", "noise101", "mp33", "dark50"])
+@pytest.mark.parametrize(
+    "name",
+    ["mp4", "noise0", "noise101", "mp33", "opus5", "mp3-161", "gsm13", "dark50", ""],
+)
 def test_an_unknown_condition_is_named_with_the_known_ones(name):
-    with pytest.raises(LikenessError, match=f"{name!r}.*reverbN"):
-        parse(["ogg", name], "speaker")
+    for written in (name, f"{name}+gsm", f"gsm+{name}"):
+        with pytest.raises(LikenessError, match=f"{name!r}.*reverbN"):
+            parse(["ogg", written], "speaker")
+    with pytest.raises(LikenessError, match=r"'case'.*jpegN"):
+        parse(["case"], "face")
+
+
+def test_what_conditions_add_is_averaged_in_groups_and_drawn_by_subjects(world, voices, tmp_path):
+    untrained(tmp_path / "other", replace(BASE, seed=BASE.seed + 1))
+    models, names = [world / "plain", tmp_path / "other"], ["noise1", "noise5", "reverb5"]
+    found = likeness.bench(models, world / "trials.txt", names, root=voices, num_resamples=50)
+    cells = {}
+    for of in found.results:
+        if of.metric == "eer":
+            cells[of.system, of.conventions["condition"]] = of.value
+    values = {}
+    for name in ("plain", "other"):
+        clean = cells[name, "clean"]
+        noise = (cells[name, "noise1"] + cells[name, "noise5"]) / 2 - clean
+        (added,) = results_of(found, "all conditions", name).values()
+        values[name] = added.value
+        assert added.metric == "eer_added"
+        assert added.value == pytest.approx((noise + cells[name, "reverb5"] - clean) / 2)
+        assert added.interval[0] < added.value < added.interval[1]
+        assert [*added.counts.values()] == [48, 448, 8, 3]
+        assert f"{100 * clean:.2f}" in next(row[1] for row in found.summary() if row[0] == name)
+    difference = found.paired.differences["other, all conditions", "eer_added"]
+    assert difference.value == pytest.approx(values["other"] - values["plain"])
+
+
+def test_the_interval_of_what_is_added_is_paired_by_subject():
+    ids = tuple(f"{subject}/{item}" for subject in range(12) for item in range(3))
+    enrol, probe = np.triu_indices(36, 1)
+    pairs = np.stack([enrol // 3, probe // 3], axis=1)
+    target, rng = pairs[:, 0] == pairs[:, 1], np.random.default_rng(0)
+    clean = target + rng.normal(size=target.size)
+    values = {name: clean + rng.normal(size=target.size) for name in ("pink9", "pink5", "gsm")}
+    lost = np.zeros((target.size, 2), dtype=np.bool_)
+
+    def added(values: dict[str, Any]) -> Result:
+        scored = {
+            name: ConditionScores(of, lost, "") for name, of in {"clean": clean, **values}.items()
+        }
+        groups = {name: name.rstrip("0123456789") for name in values}
+        trials = Trials(ids, ids, enrol, probe, target)
+        cells = Cells(trials, pairs, "", {"m": scored}, {"m": None}, groups, FEW)
+        *_, last = cells.table({"": np.ones(target.size, dtype=np.bool_)})[0]
+        return last
+
+    eers, draws = {}, {}
+    for name, of in {"clean": clean, **values}.items():
+        eers[name] = eer(of[target], of[~target])
+        drawn = bounds_of({"eer": eer}, Scores(of, target), pairs, num_resamples=50)[1]
+        draws[name] = drawn["eer"]
+    value, more = (
+        (of["pink9"] / 2 + of["pink5"] / 2 + of["gsm"]) / 2 - of["clean"] for of in (eers, draws)
+    )
+    by_hand = paired_bounds(more, value, 0.95, drawn_from(target, pairs), 1.0)
+    assert added(values).value == pytest.approx(value)
+    assert added(values).interval == pytest.approx(by_hand.ends)
+    same = added({"gsm": clean + 1})
+    assert same.value == 0
+    assert same.interval is None  # no draw has any difference
+
+
+def test_what_a_model_refuses_is_left_out_of_what_is_added(world, voices):
+    options: dict[str, Any] = {"root": voices, "num_resamples": 0}
+    names = ["8khz", "quiet20"]
+    both = [world / "plain", world / "wide"]
+    found = likeness.bench(both, world / "trials.txt", names, **options)
+    assert [row[-1] for row in found.summary()[1:]] == ["2 of 2", "1 of 2"]
+    (wide,) = results_of(found, "all conditions", "wide").values()
+    level = results_of(found, "quiet20", "wide")["eer"].value
+    assert wide.value == pytest.approx(level - results_of(found, "clean", "wide")["eer"].value)
+    assert found.paired.differences["wide, all conditions", "eer_added"].value == 0
+
+
+def test_every_model_hears_the_same_files_written_once(world, voices, monkeypatch):
+    written, embedded = [], []
+
+    def write(item, *others):
+        written.append(item.id)
+        return damaged(item, *others)
+
+    def embed(embedder, items, read):
+        embedded.append(len(items))
+        return embed_where_readable(embedder, items, read)
+
+    monkeypatch.setattr(condition_scores, "damaged", write)
+    monkeypatch.setattr(condition_scores, "embed_where_readable", embed)
+    options: dict[str, Any] = {"root": voices, "num_resamples": 0}
+    models = [world / "plain", world / "wide"]
+    likeness.bench(models, world / "trials.txt", ["quiet20", "pink5"], **options)
+    assert len(written) == 2 * 31  # the test sides
+    assert embedded == [32, 32] + [31] * 4
+
+
+def test_trials_are_drawn_among_a_few_items_of_many_subjects(world, voices, tmp_path):
+    options: dict[str, Any] = {"num_resamples": 0}
+    found = likeness.bench([world / "plain"], items=voices, max_items=10, **options)
+    clean = results_of(found, "clean")
+    assert [*clean["refused"].counts.values()][:3] == [5, 40, 5]  # two of each of five speakers
+    again = likeness.bench([world / "plain"], items=voices, max_items=10, **options)
+    assert results_of(again, "clean")["eer"] == clean["eer"]
+    every = likeness.bench([world / "plain"], items=voices, **options)
+    listed = likeness.bench([world / "plain"], world / "trials.txt", root=voices, **options)
+    assert results_of(every, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
+    lines = [f"{p.relative_to(voices)},{p.parent.name}" for p in voices.rglob("*.flac")]
+    (tmp_path / "my items.csv").write_text("\n".join(["clip,who", *lines]))
+    folders: dict[str, Any] = {"items": voices, "label": "{label}/*"}
+    labelled = likeness.bench([world / "plain"], **folders, **options)
+    assert results_of(labelled, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
+    table: dict[str, Any] = {"items": tmp_path / "my items.csv", "columns": "path=clip,label=who"}
+    named = likeness.bench([world / "plain"], root=voices, **table, **options)
+    assert results_of(named, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
+
+
+def test_trials_and_items_are_not_mixed(world, voices):
+    trials = world / "trials.txt"
+    mixed: list[dict[str, Any]] = [{}, {"items": voices, "trials": trials}]
+    mixed += [{"max_items": 8, "trials": trials}, {"label": "{label}/*", "trials": trials}]
+    for options in mixed:
+        with pytest.raises(LikenessError, match="one of them"):
+            likeness.bench([world / "plain"], **options)
+    lonely = {"items": min(voices.iterdir()), "num_resamples": 0}
+    with pytest.raises(LikenessError, match="label"):
+        likeness.bench([world / "plain"], **lonely)
 
 
 def test_the_command_writes_the_table_json_and_a_page(world, voices, tmp_path):
@@ -183,7 +428,16 @@ def test_the_command_writes_the_table_json_and_a_page(world, voices, tmp_path):
     document = json.loads((tmp_path / "bench.json").read_text())
     check(document, "results")
     tried = {of["conventions"]["condition"] for of in document["results"]}
-    assert tried == {"clean", "opus", "8khz"}
+    assert tried == {"clean", "opus", "8khz", "all conditions"}
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     (row,) = [row for row in page.split("<tr") if "8khz" in row and "31 of 62" in row]
     assert "wide" in row
+
+
+def test_the_page_has_the_responses_and_the_conditions():
+    page = (ROOT / "docs" / "how-to" / "bench.md").read_text(encoding="utf-8")
+    for device, response in conditions.RESPONSES.items():
+        listed = ", ".join(f"{hz}: {db}" for hz, db in response.items())
+        assert f"| {device} | {listed} |\n" in page
+    for one in parse(["case"], "speaker"):
+        assert one.group == "chain" or one.steps[0][0] in page

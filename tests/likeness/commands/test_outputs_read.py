@@ -80,6 +80,7 @@ READERS = {
         train {tiny} schedule.steps=2 --data {x} --out {o}
         train {tiny} schedule.steps=2 --data {w}/others --test {x} --out {o}
         embed --model {m} --items {x} --out {o}.npz
+        bench --model {m} --items {x} --conditions quiet20 --resamples 0
         gallery enrol {x} --model {m} --gallery {o}
         gallery search {x} --model {m} --gallery {w}/gallery
         gallery cluster {x} --model {m} --num-clusters 2 --out {o}.csv
