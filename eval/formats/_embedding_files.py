@@ -64,10 +64,10 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
     for role, name in found.items():
         of = headers[name]
         if not (_is(of, *_IDS_AND_VECTORS[role]) or of.dtype.hasobject):
+            named = f" {name!r}" if name else ""
             raise LikenessError(
-                f"{path}: its array {name!r} is {of.dtype} {of.shape}, but ids are (N,) texts or "
-                "integers, and vectors (N, D) numbers"
-                + if_option("; say which they are, as in --columns id=names,vector=matrix")
+                f"{path}: its array{named} is {of.dtype} {of.shape}, but ids are (N,) texts or "
+                "integers, and vectors (N, D) numbers; name or write other arrays"
             )
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")
     arrays = npz.read(path, found.values(), optional=["meta"] if is_ours else [])
@@ -87,7 +87,8 @@ def _texts(ids: NDArray[Any]) -> list[str]:
 
 def _listed_ids(path: Path, stated: Mapping[str, str]) -> list[str]:
     """The ids of a file of vectors, which stand in another one: one a line, or in an .npy."""
-    listed = Path(stated["id"]) if "id" in stated else path.with_suffix(".txt")
+    named = Path(stated.get("id", ""))  # without an ending, a column of the other side's file
+    listed = named if named.suffix else path.with_suffix(".txt")
     if not listed.is_file():
         raise LikenessError(
             f"{path} has no ids, and there is no file {listed}; write one id a line into it"

@@ -20,7 +20,7 @@ Those of other programs have other columns and arrays, and may be .npy, .csv and
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -50,14 +50,16 @@ from likeness.eval.types import (
 
 _WRITTEN = (".npz", ".ark", ".parquet")
 TABLES = (".parquet", ".csv", ".tsv")  # which may hold something else than embeddings
-SUFFIXES = (".npz", ".npy", ".ark", ".scp", *TABLES)
-_READERS = {
+_READERS: Mapping[str, Callable[[Path, Mapping[str, str]], _embedding_files.Read]] = {
     ".npz": _embedding_files.read_arrays,
     ".npy": _embedding_files.read_arrays,
     ".parquet": _embedding_files.read_parquet,
     ".csv": _embedding_files.read_text,
     ".tsv": _embedding_files.read_text,
+    ".ark": lambda path, _: _kaldi.read(path),
+    ".scp": lambda path, _: _kaldi.read(path),
 }
+SUFFIXES = tuple(_READERS)
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
@@ -198,9 +200,9 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
 
     Args:
         path: The file.
-        columns: Which column or array is which, where their names do not say it, as in
-            "id=utt,vector=xvec"; "vector=dim" for columns dim_0, dim_1, .... Of an .npy, the file
-            of its ids (default: NAME.txt).
+        columns: Which column or array of embeddings from elsewhere is which, as in
+            "id=utt,vector=xvec". "vector=dim" stands for columns dim_0, dim_1 and so on, and the
+            id of an .npy is the file of its ids (default: NAME.txt).
 
     Returns:
         N ids, the matrix (N, D) float32 and the meta.
@@ -217,10 +219,7 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
     suffix, stated = _suffix(path, SUFFIXES), parse_columns(columns, EMBEDDINGS)
     refuse_device(path)
     try:
-        if suffix in (".ark", ".scp"):
-            ids, matrix, meta = _kaldi.read(path)
-        else:
-            ids, matrix, meta = _READERS[suffix](path, stated)
+        ids, matrix, meta = _READERS[suffix](path, stated)
         if not all(ids):
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)

@@ -88,7 +88,7 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
     with path.open("rb") as handle:
         try:
             if path.suffix.lower() == ".npy":
-                yield {"": _Member(partial(path.open, "rb"), path.stat().st_size)}
+                yield {"": _Member(lambda: path.open("rb"), path.stat().st_size)}
                 return
             with zipfile.ZipFile(handle) as archive:
                 infos, limit = archive.infolist(), size_limit(path.stat().st_size)

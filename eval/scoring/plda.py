@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File, read_json, write_json
 from likeness.eval.formats.subjects import Names, labels_of, names_of
@@ -135,6 +136,7 @@ def fit_labelled(
     labels: Annotated[Names | None, Option(path="file")] = None,
     *,
     lda_dim: Annotated[int, Option(least=0)] = 0,
+    columns: ColumnNames = "",
 ) -> tuple[Plda, list[str]]:
     """Fit a PLDA as `fit_plda` on embeddings with their classes, which may be files.
 
@@ -142,11 +144,12 @@ def fit_labelled(
         embeddings: Labelled embeddings.
         labels: Lines `id class` (default: the first folder of the ids).
         lda_dim: How many dimensions LDA leaves; 0 leaves LDA out.
+        columns: As in `likeness.eval.formats.embeddings.read_embeddings`.
 
     Returns:
         The PLDA, and the class of each item.
     """
-    rows = embeddings_of(embeddings)
+    rows = embeddings_of(embeddings, columns)
     name = "embeddings" if isinstance(embeddings, Embeddings) else Path(embeddings).name
     classes = labels_of(name, rows.ids, names_of(labels), "class")
     model = rows.meta.get("model", "")

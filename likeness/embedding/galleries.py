@@ -2,16 +2,19 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError, shorten
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
@@ -47,6 +50,8 @@ Existing = Literal["refuse", "add", "replace", "skip"]
 Name = Annotated[str | Path, Option("--gallery", metavar="PLACE")]
 Data = Annotated[Any, Option("DATA", path="any")]
 Text = Annotated[str, Option(metavar="TEXT")]
+ELSEWHERE = "embeddings from elsewhere"  # the model of those whose file names none
+_Embed = Callable[[Collection[str]], tuple[Embeddings, Sequence[Bad]]]  # the items of these ids
 _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
 
 
@@ -120,7 +125,8 @@ def enrol(
             to their enrolments, replace puts the files in their place, skip leaves them.
         workers: How many processes read files; 0 reads them in this one.
         root: As in `likeness.checking.lists.items`.
-        columns: As in `likeness.checking.lists.items`.
+        columns: Which column is which, where names do not say it, as in label=spk,path=wav; of
+            embeddings, as in id=utt,vector=xvec.
         label: As in `likeness.checking.lists.items`.
 
     Raises:
@@ -128,10 +134,6 @@ def enrol(
             the gallery is of another model.
     """
     listing: Any = {"root": root, "columns": columns, "label": label}
-    known = set()
-    if exists(gallery):
-        with gallery_at(gallery, model.meta, makes=True) as store:
-            known = {entry.subject for entry in store.entries()}
     with items_of(data, modality=model.modality, **listing) as items:
         # An empty label in a table that has labels says nothing, and neither does its folder then.
         by_folder = not any(item.label for item in items)
@@ -147,23 +149,98 @@ def enrol(
                 "no folder or label names it; name the subject with --subject, or give a list or "
                 "table with labels"
             )
-        before = [who for who in dict.fromkeys(of_item.values()) if who in known]
-        if before and existing == "refuse":
-            if _hold_all(gallery, model, items, of_item, workers):  # by a command that was killed
-                return Enrolled(0, 0, tuple(before), (), len(known))
-            raise LikenessError(
-                f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
-                "was enrolled; --existing add adds to their enrolments, replace puts these files "
-                "in their place, skip leaves them as they are"
-            )
-        left = set(before) if existing == "skip" else set()
-        chosen = [item for item in items if of_item[item.id] not in left]
-        if not chosen:
+
+        def embed_chosen(ids: Collection[str]) -> tuple[Embeddings, Sequence[Bad]]:
+            return _embed(model.loaded, [item for item in items if item.id in ids], workers)
+
+        return _enrol(gallery, model.meta, of_item, existing, embed_chosen)
+
+
+def enrol_embeddings(
+    gallery: Name,
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
+    *,
+    labels: Annotated[Names | None, Option(path="file")] = None,
+    subject: str | None = None,
+    existing: Existing = "refuse",
+    columns: ColumnNames = "",
+    model_name: str = "",
+) -> Enrolled:
+    """Enrol embeddings of Likeness or of another program, as `enrol` does with files.
+
+    Args:
+        gallery: As in `enrol`.
+        embeddings: A file of embeddings, of which no model is loaded.
+        labels: Lines `id subject` for embeddings (default: the first folder of the ids).
+        subject: As in `enrol`.
+        existing: As in `enrol`.
+        columns: As in `enrol`.
+        model_name: What made embeddings whose file does not say it; the gallery refuses those of
+            another name.
+
+    Raises:
+        LikenessError: As `enrol`, or the file is none of embeddings.
+    """
+    rows = _named(embeddings, columns, model_name)
+    where = "embeddings" if isinstance(embeddings, Embeddings) else str(embeddings)
+    names = [subject] * len(rows) if subject else labels_of(where, rows.ids, names_of(labels))
+    of_item = dict(zip(rows.ids, names, strict=True))
+
+    def choose(ids: Collection[str]) -> tuple[Embeddings, Sequence[Bad]]:
+        chosen = tuple(name for name in rows.ids if name in ids)
+        return replace(rows, ids=chosen, matrix=rows.matrix[rows.rows(chosen)]), ()
+
+    return _enrol(gallery, rows.meta, of_item, existing, choose)
+
+
+def _named(embeddings: File | Embeddings, columns: ColumnNames, model_name: str) -> Embeddings:
+    """Embeddings with the model that they name, else with the name that is given to it."""
+    rows = embeddings_of(embeddings, columns)
+    if (model := rows.meta.get("model")) and model_name:
+        raise LikenessError(
+            f"model name {model_name!r}: the embeddings name their model themselves "
+            f"({model[:16]}); leave the name out"
+        )
+    return rows if model else replace(rows, meta={**rows.meta, "model": model_name or ELSEWHERE})
+
+
+def _enrol(
+    gallery: Name,
+    meta: Mapping[str, str],
+    of_item: Mapping[str, str],
+    existing: Existing,
+    embedded: _Embed,
+) -> Enrolled:
+    """Enrol items under their subjects.
+
+    Args:
+        gallery: As in `enrol`.
+        meta: Of the embeddings.
+        of_item: The subject of each item.
+        existing: As in `enrol`.
+        embedded: Gives the embeddings of items.
+    """
+    known = set()
+    if exists(gallery):
+        with gallery_at(gallery, meta, makes=True) as store:
+            known = {entry.subject for entry in store.entries()}
+    before = [who for who in dict.fromkeys(of_item.values()) if who in known]
+    if before and existing == "refuse":
+        if _hold_all(gallery, meta, of_item, embedded):  # by a command that was killed
             return Enrolled(0, 0, tuple(before), (), len(known))
-        embeddings, bad = _embed(model.loaded, chosen, workers)
+        raise LikenessError(
+            f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
+            "was enrolled; --existing add adds to their enrolments, replace puts these files "
+            "in their place, skip leaves them as they are"
+        )
+    left = set(before) if existing == "skip" else set()
+    chosen = {item for item, who in of_item.items() if who not in left}
+    if not chosen:
+        return Enrolled(0, 0, tuple(before), (), len(known))
+    embeddings, bad = embedded(chosen)
     skipped = tuple(before) if existing == "skip" else ()
     names = [of_item[item_id] for item_id in embeddings.ids]
-    with gallery_at(gallery, model.meta, makes=True) as store:
+    with gallery_at(gallery, meta, makes=True) as store:
         _write(store, embeddings, names, set(before) if existing == "replace" else set())
         size = sum(entry.enrolments for entry in store.entries())
         doubts: Sequence[Doubt] = ()
@@ -175,13 +252,13 @@ def enrol(
 
 
 def _hold_all(
-    gallery: Name, model: Model, items: Sequence[Item], of_item: Mapping[str, str], workers: int
+    gallery: Name, meta: Mapping[str, str], of_item: Mapping[str, str], embedded: _Embed
 ) -> bool:
-    """Whether a gallery has the very embeddings that these files give, under their subjects."""
-    with gallery_at(gallery, model.meta) as store:
+    """Whether a gallery has the very embeddings that these items give, under their subjects."""
+    with gallery_at(gallery, meta) as store:
         if not store.items([*of_item.values()]) & of_item.keys():
             return False  # nothing has to be embedded to see it
-        embeddings, _ = _embed(model.loaded, items, workers)
+        embeddings, _ = embedded(of_item)
         stored = store.everything()
     have = {(who, row.tobytes()) for who, row in zip(stored.subjects, stored.rows, strict=True)}
     made = zip(embeddings.ids, embeddings.matrix, strict=True)
@@ -208,7 +285,7 @@ def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
         warnings.warn(
             f"{len(copies):,} of {counted(len(enrolled), 'file')} {hold} the same as another "
             f"enrolment (first: {shorten(copies[0])}); each counts, so enrol one of each copy",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -372,18 +449,78 @@ def search(
         pool: Which score a subject with several templates gets.
         faces: As in `embed`.
         root: As in `likeness.checking.lists.items`.
-        columns: As in `likeness.checking.lists.items`.
+        columns: As in `enrol`.
         label: As in `likeness.checking.lists.items`.
 
     Raises:
         LikenessError: Nothing can be read.
     """
-    threshold, source = (rule or Rule()).decide(resolve_model(model.source), model.meta)
+    decided = (rule or Rule()).decide(resolve_model(model.source), model.meta)
     listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    with gallery_at(gallery, model.meta) as store:
+
+    def embed_probes() -> tuple[Embeddings, Sequence[Bad]]:
         with items_of(data, modality=model.modality, **listing) as items:
-            embeddings, bad = _embed(model.loaded, items, 0, faces)
+            return _embed(model.loaded, items, 0, faces)
+
+    return _search(gallery, model.meta, embed_probes, k, how, decided)
+
+
+def search_embeddings(
+    gallery: Name,
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
+    *,
+    k: Annotated[int, Option("--k -k", least=1, most=1000)] = 5,
+    rule: Rule | None = None,
+    by: By = "subject",
+    num_templates: Annotated[int, Option("--templates", least=1)] = 1,
+    pool: PoolScores = "best",
+    columns: ColumnNames = "",
+    model_name: str = "",
+) -> Found:
+    """Find the subjects, or the enrolled items, that are most similar to each embedding.
+
+    Args:
+        gallery: As in `enrol`.
+        embeddings: As in `enrol_embeddings`.
+        k: As in `search`.
+        rule: As in `search`.
+        by: As in `search`.
+        num_templates: As in `search`.
+        pool: As in `search`.
+        columns: As in `enrol`.
+        model_name: As in `enrol_embeddings`.
+
+    Raises:
+        LikenessError: The file is none of embeddings, or the gallery is of another model.
+    """
+    rows = _named(embeddings, columns, model_name)
+    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
+    decided = (rule or Rule()).decide("", rows.meta)
+    return _search(gallery, rows.meta, lambda: (rows, ()), k, how, decided)
+
+
+def _search(
+    gallery: Name,
+    meta: Mapping[str, str],
+    embedded: Callable[[], tuple[Embeddings, Sequence[Bad]]],
+    k: int,
+    how: Mapping[str, Any],
+    decided: tuple[float | None, str],
+) -> Found:
+    """Search for embeddings.
+
+    Args:
+        gallery: As in `enrol`.
+        meta: Of the embeddings.
+        embedded: Gives the probes and what cannot be read, once the gallery is open.
+        k: As in `search`.
+        how: Further arguments of `Gallery.search`.
+        decided: The threshold, and where it comes from.
+    """
+    threshold, source = decided
+    with gallery_at(gallery, meta) as store:
+        embeddings, bad = embedded()
         with step("searching the gallery"):
             hits = store.search(embeddings, k + 1, **how)
         matches = dict(zip(embeddings.ids, hits, strict=True))
@@ -409,7 +546,7 @@ def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
     if itself.size:
         first = probes[itself[0]]
         text = itself_text("searches", itself.size, len(probes), first, left_out=False)
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=4)
 
 
 def list_subjects(gallery: Name) -> Sequence[Entry]:
