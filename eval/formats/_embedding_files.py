@@ -50,7 +50,7 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
     shapes = {of.shape for of in headers.values()}
     if path.suffix.lower() == ".npy":
         found = {"vector": ""}
-    elif len(shapes) == 1 and all(_is(of, 1, "f") for of in headers.values()):
+    elif not stated and len(shapes) == 1 and all(_is(of, 1, "f") for of in headers.values()):
         vectors = npz.read(path, list(headers))
         return tuple(vectors), np.stack(list(vectors.values())), "{}"
     else:
@@ -71,8 +71,10 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
             )
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")
     arrays = npz.read(path, found.values(), optional=["meta"] if is_ours else [])
-    ids = _texts(arrays[found["id"]]) if "id" in found else _listed_ids(path, stated)
-    return ids, arrays[found["vector"]], str(arrays.get("meta", "{}"))
+    matrix, meta = arrays[found["vector"]], str(arrays.get("meta", "{}"))
+    if "id" in found:
+        return _texts(arrays[found["id"]]), matrix, meta
+    return _listed_ids(path, stated, len(matrix)), matrix, meta
 
 
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:
@@ -85,7 +87,7 @@ def _texts(ids: NDArray[Any]) -> list[str]:
     return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
 
 
-def _listed_ids(path: Path, stated: Mapping[str, str]) -> list[str]:
+def _listed_ids(path: Path, stated: Mapping[str, str], num: int) -> list[str]:
     """The ids of a file of vectors, which stand in another one: one a line, or in an .npy."""
     named = Path(stated.get("id", ""))  # without an ending, a column of the other side's file
     listed = named if named.suffix else path.with_suffix(".txt")
@@ -97,7 +99,8 @@ def _listed_ids(path: Path, stated: Mapping[str, str]) -> list[str]:
     if listed.suffix.lower() == ".npy":
         return _texts(npz.read(listed, [""])[""].ravel())
     ids = [line.partition("\t")[0] for _, line in text_lines(listed)]
-    return ids[1:] if ids and role_of(ids[0], EMBEDDINGS) == "id" else ids
+    is_headed = len(ids) == num + 1 and role_of(ids[0], EMBEDDINGS) == "id"
+    return ids[1:] if is_headed else ids
 
 
 def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
@@ -124,7 +127,7 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
         found = columns_of_embeddings(list(columns), stated, str(path), by_type)
         vectors = [names[place] for place in columns[found["vector"]]]
         kind = types[vectors[0]]
-        if not ("string" in kind or re.fullmatch(rf"{_LIST}|{_NUMBER}", kind)):
+        if not re.fullmatch(rf"{_LIST}|{_NUMBER}", kind):
             raise LikenessError(
                 f"{path}: its column {quoted(vectors[0])} holds {kind}; lists of numbers are needed"
             )
@@ -206,7 +209,7 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     if len(arrays) > 1 or not ("string" in kind or "list" in kind):
         return np.stack([_numbers(array) for array in arrays], axis=1)
     if "string" in kind:
-        texts = [text or "" for text in arrays[0].to_pylist()]
+        texts = arrays[0].to_pylist()
         rows = [tables.as_floats(re.findall(r"[^\s,;()\[\]]+", text)) for text in texts]
         sizes, values = np.array([row.size for row in rows], np.int64), np.concatenate(rows)
     else:

@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import refuse_device, size_limit
 
-
-class _Member(NamedTuple):
-    """An array of a file: how it is opened, and its bytes with its header."""
-
-    open: Callable[[], IO[bytes]]
-    size: int
+_Member = tuple[Callable[[], IO[bytes]], int]  # what opens an array, and its bytes with its header
 
 
 class Header(NamedTuple):
@@ -88,18 +83,15 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
     with path.open("rb") as handle:
         try:
             if path.suffix.lower() == ".npy":
-                yield {"": _Member(lambda: path.open("rb"), path.stat().st_size)}
+                yield {"": (lambda: path.open("rb"), path.stat().st_size)}
                 return
             with zipfile.ZipFile(handle) as archive:
                 infos, limit = archive.infolist(), size_limit(path.stat().st_size)
                 if sum(info.file_size for info in infos) > limit:
                     raise LikenessError(f"{path}: it expands to over {limit} bytes")
-                yield {
-                    info.filename.removesuffix(".npy"): _Member(
-                        partial(archive.open, info), info.file_size
-                    )
-                    for info in infos
-                }
+                names = [info.filename.removesuffix(".npy") for info in infos]
+                opened = [(partial(archive.open, info), info.file_size) for info in infos]
+                yield dict(zip(names, opened, strict=True))
         except LikenessError:
             raise
         except Exception as error:
@@ -113,11 +105,12 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
 def _header(member: _Member) -> tuple[Header, int]:
     """What a member declares, and how many bytes of values it has."""
     form = np.lib.format
-    with member.open() as file:
+    opened, size = member
+    with opened() as file:
         is_first = form.read_magic(file) == (1, 0)
         read_header = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
         shape, _, dtype = read_header(file)
-        return Header(dtype, shape), member.size - file.tell()
+        return Header(dtype, shape), size - file.tell()
 
 
 def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
@@ -136,7 +129,7 @@ def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
             f"{path}: damaged: {what} declares {dtype} {shape} and has {present} bytes; write or "
             "fetch it again"
         )
-    with member.open() as file:
+    with member[0]() as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     if dtype.kind == "U" and array.size:
         codes = np.ascontiguousarray(array).reshape(-1).view(f"{dtype.byteorder}u4")

@@ -467,8 +467,9 @@ def evaluate(
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
-    embedded = _by_system(embeddings, list(named), columns_for(columns, EMBEDDINGS, TRIALS))
-    columns = columns_for(columns, TRIALS, EMBEDDINGS)
+    beside = EMBEDDINGS if embeddings is not None else {}
+    embedded = _by_system(embeddings, list(named), columns_for(columns, beside, TRIALS))
+    columns = columns_for(columns, TRIALS, beside)
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)

@@ -100,13 +100,22 @@ def test_pickles_are_refused_by_their_name(tmp_path: Path, ending: str) -> None:
         ({"": [0, 1, 2], "file": IDS, "0": ROWS[:, 0], "1": ROWS[:, 1], "2": ROWS[:, 2]}, ""),
         ({"clip": IDS, "age": [1, 2, 3], **DIMENSIONS}, "id=clip,vector=dim"),
         ({"clip": IDS, "v1": [1, 2, 3], "v2": [1, 2, 3], **DIMENSIONS}, "id=clip,vector=dim_"),
+    ],
+)
+def test_tables_of_any_names(tmp_path: Path, ending: str, columns: Any, stated: str) -> None:
+    assert_read(table(tmp_path / f"e{ending}", **columns), stated)
+
+
+@pytest.mark.parametrize(
+    ("columns", "stated"),
+    [
         ({"id": IDS, "emb": [str(row.tolist()) for row in ROWS]}, ""),
         ({"id": IDS, "emb": [" ".join(map(repr, map(float, row))) for row in ROWS]}, ""),
         ({"clip": IDS, "s": SPEAKERS, "of": [str(row) for row in ROWS]}, "id=clip,vector=of"),
     ],
 )
-def test_tables_of_any_names(tmp_path: Path, ending: str, columns: Any, stated: str) -> None:
-    assert_read(table(tmp_path / f"e{ending}", **columns), stated)
+def test_lists_that_are_written_as_text(tmp_path: Path, columns: Any, stated: str) -> None:
+    assert_read(table(tmp_path / "e.csv", **columns), stated)
 
 
 @pytest.mark.parametrize("vectors", [LISTS, FIXED, LISTS.cast(pa.large_list(pa.float32()))])
@@ -163,6 +172,7 @@ def test_many_dimensions_and_blocks_of_text(tmp_path: Path) -> None:
         ("e.parquet", {"id": IDS, "vector": [[1.0], [1.0, 2.0], [1.0]]}, "ann/2.wav.*2 numbers"),
         ("e.parquet", {"id": IDS, "vector": [[1.0], None, [1.0]]}, "ann/2.wav.*0 numbers"),
         ("e.parquet", {"id": IDS, "vector": [[[1.0]]] * 3}, "lists of numbers"),
+        ("e.parquet", {"id": IDS, "vector": ["[1, 2]"] * 3}, "lists of numbers"),
         ("e.parquet", {"id": IDS, "d0": [1.0, None, 1.0], "d1": [1.0] * 3}, "ann/2.wav.*finite"),
         ("e.csv", {"id": IDS, "d0": ["1", "", "1"], "d1": ["1", "1", "1"]}, "ann/2.wav.*finite"),
         ("e.csv", {"path": IDS, "speaker": SPEAKERS}, "path, speaker.*vector"),
