@@ -7,6 +7,7 @@ somebody states it: see `column_names.columns_of_embeddings`.
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +175,9 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
             is_filled = len(first) == len(second) and len(sample) > 1
             of_numbers = [i for i, field in enumerate(second) if tables.is_number(field)]
             columns = dimensions(first, of_numbers if is_filled else range(len(first)))
-            several = [name for name, places in columns.items() if len(places) > 1]
-            by_type = {"id": [name for name in columns if name not in several], "vector": several}
+            lists = [name for name, field in zip(first, second, strict=False) if field[:1] == "["]
+            lists += [name for name, places in columns.items() if len(places) > 1]
+            by_type = {"id": [name for name in columns if name not in lists], "vector": lists}
             found = columns_of_embeddings(list(columns), stated, str(path), by_type)
             (one,), vector = columns[found["id"]], columns[found["vector"]]
         else:
@@ -209,9 +211,9 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     if len(arrays) > 1 or not ("string" in kind or "list" in kind):
         return np.stack([_numbers(array) for array in arrays], axis=1)
     if "string" in kind:
-        texts = arrays[0].to_pylist()
-        rows = [tables.as_floats(re.findall(r"[^\s,;()\[\]]+", text)) for text in texts]
-        sizes, values = np.array([row.size for row in rows], np.int64), np.concatenate(rows)
+        rows = [re.findall(r"[^\s,;()\[\]]+", text) for text in arrays[0].to_pylist()]
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = tables.floats(parquet.as_arrow(list(chain(*rows))))
     else:
         lengths = compute.list_value_length(arrays[0]).cast("int64")
         sizes, values = parquet.numbers(lengths, missing=-1), _numbers(arrays[0].flatten())
@@ -222,7 +224,7 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
             f"{path}: {quoted(ids[row])} has {max(int(sizes[row]), 0)} numbers, and the first "
             f"vector has {dim}; embed it again, or leave it out"
         )
-    return values.reshape(-1, dim)
+    return values.reshape(len(sizes), dim)
 
 
 def _numbers(array: Any) -> NDArray[Any]:

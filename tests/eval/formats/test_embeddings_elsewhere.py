@@ -110,6 +110,7 @@ def test_tables_of_any_names(tmp_path: Path, ending: str, columns: Any, stated: 
     ("columns", "stated"),
     [
         ({"id": IDS, "emb": [str(row.tolist()) for row in ROWS]}, ""),
+        ({"wav": IDS, "v": [str(row.tolist()) for row in ROWS], "speaker": SPEAKERS}, ""),
         ({"id": IDS, "emb": [" ".join(map(repr, map(float, row))) for row in ROWS]}, ""),
         ({"clip": IDS, "s": SPEAKERS, "of": [str(row) for row in ROWS]}, "id=clip,vector=of"),
     ],
