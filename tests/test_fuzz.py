@@ -139,6 +139,11 @@ def write_embeddings(path: Path) -> None:
     embeddings.write_embeddings(path, EMBEDDED)
 
 
+def read_npy(path: Path) -> None:
+    path.with_suffix(".txt").write_text("\n".join(IDS))
+    embeddings.read_embeddings(path)
+
+
 PLDA = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
 LEGACY = {"_use_new_zipfile_serialization": False}
 CASES = {
@@ -148,6 +153,8 @@ CASES = {
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
     "ark": Case("e.ark", write_embeddings, embeddings.read_embeddings),
     "npz": Case("e.npz", write_embeddings, embeddings.read_embeddings),
+    "npy": Case("e.npy", lambda path: np.save(path, np.eye(len(IDS))), read_npy),
+    "csv": Case("e.csv", content(b"id,x0,x1\na,.5,1\nb,2,3\n"), embeddings.read_embeddings),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read_embeddings, native=True),
     "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
@@ -249,6 +256,7 @@ def npy(descr: str, shape: tuple[int, ...]) -> bytes:
 CLAIMS: list[tuple[str, Callable[[], bytes]]] = [
     ("npz", lambda: in_place_of(valid("npz"), "ids.npy", npy("<U0", (10**11,)))),
     ("npz", lambda: in_place_of(valid("npz"), "matrix.npy", npy("<f4", (10**9, 10**3)))),
+    ("npy", lambda: npy("<f4", (10**9, 10**3))),
     ("ark", lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**31 - 1) + bytes(64)),
     ("bin", lambda: b"\x80\x04\x8e" + struct.pack("<Q", 2**62)),
     ("bin", lambda: b"\x80\x04Nr" + struct.pack("<I", 2**31) + b"."),

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.tables import is_number
@@ -47,6 +47,12 @@ ITEMS = _words(
     age="age",
     session="session sessionid",
     group="group groupid",
+)
+# Embeddings; the columns of one number each are one column here, see `dimensions`.
+EMBEDDINGS = _words(
+    id="id ids itemid utt uttid utterance utteranceid key keys name names template templateid",
+    vector="vector vectors embedding embeddings emb embs matrix feature features feat feats "
+    "xvector xvectors",
 )
 FURTHER = ("start", "end", "sex", "age", "session", "group")  # what a pattern of labels may name
 _MAX_NAMED = 40  # columns that an error names
@@ -167,6 +173,80 @@ def choose(
                 + if_option(f", or say which it is, as in --columns {stated_as}")
             )
     return places
+
+
+def dimensions(names: Sequence[str], numeric: Collection[int]) -> dict[str, list[int]]:
+    """Returns the places of each column, where columns that are numbered alike are one.
+
+    Args:
+        names: The names of all columns, in their order.
+        numeric: The places of those that hold one number a row.
+
+    Example:
+        >>> dimensions(["utt", "emb_0", "emb_1", "age"], {1, 2, 3})
+        {'utt': [0], 'age': [3], 'emb': [1, 2]}
+    """
+    numbered: dict[str, dict[int, int]] = {}
+    for place in sorted(numeric):
+        if match := re.fullmatch(r"(.*?)[\s_.-]*(\d{1,9})", names[place]):
+            numbered.setdefault(match[1], {})[int(match[2])] = place
+    several = {name: [of[i] for i in sorted(of)] for name, of in numbered.items() if len(of) > 1}
+    joined = {place for places in several.values() for place in places}
+    columns = {name: [place] for place, name in enumerate(names) if place not in joined}
+    for name, places in several.items():
+        is_free = name and name not in columns
+        columns[name if is_free else f"{names[places[0]]} to {names[places[-1]]}"] = places
+    return columns
+
+
+def columns_of_embeddings(
+    names: Sequence[str],
+    stated: Mapping[str, str],
+    where: str,
+    by_type: Mapping[str, Collection[str]],
+    needed: Sequence[str] = ("id", "vector"),
+) -> dict[str, str]:
+    """Returns the names of the columns, or arrays, of the ids and of the vectors.
+
+    Args:
+        names: Those of all columns.
+        stated: As for `choose`.
+        where: The file, with which messages begin.
+        by_type: Role -> the names that may have it by what they hold. Where none is called like
+            the role, the only one of these is taken.
+        needed: The roles that have to be there.
+
+    Example:
+        >>> by_type = {"id": ["wav", "speaker"], "vector": ["resnet"]}
+        >>> columns_of_embeddings(["wav", "speaker", "resnet"], {}, "e.parquet", by_type)
+        {'vector': 'resnet', 'id': 'wav'}
+    """
+    stated = {
+        role: name if name in names else name.rstrip(" _.-*") for role, name in stated.items()
+    }
+    places = choose(names, stated, where, EMBEDDINGS, needed=())
+    found = {role: names[place] for role, place in places.items()}
+    for role in ("vector", "id"):
+        fitting = [name for name in by_type[role] if name not in found.values()]
+        usual = {name: role_of(name) or role_of(name.removesuffix("s")) for name in fitting}
+        paths = [name for name in fitting if usual[name] == "path"]
+        others = [name for name in fitting if usual[name] != "label"]
+        if role not in found and len(only := paths or others) == 1:
+            found[role] = only[0]
+    if missing := [role for role in needed if role not in found]:
+        choose(names, stated, where, EMBEDDINGS, missing)  # says which columns there are
+    return found
+
+
+def columns_for(columns: ColumnNames, words: Words, beside: Words) -> dict[str, str]:
+    """Returns the stated columns of some roles, where those of others may be stated beside them.
+
+    Example:
+        >>> columns_for("enrol=a,vector=emb", EMBEDDINGS, TRIALS)
+        {'vector': 'emb'}
+    """
+    stated = parse_columns(columns, {**beside, **words})
+    return {role: name for role, name in stated.items() if role in words}
 
 
 def columns_of_items(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, int]:

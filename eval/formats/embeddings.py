@@ -12,12 +12,15 @@ formats:
 .parquet
     columns id, vector (lists of D float32) and norm; the meta is JSON under the key "likeness" of
     the schema's metadata
+
+Those of other programs have other columns and arrays, and may be .npy, .csv and .tsv files too
+(_embedding_files.py).
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -29,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import _kaldi, npz, parquet
-from likeness.eval.formats.files import File, atomic_path, refuse_device, size_limit
+from likeness.eval.formats import _embedding_files, _kaldi, parquet
+from likeness.eval.formats.column_names import EMBEDDINGS, ColumnNames, parse_columns
+from likeness.eval.formats.files import File, atomic_path, refuse_device
 from likeness.eval.progress import step
 from likeness.eval.types import (
     Floats,
@@ -44,14 +48,18 @@ from likeness.eval.types import (
     unit_rows,
 )
 
-# The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
-Read = tuple[tuple[str, ...], NDArray[Any], str]
-
 _WRITTEN = (".npz", ".ark", ".parquet")
-_READ = (*_WRITTEN, ".scp")
-_KEY = b"likeness"  # the key of the meta in the schema's metadata of a .parquet
-_ROWS = 1 << 14  # of a .parquet, read at a time
-_FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
+TABLES = (".parquet", ".csv", ".tsv")  # which may hold something else than embeddings
+_READERS: Mapping[str, Callable[[Path, Mapping[str, str]], _embedding_files.Read]] = {
+    ".npz": _embedding_files.read_arrays,
+    ".npy": _embedding_files.read_arrays,
+    ".parquet": _embedding_files.read_parquet,
+    ".csv": _embedding_files.read_text,
+    ".tsv": _embedding_files.read_text,
+    ".ark": lambda path, _: _kaldi.read(path),
+    ".scp": lambda path, _: _kaldi.read(path),
+}
+SUFFIXES = tuple(_READERS)
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
@@ -185,32 +193,33 @@ class Labelled(NamedTuple):
 
 
 @step("reading embeddings")
-def read_embeddings(path: str | PathLike[str]) -> Embeddings:
+def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> Embeddings:
     """Reads the embeddings of a file in one of the formats above.
 
-    Matrices of float16 and float64 become float32.
+    Matrices of other numbers become float32.
 
     Args:
         path: The file.
+        columns: Which column or array of embeddings from elsewhere is which, as in
+            "id=utt,vector=xvec". "vector=dim" stands for columns dim_0, dim_1 and so on, and the
+            id of an .npy is the file of its ids (default: NAME.txt).
 
     Returns:
         N ids, the matrix (N, D) float32 and the meta.
 
     Raises:
         LikenessError: The suffix is another one. The file is damaged, truncated or foreign, or it
-            is a pipe or a device. It contains pickled objects, or a .scp contains commands. Ids
-            are repeated, or numbers are NaN. The embeddings take more than 1 GiB that is also over
-            100 times the size of the file.
+            is a pipe or a device. Nothing says which columns have the ids and the vectors. It
+            contains pickled objects, or a .scp contains commands. Ids are repeated, or numbers are
+            NaN. The embeddings take more than 1 GiB that is also over 100 times the size of the
+            file.
         FileNotFoundError: There is no such file.
     """
     path = Path(path)
-    suffix = _suffix(path, _READ)
+    suffix, stated = _suffix(path, SUFFIXES), parse_columns(columns, EMBEDDINGS)
     refuse_device(path)
     try:
-        if suffix in (".ark", ".scp"):
-            ids, matrix, meta = _kaldi.read(path)
-        else:
-            ids, matrix, meta = (_read_npz if suffix == ".npz" else _read_parquet)(path)
+        ids, matrix, meta = _READERS[suffix](path, stated)
         if not all(ids):
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
@@ -225,11 +234,11 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
         raise LikenessError(text if str(path) in text else f"{path}: {text}") from None
 
 
-def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
-    """The embeddings, read if they are in a file."""
+def embeddings_of(embeddings: File | Embeddings, columns: ColumnNames = "") -> Embeddings:
+    """The embeddings, read as `read_embeddings` does if they are in a file."""
     if isinstance(embeddings, Embeddings):
         return embeddings
-    return read_embeddings(embeddings)
+    return read_embeddings(embeddings, columns=columns)
 
 
 @step("writing embeddings")
@@ -302,19 +311,6 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     return suffix
 
 
-def _read_npz(path: Path) -> Read:
-    """The ids, the matrix and the JSON text of the meta of an .npz file."""
-    arrays = npz.read(path, ["ids", "matrix"], optional=["meta"])
-    kinds = {"ids": ("U", 1), "matrix": ("f", 2), "meta": ("U", 0)}
-    if any((array.dtype.kind, array.ndim) != kinds[name] for name, array in arrays.items()):
-        shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
-        raise LikenessError(
-            f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and "
-            f"meta, a JSON text, but found {shapes}"
-        )
-    return tuple(arrays["ids"].tolist()), arrays["matrix"], str(arrays.get("meta", "{}"))
-
-
 def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
     """Writes a .parquet file."""
     import pyarrow
@@ -326,45 +322,8 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
         "vector": pyarrow.FixedSizeListArray.from_arrays(values, dim),
         "norm": parquet.as_arrow(embeddings.norms),
     }
-    table = pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()})
+    table = pyarrow.table(columns).replace_schema_metadata({_embedding_files.KEY: meta.encode()})
     # Compression and dictionaries would gain next to nothing for float32 vectors.
     plain = {"compression": "none", "use_dictionary": False, "row_group_size": 1 << 16}
     with atomic_path(path) as temporary:
         pyarrow.parquet.write_table(table, temporary, write_page_checksum=True, **plain)
-
-
-def _read_parquet(path: Path) -> Read:
-    """Reads a .parquet file."""
-    import pyarrow
-
-    with parquet.open_parquet(path) as file:
-        types, schema, rows = parquet.column_types(file), file.schema_arrow, file.metadata.num_rows
-        texts, floats = types.get("id", ""), types.get("vector", "")
-        if not (texts.endswith("string") and re.fullmatch(_FLOATS, floats)):
-            raise LikenessError(
-                f"{path}: not an embeddings file: expected the columns id, text, and vector, lists "
-                f"of floats; columns found: {quoted(', '.join(types))}"
-            )
-        kind = schema.field("vector").type
-        dim = getattr(kind, "list_size", 0)
-        if not dim:
-            first = next(file.iter_batches(1, columns=["vector"]), None)
-            dim = 0 if first is None else len(first.column(0).flatten())
-        size, limit = 4 * rows * dim, size_limit(path.stat().st_size)
-        if size > limit:
-            raise LikenessError(
-                f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
-                "a file of its size; it is damaged or hostile"
-            )
-        (names,) = parquet.read_columns(path, file, ["id"])
-        assert isinstance(names, parquet.Column)
-        matrix, start = np.zeros((rows, dim), np.float32), 0
-        for batch in file.iter_batches(_ROWS, columns=["vector"], use_threads=False):
-            # This raises an error for vectors of another number of dims.
-            values = batch.column(0).cast(pyarrow.list_(kind.value_type, dim)).flatten()
-            part = matrix[start : start + len(batch)]
-            with np.errstate(over="ignore"):  # Embeddings refuses what is not finite
-                part[:] = parquet.numbers(values, missing=np.nan).reshape(part.shape)
-            start += len(batch)
-        meta = (schema.metadata or {}).get(_KEY, b"{}").decode()
-        return tuple(names.texts()), matrix, meta

@@ -1,4 +1,4 @@
-"""The arrays of an .npz file from elsewhere.
+"""The arrays of .npz and .npy files from elsewhere.
 
 What they declare is compared with what is there before numpy allocates it, and nothing is
 unpickled.
@@ -7,9 +7,11 @@ unpickled.
 import math
 import sys
 import zipfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +19,25 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import refuse_device, size_limit
 
+_Member = tuple[Callable[[], IO[bytes]], int]  # what opens an array, and its bytes with its header
+
+
+class Header(NamedTuple):
+    """What an array declares.
+
+    Attributes:
+        dtype: The type of its values.
+        shape: Its shape.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
 
 def read(
     path: Path, names: Collection[str], optional: Collection[str] | None = ()
 ) -> dict[str, NDArray[Any]]:
-    """Reads arrays of an .npz file.
+    """Reads arrays of an .npz file, or the array of an .npy, which is called "".
 
     Args:
         path: The file.
@@ -43,43 +59,80 @@ def read(
         ...     read(Path(folder) / "a.npz", ["matrix"])["matrix"].shape
         (2, 2)
     """
+    with _opened(path) as members:
+        further = [name for name in members if optional is None or name in optional]
+        required = dict.fromkeys([*names, *further])
+        return {name: _array(path, name, members[name]) for name in required}
+
+
+def headers(path: Path) -> dict[str, Header]:
+    """Reads what the arrays of a file declare, by their names; none of them is allocated.
+
+    Raises:
+        LikenessError: The file is damaged, or expands to too much.
+        OSError: It cannot be opened.
+    """
+    with _opened(path) as members:
+        return {name: _header(member)[0] for name, member in members.items()}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[dict[str, _Member]]:
+    """The arrays of a file by their names."""
     refuse_device(path)
     with path.open("rb") as handle:
         try:
+            if path.suffix.lower() == ".npy":
+                yield {"": (lambda: path.open("rb"), path.stat().st_size)}
+                return
             with zipfile.ZipFile(handle) as archive:
-                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                limit = size_limit(path.stat().st_size)
-                if sum(info.file_size for info in members.values()) > limit:
-                    raise LikenessError(f"it expands to over {limit} bytes")
-                further = [name for name in members if optional is None or name in optional]
-                required = dict.fromkeys([*names, *further])
-                return {name: _array(archive, members[name]) for name in required}
+                infos, limit = archive.infolist(), size_limit(path.stat().st_size)
+                if sum(info.file_size for info in infos) > limit:
+                    raise LikenessError(f"{path}: it expands to over {limit} bytes")
+                names = [info.filename.removesuffix(".npy") for info in infos]
+                opened = [(partial(archive.open, info), info.file_size) for info in infos]
+                yield dict(zip(names, opened, strict=True))
+        except LikenessError:
+            raise
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
             raise LikenessError(
-                f"{path}: this .npz is damaged, or lacks an array ({first_line(error)}); write or "
-                "fetch it again"
+                f"{path}: this {path.suffix} is damaged, or lacks an array ({first_line(error)}); "
+                "write or fetch it again"
             ) from None
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """The array of a member; numpy would allocate whatever its header says."""
+def _header(member: _Member) -> tuple[Header, int]:
+    """What a member declares, and how many bytes of values it has."""
     form = np.lib.format
-    with archive.open(info) as member:
-        is_first = form.read_magic(member) == (1, 0)
+    opened, size = member
+    with opened() as file:
+        is_first = form.read_magic(file) == (1, 0)
         read_header = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
-        shape, _, dtype = read_header(member)
-        size, present = dtype.itemsize * math.prod(shape), info.file_size - member.tell()
-    # Any number of items of no bytes fits into any file, and becomes a list of that length.
-    if dtype.hasobject or min(shape, default=0) < 0 or not dtype.itemsize or size != present:
+        shape, _, dtype = read_header(file)
+        return Header(dtype, shape), size - file.tell()
+
+
+def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
+    """The array of a member; numpy would allocate whatever its header says."""
+    (dtype, shape), present = _header(member)
+    what = f"the array {name!r}" if name else "its array"
+    if dtype.hasobject:
         raise LikenessError(
-            f"{info.filename} declares {dtype} {shape} and has {present} bytes; pickled objects "
-            "are refused, because they run code"
+            f"{path}: {what} holds pickled Python objects, which are refused because they run "
+            "code; save texts by np.array(texts, dtype=str), and vectors as one array of numbers"
         )
-    with archive.open(info) as member:
-        array: NDArray[Any] = form.read_array(member, allow_pickle=False)
+    # Any number of items of no bytes fits into any file, and becomes a list of that length.
+    size = dtype.itemsize * math.prod(shape)
+    if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
+        raise LikenessError(
+            f"{path}: damaged: {what} declares {dtype} {shape} and has {present} bytes; write or "
+            "fetch it again"
+        )
+    with member[0]() as file:
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     if dtype.kind == "U" and array.size:
         codes = np.ascontiguousarray(array).reshape(-1).view(f"{dtype.byteorder}u4")
         if codes.max() > sys.maxunicode:  # Python makes no texts of these
-            raise LikenessError(f"{info.filename} holds numbers that are no characters")
+            raise LikenessError(f"{path}: damaged: {what} holds numbers that are no characters")
     return array

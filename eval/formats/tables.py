@@ -26,7 +26,7 @@ from likeness.eval.types import Floats, Ints, item_id, nfc, quoted
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
-_MAX_WIDTH = 1_000  # fields of a line
+_MAX_WIDTH = 1 << 15  # fields of a line
 _STRIPPED = " \t\r\n"
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
 _ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*+")
@@ -94,7 +94,7 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
     parts: list[list[Any]] = []
     roles: tuple[str, ...] = ()
     numeric: list[bool] = []
-    for shape, arrays in _text_columns(path, shape_of):
+    for shape, arrays in text_columns(path, shape_of):
         if not parts:
             roles, parts = tuple(shape.places or ()), [[] for _ in arrays]
             numeric = [fractions and role == "score" for role in roles]
@@ -102,7 +102,7 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
                 numeric = [all_fractions(array[:_SAMPLE].to_pylist()) for array in arrays]
                 numeric = [fractions and is_numeric and sum(numeric) < 2 for is_numeric in numeric]
         for part, array, is_number in zip(parts, arrays, numeric, strict=True):
-            part.append(_floats(array) if is_number else array.dictionary_encode())
+            part.append(floats(array) if is_number else array.dictionary_encode())
         arrays.clear()  # to save memory, as below
     columns: list[Column | Floats] = []
     for is_number, part in zip(numeric, parts, strict=True):
@@ -126,7 +126,7 @@ def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[st
         table = read_parquet(path, choose)
         yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
-    for shape, arrays in _text_columns(path, shape_of, _ROWS_AT_ONCE):
+    for shape, arrays in text_columns(path, shape_of, _ROWS_AT_ONCE):
         assert shape.places is not None
         yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
@@ -258,7 +258,7 @@ def all_fractions(texts: Sequence[str]) -> bool:
     return all(map(is_number, texts)) and not all(text.lstrip("+-").isdigit() for text in texts)
 
 
-def _text_columns(
+def text_columns(
     path: Path, shape_of: ShapeOf, block_size: int = 0
 ) -> Iterator[tuple[Shape, list[Any]]]:
     """Yields the shape of a text, and the texts of the columns that are read, in blocks of rows."""
@@ -383,7 +383,7 @@ def _renumbered(keys: list[str], codes: Ints) -> Column:
     return Column(list(index), codes if len(index) == len(keys) else numbers[codes])
 
 
-def _floats(texts: Any) -> Floats:
+def floats(texts: Any) -> Floats:
     """The numbers of an array of texts of pyarrow, with NaN for a text that is not a number."""
     import pyarrow
 

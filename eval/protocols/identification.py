@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
@@ -121,6 +122,7 @@ def identify(
     *,
     gallery_subjects: Annotated[Names | None, Option(path="file")] = None,
     probe_subjects: Annotated[Names | None, Option(path="file")] = None,
+    columns: ColumnNames = "",
 ) -> SearchEvaluation:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
@@ -135,6 +137,7 @@ def identify(
             mapping.
         probe_subjects: lines `id subject` (default: the first folder of the ids). They may be a
             mapping.
+        columns: as in `likeness.eval.formats.embeddings.read_embeddings`.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page. TPIR that needs
@@ -152,7 +155,8 @@ def identify(
         'rank_k(1)'
     """
     listed = [gallery] if isinstance(gallery, str | PathLike | Embeddings) else gallery
-    apart, queries = [embeddings_of(rows) for rows in listed], embeddings_of(probes)
+    apart = [embeddings_of(rows, columns) for rows in listed]
+    queries = embeddings_of(probes, columns)
     of_gallery, of_probes = names_of(gallery_subjects), names_of(probe_subjects)
     settings = settings or IdentificationSettings()
     similarity = _similarity(settings, [queries, *apart])

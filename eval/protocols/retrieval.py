@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
@@ -95,6 +96,7 @@ def retrieve(
     quality: Annotated[
         Literal["norm"] | File | Mapping[str, float] | None, Option(metavar="norm|FILE")
     ] = None,
+    columns: ColumnNames = "",
 ) -> SearchEvaluation:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
@@ -107,6 +109,7 @@ def retrieve(
             it, by its id, does not find itself.
         gallery_labels: the same of the gallery (default: those of the queries).
         quality: as in `likeness.eval.protocols.verification.evaluate`.
+        columns: as in `likeness.eval.formats.embeddings.read_embeddings`.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -123,11 +126,12 @@ def retrieve(
     """
     if gallery is None and gallery_labels is not None:
         raise LikenessError("gallery labels without a gallery; give its embeddings too")
-    rows, class_of = embeddings_of(embeddings), names_of(labels)
+    rows, class_of = embeddings_of(embeddings, columns), names_of(labels)
     queries = Labelled(rows, labels_of("queries", rows.ids, class_of, "label"))
     searched = None
     if gallery is not None:
-        searched = _gallery(rows, embeddings_of(gallery), names_of(gallery_labels) or class_of)
+        apart = embeddings_of(gallery, columns)
+        searched = _gallery(rows, apart, names_of(gallery_labels) or class_of)
     settings = settings or RetrievalSettings()
     if quality is not None:
         settings = replace(settings, quality=quality_by_id(quality))

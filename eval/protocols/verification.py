@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import numpy as np
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, columns_for
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.groupings import groupings_of
@@ -408,7 +408,8 @@ def evaluate(
         settings: what is measured and by which rule.
         trials: a trial list with the labels, where the score files have none. It may be Trials.
         columns: which column of the trial list is which, or without one of the score files, where
-            it does not say so itself, as in "enrol=a,probe=b,score=c,label=d", or by their numbers.
+            it does not say so itself, as in "enrol=a,probe=b,score=c,label=d", or by their numbers;
+            and of embeddings from elsewhere, as in "id=utt,vector=xvec".
         subjects: lines `id subject` (default: the first folder of the ids). They may be a mapping.
             Where the ids have none, what target trials link is one subject.
         groups: lines `id group`, or a column of a list of items, as in "items.csv:sex", to measure
@@ -466,7 +467,9 @@ def evaluate(
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
-    embedded = _by_system(embeddings, list(named))
+    beside = EMBEDDINGS if embeddings is not None else {}
+    embedded = _by_system(embeddings, list(named), columns_for(columns, beside, TRIALS))
+    columns = columns_for(columns, TRIALS, beside)
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)
@@ -626,13 +629,15 @@ def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSetting
     return Compared(results, dict(systems), {})
 
 
-def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
+def _by_system(
+    embeddings: Embedded | None, systems: Sequence[str], columns: ColumnNames
+) -> dict[str, Embeddings]:
     """System -> its embeddings. Each is read once; one for all systems may be a single one."""
     if embeddings is None:
         return {}
     if isinstance(embeddings, Embeddings | str | PathLike):
         embeddings = [embeddings]
-    read = [embeddings_of(of) for of in embeddings]
+    read = [embeddings_of(of, columns) for of in embeddings]
     if len(read) not in (1, len(systems)):
         raise LikenessError(
             f"{len(read)} embedding files for {len(systems)} systems; give one for all or one each"

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File, read_json, write_json
 from likeness.eval.formats.subjects import Names, labels_of, names_of
@@ -179,6 +180,7 @@ def fit_labelled(
     adapt: Annotated[File | Embeddings | None, Option(path="file")] = None,
     within_covar_scale: Annotated[float, Option(least=0)] = 0.3,
     between_covar_scale: Annotated[float, Option(least=0)] = 0.7,
+    columns: ColumnNames = "",
 ) -> tuple[Plda, list[str]]:
     """Fit a PLDA as `fit_plda` on embeddings with their classes, which may be files.
 
@@ -189,6 +191,7 @@ def fit_labelled(
         adapt: Embeddings without labels of the domain of use, to which the PLDA is adapted.
         within_covar_scale: The share of their excess variance that is within classes.
         between_covar_scale: The share that is between classes.
+        columns: As in `likeness.eval.formats.embeddings.read_embeddings`.
 
     Returns:
         The PLDA, and the class of each item.
@@ -197,7 +200,7 @@ def fit_labelled(
         LikenessError: The embeddings of the new domain are of another model; and as `fit_plda` and
             `Plda.adapt`.
     """
-    rows = embeddings_of(embeddings)
+    rows = embeddings_of(embeddings, columns)
     name = "embeddings" if isinstance(embeddings, Embeddings) else Path(embeddings).name
     classes = labels_of(name, rows.ids, names_of(labels), "class")
     model = rows.meta.get("model", "")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, columns_for
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Models, models_of
@@ -171,8 +171,9 @@ def score(
         probe: embeddings of the probe side, where they are apart.
         models: lines `model item item ...`, where several items enrol a model. They may be a
             mapping. The enrolment ids of the trials are then models.
-        columns: which column of the trial list is which, where it does not say so itself, as in
-            "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
+        columns: which column of the trial list and of embeddings from elsewhere is which, where
+            they do not say so, as in "enrol=file_x,probe=file_y" and "id=utt,vector=xvec", or by
+            number. See `likeness.eval.formats.embeddings.read_embeddings`.
         strip_extension: ids of trials and embeddings may differ in the extension of a file, as
             ann/1.wav and ann/1 do.
         missing: what becomes of trials whose ids have no embedding; skip leaves them out, with a
@@ -302,9 +303,11 @@ def _read(
         The trials, both of their sides, and the name of their list, where it is a file.
     """
     name = str(trials) if isinstance(trials, str | PathLike) else ""
-    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
-    enrol, items_of = embeddings_of(embeddings), models_of(models)
-    other = None if probe is None else embeddings_of(probe)
+    of_list = columns_for(columns, TRIALS, EMBEDDINGS)
+    of_rows = columns_for(columns, EMBEDDINGS, TRIALS)
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=of_list)
+    enrol, items_of = embeddings_of(embeddings, of_rows), models_of(models)
+    other = None if probe is None else embeddings_of(probe, of_rows)
     if strip_extension:
         asked = [*listed.enrol_ids, *listed.probe_ids]
         asked += [item for items in (items_of or {}).values() for item in items]

@@ -5,7 +5,7 @@ likeness/embedding/galleries.py and eval/metrics/clustering.py do the work.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -14,7 +14,7 @@ from likeness.commands._outputs import Report, write_rows_or_say, writes
 from likeness.commands._signature import Call, command
 from likeness.embedding import galleries
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
@@ -45,24 +45,34 @@ def gallery() -> None:
 @command(
     load,
     galleries.enrol,
+    galleries.enrol_embeddings,
     calls_all=True,
-    optional=("--model",),
+    optional=("--model", "DATA", "--embeddings"),
     without=("--calibration",),
     epilog="Examples: likeness gallery enrol album --gallery people; likeness gallery enrol "
-    "people_folder --gallery people --model runs/an4",
+    "people_folder --gallery people --model runs/an4; likeness gallery enrol --embeddings "
+    "e.parquet --gallery people",
 )
-def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None:
-    """Enrol the files of a folder, list or table.
+def enrol(
+    loaded_by: Call[Model],
+    enrolled_by: Call[galleries.Enrolled],
+    stored_by: Call[galleries.Enrolled],
+) -> None:
+    """Enrol the files of a folder, list or table, or the embeddings of a file.
 
     A subject may have several files, which are pooled. Files that cannot be read are named and
     left out. Folders of photographs and of recordings need no --model: likeness:face and
     likeness:voice are taken. A gallery that is made with the --thresholds of `likeness threshold`
     keeps them, and subtracts the mean of that place from all that comes to it.
     """
-    model = _loaded(loaded_by, enrolled_by["DATA"])
-    if "mean" not in model.meta:
-        loaded_by.refuse_idle("without a mean of `likeness threshold`", "--thresholds")
-    enrolled = enrolled_by(model=model)
+    if "--embeddings" in stored_by:
+        stored_by.refuse_others()
+        enrolled, what = stored_by(), "embedding"
+    else:
+        model = _loaded(loaded_by, enrolled_by)
+        if "mean" not in model.meta:
+            loaded_by.refuse_idle("without a mean of `likeness threshold`", "--thresholds")
+        enrolled, what = enrolled_by(model=model), "file"
     print_bad(enrolled.bad, "files")
     for doubt in enrolled.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
@@ -70,18 +80,20 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
         say(f"{len(enrolled.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if enrolled.skipped:
         say(f"enrolled before, and left as it was: {counted(len(enrolled.skipped), 'subject')}")
-    files = f"{counted(enrolled.files, 'file')} of {counted(enrolled.subjects, 'subject')}"
+    files = f"{counted(enrolled.files, what)} of {counted(enrolled.subjects, 'subject')}"
     place = mask_passwords(enrolled_by["--gallery"])
     say(f"{files} enrolled in {place}, which has {counted(enrolled.size, 'subject')} now")
     if enrolled.mean_of:
         say(f"it subtracts the mean of {enrolled.mean_of} from all embeddings")
 
 
-def _loaded(loaded_by: Call[Model], data: Path) -> Model:
+def _loaded(loaded_by: Call[Model], used_by: Call[Any], *beside: Call[Any]) -> Model:
     """The model that was named, or that of Likeness for such files."""
+    used_by.refuse_others(loaded_by, *beside)
+    used_by.refuse_missing("model")
     name = loaded_by["--model"]
     if "--model" not in loaded_by:
-        name = model_for([data])
+        name = model_for([used_by["DATA"]])
         say(about(name), error=True)
     model = loaded_by(model=name, calibration=False)
     refuse_head(model.loaded, name)
@@ -111,22 +123,32 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 @command(
     load,
     galleries.search,
+    galleries.search_embeddings,
     calls_all=True,
-    optional=("--model",),
+    optional=("--model", "DATA", "--embeddings"),
     without=("--calibration",),
     epilog="Example: likeness gallery search a.wav --gallery people --model runs/an4 --far 0.01",
 )
 def search(
-    loaded_by: Call[Model], searched_by: Call[galleries.Found], *, out: Table = None
+    loaded_by: Call[Model],
+    searched_by: Call[galleries.Found],
+    compared_by: Call[galleries.Found],
+    *,
+    out: Table = None,
 ) -> None:
-    """Find the enrolled subjects, or files, that are most similar to each file.
+    """Find the enrolled subjects, or files, that are most similar to each file or embedding.
 
     Every file gets a row for each of the K best, with the score, with the margin to the runner-up,
     and with a verdict where a threshold decides.
     """
     if "--far" not in searched_by:
         searched_by.refuse_idle("without --far", "--thresholds")
-    write_rows_or_say(searched_by(model=_loaded(loaded_by, searched_by["DATA"])), out)
+    if "--embeddings" in compared_by:
+        compared_by.refuse_others()
+        found = compared_by()
+    else:
+        found = searched_by(model=_loaded(loaded_by, searched_by))
+    write_rows_or_say(found, out)
 
 
 @command(galleries.list_subjects, epilog="Example: likeness gallery list --gallery people")
@@ -186,16 +208,15 @@ def cluster(
             "give one of --far, --threshold and --num-clusters, and none with --method hdbscan"
         )
     data, files = embedded_by["DATA"], dict[str, Path]()
-    if data.suffix.lower() in (".npz", ".ark", ".scp") or (
-        "--model" not in loaded_by and data.suffix.lower() == ".parquet"
-    ):
-        own = ("--workers", "--faces", "--root", "--columns", "--label")
+    suffix, is_embedded = data.suffix.lower(), "--model" not in loaded_by
+    if suffix in SUFFIXES and (is_embedded or suffix not in TABLES):
+        own = ("--workers", "--faces", "--root", "--label")
         clustered_by.refuse_others(embedded_by, idle=own)
-        embeddings = embeddings_of(data)
+        embeddings = embeddings_of(data, embedded_by["--columns"] or "")
     elif "--model" not in loaded_by:
         raise LikenessError("--model is needed to embed files; or give a file of embeddings")
     else:
-        embeddings, files, bad = embedded_by(_loaded(loaded_by, data))
+        embeddings, files, bad = embedded_by(_loaded(loaded_by, embedded_by, clustered_by))
         print_bad(bad, "files")
     grouped = clustered_by(embeddings)
     grouped.save(out)

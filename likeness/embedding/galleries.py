@@ -2,16 +2,20 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError, shorten
-from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.column_names import ColumnNames
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.files import File
+from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
@@ -50,6 +54,8 @@ Existing = Literal["refuse", "add", "replace", "skip"]
 Name = Annotated[str | Path, Option("--gallery", metavar="PLACE")]
 Data = Annotated[Any, Option("DATA", path="any")]
 Text = Annotated[str, Option(metavar="TEXT")]
+ELSEWHERE = "embeddings from elsewhere"  # the model of those whose file names none
+_Embed = Callable[[Collection[str]], tuple[Embeddings, Sequence[Bad]]]  # the items of these ids
 _CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
 
 
@@ -138,7 +144,8 @@ def enrol(
             to their enrolments, replace puts the files in their place, skip leaves them.
         workers: How many processes read files; 0 reads them in this one.
         root: As in `likeness.checking.lists.items`.
-        columns: As in `likeness.checking.lists.items`.
+        columns: Which column is which, where names do not say it, as in label=spk,path=wav; of
+            embeddings, as in id=utt,vector=xvec.
         label: As in `likeness.checking.lists.items`.
 
     Raises:
@@ -146,10 +153,6 @@ def enrol(
             the gallery is of another model.
     """
     listing: Any = {"root": root, "columns": columns, "label": label}
-    known = set()
-    if exists(gallery):
-        with gallery_at(gallery, model.meta, makes=True) as store:
-            known = {entry.subject for entry in store.entries()}
     with items_of(data, modality=model.modality, **listing) as items:
         # An empty label in a table that has labels says nothing, and neither does its folder then.
         by_folder = not any(item.label for item in items)
@@ -165,24 +168,101 @@ def enrol(
                 "no folder or label names it; name the subject with --subject, or give a list or "
                 "table with labels"
             )
-        before = [who for who in dict.fromkeys(of_item.values()) if who in known]
-        if before and existing == "refuse":
-            if _hold_all(gallery, model, items, of_item, workers):  # by a command that was killed
-                return Enrolled(0, 0, tuple(before), (), len(known))
-            raise LikenessError(
-                f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
-                "was enrolled; --existing add adds to their enrolments, replace puts these files "
-                "in their place, skip leaves them as they are"
-            )
-        left = set(before) if existing == "skip" else set()
-        chosen = [item for item in items if of_item[item.id] not in left]
-        if not chosen:
+
+        def embed_chosen(ids: Collection[str]) -> tuple[Embeddings, Sequence[Bad]]:
+            return _embed(model.loaded, [item for item in items if item.id in ids], workers)
+
+        thresholds = unlabelled_thresholds(model)
+        return _enrol(gallery, model.meta, of_item, existing, embed_chosen, thresholds)
+
+
+def enrol_embeddings(
+    gallery: Name,
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
+    *,
+    labels: Annotated[Names | None, Option(path="file")] = None,
+    subject: str | None = None,
+    existing: Existing = "refuse",
+    columns: ColumnNames = "",
+    model_name: str = "",
+) -> Enrolled:
+    """Enrol embeddings of Likeness or of another program, as `enrol` does with files.
+
+    Args:
+        gallery: As in `enrol`.
+        embeddings: A file of embeddings, of which no model is loaded.
+        labels: Lines `id subject` for embeddings (default: the first folder of the ids).
+        subject: As in `enrol`.
+        existing: As in `enrol`.
+        columns: As in `enrol`.
+        model_name: What made embeddings whose file does not say it; the gallery refuses those of
+            another name.
+
+    Raises:
+        LikenessError: As `enrol`, or the file is none of embeddings.
+    """
+    rows = _named(embeddings, columns, model_name)
+    where = "embeddings" if isinstance(embeddings, Embeddings) else str(embeddings)
+    names = [subject] * len(rows) if subject else labels_of(where, rows.ids, names_of(labels))
+    of_item = dict(zip(rows.ids, names, strict=True))
+
+    def choose(ids: Collection[str]) -> tuple[Embeddings, Sequence[Bad]]:
+        chosen = tuple(name for name in rows.ids if name in ids)
+        return replace(rows, ids=chosen, matrix=rows.matrix[rows.rows(chosen)]), ()
+
+    return _enrol(gallery, rows.meta, of_item, existing, choose)
+
+
+def _named(embeddings: File | Embeddings, columns: ColumnNames, model_name: str) -> Embeddings:
+    """Embeddings with the model that they name, else with the name that is given to it."""
+    rows = embeddings_of(embeddings, columns)
+    if (model := rows.meta.get("model")) and model_name:
+        raise LikenessError(
+            f"model name {model_name!r}: the embeddings name their model themselves "
+            f"({model[:16]}); leave the name out"
+        )
+    return rows if model else replace(rows, meta={**rows.meta, "model": model_name or ELSEWHERE})
+
+
+def _enrol(
+    gallery: Name,
+    meta: Mapping[str, str],
+    of_item: Mapping[str, str],
+    existing: Existing,
+    embedded: _Embed,
+    thresholds: Thresholds | None = None,
+) -> Enrolled:
+    """Enrol items under their subjects.
+
+    Args:
+        gallery: As in `enrol`.
+        meta: Of the embeddings.
+        of_item: The subject of each item.
+        existing: As in `enrol`.
+        embedded: Gives the embeddings of items.
+        thresholds: Those of a place, which a new gallery keeps with its mean.
+    """
+    known = set()
+    if exists(gallery):
+        with gallery_at(gallery, meta, makes=True) as store:
+            known = {entry.subject for entry in store.entries()}
+    before = [who for who in dict.fromkeys(of_item.values()) if who in known]
+    if before and existing == "refuse":
+        if _hold_all(gallery, meta, of_item, embedded):  # by a command that was killed
             return Enrolled(0, 0, tuple(before), (), len(known))
-        embeddings, bad = _embed(model.loaded, chosen, workers)
+        raise LikenessError(
+            f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
+            "was enrolled; --existing add adds to their enrolments, replace puts these files "
+            "in their place, skip leaves them as they are"
+        )
+    left = set(before) if existing == "skip" else set()
+    chosen = {item for item, who in of_item.items() if who not in left}
+    if not chosen:
+        return Enrolled(0, 0, tuple(before), (), len(known))
+    embeddings, bad = embedded(chosen)
     skipped = tuple(before) if existing == "skip" else ()
     names = [of_item[item_id] for item_id in embeddings.ids]
-    thresholds = unlabelled_thresholds(model)
-    with gallery_at(gallery, model.meta, makes=True, thresholds=thresholds) as store:
+    with gallery_at(gallery, meta, makes=True, thresholds=thresholds) as store:
         embeddings = store.as_enrolled(embeddings)
         _write(store, embeddings, names, set(before) if existing == "replace" else set())
         size = sum(entry.enrolments for entry in store.entries())
@@ -196,13 +276,13 @@ def enrol(
 
 
 def _hold_all(
-    gallery: Name, model: Model, items: Sequence[Item], of_item: Mapping[str, str], workers: int
+    gallery: Name, meta: Mapping[str, str], of_item: Mapping[str, str], embedded: _Embed
 ) -> bool:
-    """Whether a gallery has the very embeddings that these files give, under their subjects."""
-    with gallery_at(gallery, model.meta) as store:
+    """Whether a gallery has the very embeddings that these items give, under their subjects."""
+    with gallery_at(gallery, meta) as store:
         if not store.items([*of_item.values()]) & of_item.keys():
             return False  # nothing has to be embedded to see it
-        embeddings = store.as_enrolled(_embed(model.loaded, items, workers)[0])
+        embeddings = store.as_enrolled(embedded(of_item)[0])
         stored = store.everything()
     have = {(who, row.tobytes()) for who, row in zip(stored.subjects, stored.rows, strict=True)}
     made = zip(embeddings.ids, embeddings.matrix, strict=True)
@@ -229,7 +309,7 @@ def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
         warnings.warn(
             f"{len(copies):,} of {counted(len(enrolled), 'file')} {hold} the same as another "
             f"enrolment (first: {shorten(copies[0])}); each counts, so enrol one of each copy",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -400,7 +480,7 @@ def search(
         pool: Which score a subject with several templates gets.
         faces: As in `embed`.
         root: As in `likeness.checking.lists.items`.
-        columns: As in `likeness.checking.lists.items`.
+        columns: As in `enrol`.
         label: As in `likeness.checking.lists.items`.
 
     Raises:
@@ -411,19 +491,88 @@ def search(
         unit = "segments" if each else "speakers"
     elif each:
         raise LikenessError(f"{data}: only an .rttm file has segments to search each; omit that")
-    k = k or (1 if unit == "speakers" else 5)
     listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    with gallery_at(gallery, model.meta) as store:
-        by_rule = rule or Rule()
-        threshold, source = by_rule.decide(
-            resolve_model(model.source), store.meta, store.thresholds
-        )
+
+    def embed_probes(store: Gallery) -> _Probes:
         with items_of(data, modality=model.modality, **listing) as items:
             embeddings, bad = _embed(model.loaded, items, 0, faces)
-            ids = embeddings.ids
-            if unit == "speakers":
-                embeddings, bad = _by_speaker(store.as_enrolled(embeddings), items, bad)
+            if unit != "speakers":
+                return _Probes(embeddings, bad, embeddings.ids)
+            pooled, lost = _by_speaker(store.as_enrolled(embeddings), items, bad)
+            return _Probes(pooled, lost, embeddings.ids)
+
+    decide = partial((rule or Rule()).decide, resolve_model(model.source))
+    k = k or (1 if unit == "speakers" else 5)
+    return _search(gallery, model.meta, embed_probes, k, how, decide, unit)
+
+
+def search_embeddings(
+    gallery: Name,
+    embeddings: Annotated[File | Embeddings, Option(path="file")],
+    *,
+    k: Annotated[int | None, Option("--k -k", least=1, most=1000)] = None,
+    rule: Rule | None = None,
+    by: By = "subject",
+    num_templates: Annotated[int, Option("--templates", least=1)] = 1,
+    pool: PoolScores = "best",
+    columns: ColumnNames = "",
+    model_name: str = "",
+) -> Found:
+    """Find the subjects, or the enrolled items, that are most similar to each embedding.
+
+    Args:
+        gallery: As in `enrol`.
+        embeddings: As in `enrol_embeddings`.
+        k: As in `search`.
+        rule: As in `search`.
+        by: As in `search`.
+        num_templates: As in `search`.
+        pool: As in `search`.
+        columns: As in `enrol`.
+        model_name: As in `enrol_embeddings`.
+
+    Raises:
+        LikenessError: The file is none of embeddings, or the gallery is of another model.
+    """
+    rows = _named(embeddings, columns, model_name)
+    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
+    probes = _Probes(rows, (), rows.ids)
+    decide = partial((rule or Rule()).decide, "")
+    return _search(gallery, rows.meta, lambda store: probes, k or 5, how, decide, "embeddings")
+
+
+class _Probes(NamedTuple):
+    """What is searched for: embeddings, what cannot be read, and the items that were embedded."""
+
+    embeddings: Embeddings
+    bad: Sequence[Bad]
+    ids: Sequence[str]
+
+
+def _search(
+    gallery: Name,
+    meta: Mapping[str, str],
+    probes_for: Callable[[Gallery], _Probes],
+    k: int,
+    how: Mapping[str, Any],
+    decide: Callable[..., tuple[float | None, str]],
+    unit: str,
+) -> Found:
+    """Search for embeddings.
+
+    Args:
+        gallery: As in `enrol`.
+        meta: Of the embeddings.
+        probes_for: Gives the probes, once the gallery is open.
+        k: As in `search`.
+        how: Further arguments of `Gallery.search`.
+        decide: Gives the threshold, and where it comes from, for what the gallery states.
+        unit: What the probes are.
+    """
+    with gallery_at(gallery, meta) as store:
+        threshold, source = decide(store.meta, store.thresholds)
+        embeddings, bad, ids = probes_for(store)
         with step("searching the gallery"):
             hits = store.search(embeddings, k + 1, **how)
         matches = dict(zip(embeddings.ids, hits, strict=True))
@@ -477,7 +626,7 @@ def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
     if itself.size:
         first = probes[itself[0]]
         text = itself_text("searches", itself.size, len(probes), first, left_out=False)
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=4)
 
 
 def list_subjects(gallery: Name) -> Sequence[Entry]:

@@ -151,7 +151,7 @@ def test_a_list_of_many_names_for_one_vector_keeps_the_bound(
         read_embeddings(tmp_path / "e.scp")
 
 
-@pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.npy"])
+@pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.pt"])
 def test_other_suffixes(tmp_path: Path, name: str) -> None:
     with pytest.raises(LikenessError, match=r"\.npz"):
         write_embeddings(tmp_path / name, SMALL)
@@ -240,8 +240,9 @@ def test_parquet_of_others(tmp_path: Path, kind: Any) -> None:
 VECTOR = b"\0BFV \4" + struct.pack("<iff", 2, 1, 3)
 NO_EMBEDDINGS: dict[str, list[Any]] = {
     "e.npz": [
-        {"ids": np.arange(2), "matrix": GOOD},
-        {"ids": IDS, "matrix": np.ones((2, 3), int)},
+        {"ids": np.ones(2), "matrix": GOOD},
+        {"ids": IDS, "matrix": GOOD.astype(complex)},
+        {"ids": np.array(["a", "b"], object), "matrix": GOOD},
         {"ids": IDS, "matrix": np.ones((3, 3), np.float32)},
         {"ids": np.array(["a", "a"]), "matrix": GOOD},
         {"ids": IDS, "matrix": np.full((2, 3), np.nan, np.float32)},
@@ -261,8 +262,9 @@ NO_EMBEDDINGS: dict[str, list[Any]] = {
         b"",
     ],
     "e.parquet": [
-        {"x": ["a"], "vector": [[1.0]]},
-        {"id": [1], "vector": [[1.0]]},
+        {"x": ["a"], "y": ["b"], "vector": [[1.0]]},
+        {"id": [[1]], "vector": [[1.0]]},
+        {"id": ["a"], "score": [1.0]},
         {"id": ["a"], "vector": [[[1.0]]]},
         {"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]},
         {"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))},

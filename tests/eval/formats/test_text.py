@@ -143,6 +143,24 @@ def of_embeddings(ending: str) -> Reader:
     return read
 
 
+def of_numbers(header: str) -> Reader:
+    """A column for each dimension."""
+
+    def read(folder: Path, names: Sequence[str]) -> Iterable[str | None]:
+        rows = [[name, f"{k}.5", "-1.25"] for k, name in enumerate(names)]
+        return read_embeddings(
+            lines(folder / "e.csv", [header.split()] * bool(header) + rows, ",")
+        ).ids
+
+    return read
+
+
+def of_npy(folder: Path, names: Sequence[str]) -> Iterable[str | None]:
+    np.save(folder / "e.npy", np.ones((len(names), 3)))
+    write_text(folder / "e.txt", "".join(f"{name}\n" for name in names))
+    return read_embeddings(folder / "e.npy").ids
+
+
 def of_failures(folder: Path, names: Sequence[str]) -> Iterable[str | None]:
     write_text(folder / "failed", "".join(f"{name}\tunreadable\n" for name in names))
     found = read_failures(folder / "failed")
@@ -187,6 +205,8 @@ READERS: dict[str, Reader] = {
     "rttm": of_rttm,
     "folders": of_folders,
     **{ending: of_embeddings(ending) for ending in (".npz", ".ark", ".parquet")},
+    ".npy": of_npy,
+    **{f".csv {header!r}": of_numbers(header) for header in ("", "id 0 1", "clip emb1 emb2")},
     "failures": of_failures,
     "json": of_json,
     "gallery": of_gallery,
@@ -197,6 +217,7 @@ WITHOUT_NAMES = {
     *("subjects.read_durations", "subjects.read_numbers", "origin.read_origin", "plda.load_plda"),
     *("parquet.read_columns", "tables.read_table", "tables.read_rows", "tables.read_parquet"),
     *("tables.read_frame", "meta_files.read_side"),
+    *(f"_embedding_files.read_{of}" for of in ("arrays", "parquet", "text")),
     *("meta_files.read_faces", "meta_files.read_template_pairs", "meta_files.read_detector_scores"),
 }
 

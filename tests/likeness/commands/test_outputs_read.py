@@ -114,13 +114,15 @@ READERS = {
         identify --gallery {f} --probes {x} --resamples 0
         retrieve --embeddings {x}
         retrieve --embeddings {f} --gallery {x}
+        gallery enrol --embeddings {x} --gallery {o}
         gallery cluster {x} --num-clusters 2 --out {o}.csv""",
     "all-embeddings": """
         fit calibration --trials {l} --embeddings {x} --out {o}.json
         fit calibration --trials {l} --embeddings {f} --probe {x} --out {o}.json
         fit calibration --trials {l} --embeddings {f} --cohort {x} --norm s --out {o}.json
         fit calibration --trials {l} --embeddings {f} --subtract-mean {x} --out {o}.json
-        fit fusion {w}/s.txt {w}/s.csv --quality log_norm --embeddings {x} --out {o}.json""",
+        fit fusion {w}/s.txt {w}/s.csv --quality log_norm --embeddings {x} --out {o}.json
+        gallery search --embeddings {x} --gallery {w}/gallery""",
     "parts": "embed {x} --join --out {o}.npz",
     "labels": """
         evaluate {s} --subjects {x} --resamples 0
@@ -130,6 +132,7 @@ READERS = {
         identify --gallery {e} --probes {e} --gallery-subjects {x} --probe-subjects {f}
         identify --gallery {e} --probes {e} --gallery-subjects {f} --probe-subjects {x}
         retrieve --embeddings {e} --labels {x}
+        gallery enrol --embeddings {e} --labels {x} --gallery {o}
         retrieve --embeddings {e} --gallery {e} --labels {f} --gallery-labels {x}
         score --trials {t} --embeddings {e} --cohort {e} --norm s --cohort-subjects {x}
             --out {o}""",

@@ -251,3 +251,22 @@ def test_columns_of_lists_are_stated(folder):
     by_name, plain = likeness.score(folder / "t.csv", folder / "e.npz", **stated), score(folder)
     assert by_name.values.tolist() == plain.values.tolist()
     assert by_name.trials.target.tolist() == plain.trials.target.tolist()
+
+
+def test_both_sides_may_be_tables_of_others(folder):
+    """The enrolment side and the test side, each in a file of its own."""
+    loaded, plain = files.read_embeddings(folder / "e.npz"), score(folder, similarity="dot")
+    np.save(folder / "enrol.npy", loaded.matrix)
+    (folder / "enrol.txt").write_text("\n".join(loaded.ids))
+    rows = zip(loaded.ids, loaded.matrix.tolist(), strict=True)
+    write(folder / "probe.csv", ["clip,seconds,codes", *(f'{id},2.5,"{row}"' for id, row in rows)])
+    lines = [line.split() for line in (folder / "trials").read_text().splitlines()]
+    write(folder / "t.csv", ["x,y,v", *(f"{a},{b},{label}" for a, b, label in lines)])
+    scored = likeness.score(
+        folder / "t.csv",
+        folder / "enrol.npy",
+        likeness.Scoring(similarity="dot"),
+        probe=folder / "probe.csv",
+        columns="enrol=x,probe=y,label=v,id=clip,vector=codes",
+    )
+    assert scored.values.tolist() == plain.values.tolist()

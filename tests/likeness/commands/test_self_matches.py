@@ -31,6 +31,7 @@ NOTHING_IS_COMPARED = {
     "evaluate evaluate_files": "the protocol of IJB, which is measured as it was published",
     "identify identify_files": "the protocol of IJB, which is measured as it was published",
     "gallery enrol": "adds to a gallery",
+    "gallery enrol_embeddings": "adds to a gallery",
     "gallery check_gallery": "compares what is enrolled with each other, not with itself",
     "gallery list_subjects": "lists a gallery",
     "gallery remove": "removes from a gallery",
@@ -55,6 +56,7 @@ OF_SEARCHES = {
 IDS = [f"spk{k:03}/utt{n:02}.flac" for k in range(4) for n in range(2)]
 OTHERS = {
     "gallery search": "test_a_file_that_is_enrolled_is_named",
+    "gallery search_embeddings": "test_an_embedding_that_is_enrolled_is_named",
     "lists draw_lists": "test_lists_hold_no_file_against_itself",
     "threshold estimate_thresholds": "test_a_threshold_is_of_distinct_items",
 }
@@ -262,6 +264,12 @@ def test_a_file_that_is_enrolled_is_named(world, said):
     assert run_command("gallery", "enrol", "voices", *place) == 0
     shown = said("gallery", "search", "voices", *place)
     assert f"8 of 8 searches compare {ITSELF}" in shown
+
+
+def test_an_embedding_that_is_enrolled_is_named(world, said):
+    place = ("--gallery", "people", "--embeddings", "e.npz")
+    assert run_command("gallery", "enrol", *place) == 0
+    assert f"8 of 8 searches compare {ITSELF}" in said("gallery", "search", *place)
 
 
 def test_a_copy_that_is_enrolled_is_named(world, said):
