@@ -97,7 +97,7 @@ def html(comparison: Comparison, logs: Logs, *, command: str) -> str:
         command: makes the comparison again.
     """
     tables = _tables(comparison)
-    head, *rows = tables[0]
+    head, *rows = ([text.replace(" [", "\n[") for text in row] for row in tables[0])
     sections = {"Results": prose(caution(comparison)) + table_block(head, rows, kind="t")}
     for differences in tables[1:]:
         heading = f"Differences to {comparison.reference}"

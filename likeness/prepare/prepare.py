@@ -178,8 +178,8 @@ def prepare(
                 failed.append(error)
     # Files to fetch by hand may be there in another place; counting will show it.
     last = None if dataset.by_hand or not failed else failed.pop()
-    for error in failed:
-        say(f"not fetched: {error}")
+    for each in failed:
+        say(f"not fetched: {each}")
     if last:
         raise last
     wrong = _count(dataset, data, say)
