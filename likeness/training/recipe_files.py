@@ -79,7 +79,7 @@ def head(path: Path) -> str:
 
 
 def description(name: str) -> str:
-    """A recipe's head, its variants, and which of them have ranges that `compare --tune` searches.
+    """A recipe's head, its variants, and which of them `compare` can tune.
 
     Without torch, which a recipe needs to be read, the head alone.
     """
@@ -91,7 +91,7 @@ def description(name: str) -> str:
     defined = recipe.read(str(path))
     lists = {
         "Variants, of which the first needs no name": defined["RECIPES"],
-        "Variants with RANGES, which compare --tune searches": defined.get("RANGES", {}),
+        "Variants that `compare` can tune, by RANGES": defined.get("RANGES", {}),
     }
     texts = [f"{title}: {', '.join(names)}" for title, names in lists.items() if names]
     ways: Any = {"width": 100, "break_on_hyphens": False, "subsequent_indent": "    "}
