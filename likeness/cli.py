@@ -206,6 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     Work that takes long is shown on stderr (likeness.toolkit.console). LIKENESS_TRACEBACK=1 shows
     the traceback as well.
     """
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")  # its warnings are none of the user's
     is_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = whole_command(), shlex.join(["likeness", *arguments])

@@ -18,6 +18,7 @@ from likeness.eval.reports.page import block, prose
 from likeness.eval.types import Floats, counted, norms_of, unit_rows
 
 _NUM_NAMED = 12  # classes that a legend can hold
+_MOST_LETTERS = 14  # of a class in it
 _DISC = 0.9  # opacity of a point
 _NUM_NEIGHBOURS = 5
 
@@ -74,22 +75,29 @@ def _map_figure(
     figure.add_tools(TapTool())
     names = sorted(set(classes))
     look = _looks(names)
-    named = 1 < len(names) <= _NUM_NAMED
+    short = {name: _shortened(name) for name in names}
+    named = 1 < len(set(short.values())) == len(names) <= _NUM_NAMED
     x, y = points.T
     source = columns(x=x, y=y, id=list(ids), norm=np.asarray(norms), label=list(classes))
     source.add([look[name][0] for name in classes], "colour")
     source.add([look[name][1] for name in classes], "marker")
+    source.add([short[name] for name in classes], "short")
     source.tags = [{"map": True}]
     look_of_points = {"size": 7, "color": "colour", "marker": "marker", "alpha": _DISC}
     if named:
-        look_of_points["legend_group"] = "label"
+        look_of_points["legend_group"] = "short"
     figure.scatter("x", "y", source=source, name="items", nonselection_alpha=0.18, **look_of_points)
     figure.axis.visible = False
     figure.grid.visible = False
     if named:
-        legend(figure, columns=4)
+        # As many as a phone has room for.
+        legend(figure, columns=min(4, 44 // (4 + max(map(len, short.values())))))
         figure.legend.click_policy = "none"
     return figure
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else f"{name[:5]}…{name[5 - _MOST_LETTERS :]}"
 
 
 def neighbours(directions: Floats, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int64]:

@@ -97,8 +97,8 @@ def html(comparison: Comparison, logs: Logs, *, command: str) -> str:
         command: makes the comparison again.
     """
     tables = _tables(comparison)
-    head, *rows = tables[0]
-    sections = {"Results": table_block(head, rows, kind="t")}
+    head, *rows = ([text.replace(" [", "\n[") for text in row] for row in tables[0])
+    sections = {"Results": prose(caution(comparison)) + table_block(head, rows, kind="t")}
     for differences in tables[1:]:
         heading = f"Differences to {comparison.reference}"
         sections[heading] = table_block(differences[0], differences[1:])
@@ -143,24 +143,40 @@ def _curves(comparison: Comparison, logs: Logs) -> Markup:
 def table(comparison: Comparison) -> str:
     """Aligned text for a terminal.
 
-    First a row for each variant, with the mean, standard error and interval of each metric and the
-    cost; then the differences; then what the numbers are.
+    First what puts variants at a disadvantage; then a row for each variant, with the mean, standard
+    error and interval of each metric and the cost; then the differences; then what the numbers are.
     """
     parts = [*map(aligned, _tables(comparison)), notes(comparison)]
-    return "\n\n".join(map("\n".join, parts)) + "\n"
+    texts = [caution(comparison), *map("\n".join, parts)]
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def markdown(comparison: Comparison) -> str:
     """The same tables and notes in Markdown."""
     tables = map(markdown_table, _tables(comparison))
     listed = "\n".join(f"- {_plain(note)}" for note in notes(comparison))
-    return "\n\n".join([*tables, listed]) + "\n"
+    return "\n\n".join(filter(None, [_plain(caution(comparison)), *tables, listed])) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
     """The same tables in LaTeX, with the notes as comments. Needs \\usepackage{booktabs}."""
-    remarks = [f"% {line}" for line in " ".join(notes(comparison)).splitlines()]
+    texts = filter(None, [caution(comparison), *notes(comparison)])
+    remarks = [f"% {line}" for line in " ".join(texts).splitlines()]
     return "\n".join([*remarks, *map(tabular, _tables(comparison))])
+
+
+def caution(comparison: Comparison) -> str:
+    """What puts variants at a disadvantage, which stands above the table; "" for nothing."""
+    variants, tuned = comparison.variants, comparison.tuned or {}
+    untuned = [name for name in variants if name not in tuned]
+    if len(variants) < 2 or not untuned:
+        return ""
+    if not tuned:
+        return (
+            "No variant was tuned, so a difference may come from settings that suit one of them: "
+            "--tune N first searches the settings of each."
+        )
+    return f"Not tuned: {', '.join(untuned)}, which puts them at a disadvantage."
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -215,20 +231,15 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
 
 
 def _tuning_notes(c: Comparison) -> list[str]:
-    tuned = c.tuned or {}
-    texts = [
+    return [
         f"{name}: tuned on validation classes ({len(search.trials)} trials, "
         f"{metric_label(search.metric)} {metric_text(search.metric, search.score)} there): "
         + ", ".join(
             f"{field}={value:.4g}" if isinstance(value, float) else f"{field}={value}"
             for field, value in search.chosen.items()
         )
-        for name, search in tuned.items()
+        for name, search in (c.tuned or {}).items()
     ]
-    untuned = [name for name in c.variants if tuned and name not in tuned]
-    if untuned:
-        texts.append(f"Not tuned: {', '.join(untuned)}, which puts them at a disadvantage.")
-    return texts
 
 
 def resampled_units(comparison: Comparison) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import is_kaldi_folder, list_items
-from likeness.eval.items.suffixes import IMAGES, SOUNDS
+from likeness.eval.items.suffixes import AV_SOUNDS, CONTAINERS, IMAGES, SOUNDS, suffix_of
 from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import Floats, name_first
 
@@ -42,6 +43,7 @@ MAX_VALUES = 2**24  # samples x channels decoded of a recording
 MAX_PAGE = 7 * 2**20  # bytes of all media of a page: 7 MiB, so that it can be mailed
 SIDE = 256  # pixels of a thumbnail's longer side
 SECONDS = 10.0
+_HEARD = SOUNDS + AV_SOUNDS
 RATE_HZ = 16_000  # higher rates are lowered to this
 _COLUMNS, _WAVE_ROWS, _BAND_ROWS = 480, 48, 96  # pixels of a recording's picture
 # Nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program.
@@ -134,15 +136,17 @@ class Media:
 def media_of_folder(folder: Path) -> Media:
     """The media in a folder, where an id is a path below it whose suffix may be missing.
 
-    Ids that are absolute or hold .. are not there.
+    A crop of `likeness align` stands for its photograph. Ids that are absolute or hold .. are not
+    there.
     """
 
     def find(id: str) -> Path | None:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
-        for suffix in ("", *IMAGES, *SOUNDS):
-            path = folder / as_stored(folder, f"{id}{suffix}")
-            if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
+        crop = re.sub(r"\.\w+(#\d+)?$", r"\1.png", id)
+        for name in (*(f"{id}{suffix}" for suffix in ("", *IMAGES, *_HEARD)), crop):
+            path = folder / as_stored(folder, name)
+            if path.suffix.lower() in (*IMAGES, *_HEARD) and path.is_file():
                 return path
         return None
 
@@ -151,7 +155,7 @@ def media_of_folder(folder: Path) -> Media:
 
 def _contents(source: Path | Item | Pixels) -> tuple[str, dict[str, Any]]:
     """The block of templates/blocks.html that shows a source, and its values."""
-    if not isinstance(source, np.ndarray) and source.suffix.lower() in SOUNDS:
+    if not isinstance(source, np.ndarray) and source.suffix.lower() in _HEARD:
         heard = read_sound(source)
         shown = {"data": _as_text(flac(heard)), "drawing": _as_text(drawing(heard))}
         return "sound", {**shown, "seconds": heard.seconds}
@@ -238,24 +242,31 @@ def read_sound(source: Path | Item) -> Heard:
     if not path.is_file():
         raise LikenessError(f"{path.name}: no file")
     try:
-        with soundfile.SoundFile(path) as file:
-            rate, channels, frames = file.samplerate, file.channels, file.frames
-            if not 1_000 <= rate <= 768_000 or SECONDS * rate * channels > MAX_VALUES:
-                raise LikenessError(f"{channels} channels at {rate} Hz")
-            # Times may be beyond all numbers of samples, so that they are bounded before rounding.
-            first = round(min(max(start * rate, 0), frames))
-            last = round(min(end * rate, frames))
-            if first:
-                file.seek(first)
-            # Some formats do not say how long they are: the whole of a file is read to its end.
-            num = int(SECONDS * rate) if last == frames else min(int(SECONDS * rate), last - first)
-            raw = file.read(max(num, 0), dtype="float32", always_2d=True)
+        with path.open("rb") as bare:
+            kind = suffix_of(bare.read(64)) or path.suffix.lower()
+        if kind in AV_SOUNDS:
+            raw, rate, seconds = _read_av(path, kind, start, end)
+        else:
+            with soundfile.SoundFile(path) as file:
+                rate, frames = file.samplerate, file.frames
+                _check_size(rate, file.channels)
+                # Times may be beyond all numbers of samples: they are bounded before rounding.
+                first = round(min(max(start * rate, 0), frames))
+                last = round(min(end * rate, frames))
+                if first:
+                    file.seek(first)
+                # Some formats do not say how long they are: the whole of a file is read to its end.
+                most = int(SECONDS * rate)
+                num = most if last == frames else min(most, last - first)
+                raw = file.read(max(num, 0), dtype="float32", always_2d=True)
+            seconds = (last - first) / rate
+        channels = raw.shape[1]
         if channel is not None:  # 0 is the only channel of a recording
             one = channel - 1 if channel or channels > 1 else 0
             raw = raw[:, one : one + 1] if one >= 0 else raw[:, :0]
         if not raw.size:
             raise LikenessError("0 samples, or no such channel")
-        seconds = max(last - first, len(raw)) / rate
+        seconds = max(seconds, len(raw) / rate)
         wave: Floats = np.nan_to_num(
             raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
         )
@@ -268,6 +279,48 @@ def read_sound(source: Path | Item) -> Heard:
     except (RuntimeError, ValueError, TypeError) as error:  # soundfile's errors are RuntimeErrors
         raise LikenessError(f"{path.name}: {error}") from error
     return Heard(wave.clip(-1, 1), rate, seconds)
+
+
+def _check_size(rate: int, channels: int) -> None:
+    """Refuse rates outside 1 to 768 kHz, and channels that make 10 seconds large."""
+    if not 1_000 <= rate <= 768_000 or SECONDS * rate * channels > MAX_VALUES:
+        raise LikenessError(f"{channels} channels at {rate} Hz")
+
+
+def _read_av(path: Path, kind: str, start: float, end: float) -> tuple[Any, int, float]:
+    """(samples, channels) of the beginning of a stretch, the rate, and its length in seconds, of a
+    file that PyAV reads.
+    """
+    try:
+        av = import_module("av")
+    except ImportError:
+        raise LikenessError(f"this needs PyAV; run `{install_line('m4a')}`") from None
+    try:
+        with av.open(str(path), format=CONTAINERS[kind]) as container:
+            if not container.streams.audio:
+                raise LikenessError("no sound track")
+            stream, parts = container.streams.audio[0], []
+            rate = int(stream.rate)
+            _check_size(rate, stream.channels)
+            seconds = min(end, (container.duration or 0) / av.time_base) - start
+            if 0 < start <= seconds + start:
+                container.seek(round(start * av.time_base))
+            planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate)
+            for frame in container.decode(stream):
+                if frame.time < start - 1:  # it cannot seek
+                    continue
+                parts += [
+                    (part.time + np.arange(part.samples) / rate, part.to_ndarray().T)
+                    for part in planar.resample(frame)
+                ]
+                if frame.time >= min(end, start + SECONDS):
+                    break
+    except av.FFmpegError as error:
+        raise LikenessError(error.strerror) from None
+    if not parts:
+        raise LikenessError("0 samples")
+    times, raw = map(np.concatenate, zip(*parts, strict=True))
+    return raw[(times >= start) & (times < min(end, start + SECONDS))], rate, seconds
 
 
 def flac(heard: Heard) -> bytes:
@@ -326,7 +379,7 @@ def media_of(source: File | Mapping[str, Path] | None) -> Media:
     source = Path(source)
     if source.is_dir() and not is_kaldi_folder(source):
         return media_of_folder(source)
-    return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))
+    return media_of_items(list_items(source, suffixes=[*_HEARD, *IMAGES], missing="leave"))
 
 
 def media_of_items(items: Sequence[Item]) -> Media:

@@ -126,7 +126,7 @@ def table(
 
 
 def metric_table(results: Sequence[Result]) -> Markup:
-    """A row for each metric: of each system the value, its interval and threshold."""
+    """A row for each metric: of each system the value, its interval and any threshold."""
     systems, metrics, by_cell = by_system(results)
     rows = []
     for metric in metrics:
@@ -139,7 +139,8 @@ def metric_table(results: Sequence[Result]) -> Markup:
             threshold = threshold_text(result.threshold).replace("-", MINUS)
             cells.append((metric_text(metric, result.value), ends, threshold))
         rows.append((metric_label(metric), cells))
-    return block("metrics", systems=systems, rows=rows)
+    thresholds = any(result.threshold is not None for result in results)
+    return block("metrics", systems=systems, rows=rows, thresholds=thresholds)
 
 
 @cache

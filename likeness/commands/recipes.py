@@ -23,9 +23,9 @@ def recipes(
 ) -> None:
     """List the recipes that `likeness train` and `likeness compare` take by name.
 
-    With a name, print what the recipe's head says of it.
+    With a name, print what the recipe's head says of it, and its variants.
     """
     if copy:
         say(f"wrote {' and '.join(map(str, recipe_files.copy(*copy)))}")
     else:
-        say(recipe_files.head(recipe_files.path_of(name)) if name else recipe_files.table())
+        say(recipe_files.description(name) if name else recipe_files.table())

@@ -151,7 +151,8 @@ def prepare(
         say: Called with each line of the report.
 
     Raises:
-        OSError: The network or the disk failed.
+        OSError: The network or the disk failed; the report has a line for each file before the last
+            that was not fetched.
         LikenessError: A checksum differs or an archive is damaged; or, after everything that could
             be done was done, files are missing.
     """
@@ -168,15 +169,19 @@ def prepare(
         return
     downloads = data / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
+    failed = list[ConnectionError]()
     with only_writer(downloads):
         for archive in dataset.archives:
             try:
                 _bring(archive, data, say)
-            except OSError as error:
-                if not dataset.by_hand:
-                    raise
-                # The files may be there in another place; counting will show it.
-                say(f"not fetched: {error}")
+            except ConnectionError as error:
+                failed.append(error)
+    # Files to fetch by hand may be there in another place; counting will show it.
+    last = None if dataset.by_hand or not failed else failed.pop()
+    for each in failed:
+        say(f"not fetched: {each}")
+    if last:
+        raise last
     wrong = _count(dataset, data, say)
     if wrong:
         todo = (
@@ -295,8 +300,10 @@ def _download(url: str, path: Path) -> None:
                     done += file.write(block)
                     report(f"fetching {path.name}", done, total, unit="bytes")
     except requests.RequestException as error:
+        answer = error.response
+        reason = type(error).__name__ if answer is None else f"HTTP {answer.status_code}"
         raise ConnectionError(
-            f"{url}: it cannot be fetched ({error}); check the network and run the command again, "
+            f"{url}: it cannot be fetched ({reason}); check the network and run the command again, "
             f"or fetch it by other means, as `wget -c`, to {path}"
         ) from None
 

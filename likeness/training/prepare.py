@@ -32,6 +32,7 @@ from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials, counted, name_first
 from likeness.modalities import folders
 from likeness.modalities.face import validation
+from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.toolkit.console import warn
 from likeness.toolkit.data import shards
@@ -61,7 +62,8 @@ def prepare_recipe(
     test: str | Path | None = None,
 ) -> tuple[Recipe, Data]:
     """List the data, and give the recipe that lists items by these settings, also those of its
-    measure, and that takes narrow recordings where it is trained on them.
+    measure, that takes narrow recordings where it is trained on them, and that has the folders of
+    noise in the data where it names none and its data are no folder of subjects.
 
     Args:
         recipe: The recipe.
@@ -93,7 +95,9 @@ def prepare_recipe(
         recipe = replace(recipe, items=items, measure=measure)
     listing = listing_of(recipe.items)
     listed: Data = data
-    if listing is not None:
+    if listing is None:
+        recipe = replace(recipe, augment=_with_noise(recipe.augment, data))
+    else:
         listed = Listed(data, folders.list_all(data, **listing), listing)
     if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
         trained = Items.of(list_by(recipe.items, listed))
@@ -150,6 +154,17 @@ def _set(measure: Any, settings: Mapping[str, str]) -> Any:
         elif callable(value) and listing_of(value) is not None:
             changed[field.name] = partial(value, **settings)
     return replace(measure, **changed)
+
+
+def _with_noise(augment: Any, data: Path) -> Any:
+    """An augmentation that takes the folders of noise of the data where it names none."""
+    if not isinstance(augment, partial):
+        return augment
+    settings = {name: _with_noise(value, data) for name, value in augment.keywords.items()}
+    if augment.func is noise.corrupt:
+        found = {name: data / folder for name, folder in noise.FOLDERS.items()}
+        settings = {name: str(path) for name, path in found.items() if path.is_dir()} | settings
+    return partial(augment.func, *augment.args, **settings)
 
 
 def for_bandwidth(stated: partial[Any], items: Items, max_bad_share: float) -> partial[Any]:

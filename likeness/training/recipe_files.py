@@ -5,8 +5,10 @@ link where there are links. They are run, never imported.
 """
 
 import ast
+import textwrap
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import atomic_path, remove_abandoned
@@ -74,6 +76,26 @@ def path_of(name: str) -> Path:
 def head(path: Path) -> str:
     """A recipe's docstring, read without running the file."""
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def description(name: str) -> str:
+    """A recipe's head, its variants, and which of them `compare` can tune.
+
+    Without torch, which a recipe needs to be read, the head alone.
+    """
+    path = path_of(name)
+    try:
+        from likeness.toolkit.training import recipe
+    except ModuleNotFoundError:
+        return head(path)
+    defined = recipe.read(str(path))
+    lists = {
+        "Variants, of which the first needs no name": defined["RECIPES"],
+        "Variants that `compare` can tune, by RANGES": defined.get("RANGES", {}),
+    }
+    texts = [f"{title}: {', '.join(names)}" for title, names in lists.items() if names]
+    ways: Any = {"width": 100, "break_on_hyphens": False, "subsequent_indent": "    "}
+    return "\n\n".join([head(path), *(textwrap.fill(text, **ways) for text in texts)])
 
 
 def table() -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import is_url
-from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS, suffix_of
+from likeness.eval.items.suffixes import AV_SOUNDS, CONTAINERS, SOUNDS, suffix_of
 from likeness.modalities.speaker import _extent
 from likeness.toolkit.data.reading import Unreadable
 
@@ -46,8 +46,6 @@ _OVERSHOOT_SECONDS = 0.5
 SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 AV_SECOND = 1_000_000  # av.time_base
-# The reader of FFmpeg for each suffix; others, some of which open further files, are never tried.
-_CONTAINERS = {".aac": "aac", ".webm": "matroska", ".mkv": "matroska"}
 
 
 class BadAudio(Unreadable):
@@ -339,7 +337,7 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
     source, kind = source_of(item), kind_of(item)
-    options: Any = {"mode": "r", "format": _CONTAINERS.get(kind, "mov")}
+    options: Any = {"mode": "r", "format": CONTAINERS[kind]}
     try:
         import av
     except ImportError as error:

@@ -25,6 +25,8 @@ from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import resample
 from likeness.modalities.speaker.decoding import SILENCE_DBFS, BadAudio, Wave
 
+# Where `likeness prepare` puts them below DATA, by the setting of corrupt().
+FOLDERS = {"musan": "musan", "rirs": "RIRS_NOISES/simulated_rirs"}
 _SNR_DB = {"noise": (0.0, 15.0), "music": (5.0, 15.0), "speech": (10.0, 30.0)}
 # How many unusable files may be drawn in a row. With half of the files unusable that happens once
 # in 1e15 draws.
@@ -33,13 +35,14 @@ _RIR_SECONDS = 10.0  # longer impulse responses are cut, because nothing audible
 
 
 @lru_cache(maxsize=32)
-def listing(folder: str) -> tuple[Path, ...]:
+def listing(folder: str, name: str = "musan") -> tuple[Path, ...]:
     """List all audio files below a folder, sorted by path, without hidden ones.
 
     The folder is read once in a process, so files that are added later are not seen.
 
     Args:
         folder: The path of the folder.
+        name: The setting of corrupt() that has it, as a recipe names it.
 
     Returns:
         The paths of the files.
@@ -55,8 +58,10 @@ def listing(folder: str) -> tuple[Path, ...]:
     ]
     if not paths:
         raise LikenessError(
-            f"augmentation: {folder!r} is no folder with audio files ({', '.join(SOUNDS)}); give "
-            "the one into which the archive was unpacked, or leave the augmentation out"
+            f"augment.corrupt.{name}={folder} is no folder with audio files ({', '.join(SOUNDS)}); "
+            f"name one, such as DATA/{FOLDERS[name]}, which `likeness prepare "
+            f"{FOLDERS[name].partition('/')[0].lower()}` makes, or leave noise out by "
+            "augment.corrupt=none"
         )
     return tuple(sorted(paths, key=Path.as_posix))
 
@@ -216,7 +221,7 @@ def corrupt(
     """
     if not 0.0 <= prob <= 1.0:
         raise LikenessError(f"augmentation: prob is {prob}; a probability from 0 to 1 is needed")
-    rooms = listing(rirs)
+    rooms = listing(rirs, "rirs")
     listing(musan)
     if rng.random() >= prob:
         return wave

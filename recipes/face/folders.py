@@ -34,7 +34,7 @@ from likeness.backbones import IResNet, SFNet
 from likeness.data import faces, folders
 from likeness.frontends import ADAFACE_VIEW, FLIP_VIEW, INSIGHTFACE, geometric_view
 from likeness.losses import ArcFace
-from likeness.recipe import Optim, Recipe, Sampling, Schedule, Verification, multistep
+from likeness.recipe import Optim, Range, Recipe, Sampling, Schedule, Verification, multistep
 
 SMALL = Recipe(
     modality="face",
@@ -83,4 +83,12 @@ RECIPES = {
         augment=partial(ADAFACE_VIEW),
         optim=replace(SFNET20.optim, grad_clip=100.0),
     ),
+}
+
+_ARCFACE = {"loss.margin": Range(0.05, 0.7), "loss.scale": Range(10.0, 64.0, log=True)}
+
+# What `likeness compare --tune` searches on validation subjects: two settings of each loss.
+RANGES = {
+    **dict.fromkeys(("small", "sfnet20", "iresnet50"), _ARCFACE),
+    "simple": {"loss.alpha": Range(1e-3, 0.1, log=True), "loss.b_theta": Range(0.0, 0.4)},
 }

@@ -28,7 +28,7 @@ from likeness.backbones import ImageResNet, SFNet
 from likeness.data import folders, images
 from likeness.frontends import IMAGENET, PixelScale, crop_view
 from likeness.losses import ArcFace
-from likeness.recipe import Optim, Recipe, Retrieval, Sampling, Schedule
+from likeness.recipe import Optim, Range, Recipe, Retrieval, Sampling, Schedule
 
 SMALL = Recipe(
     modality="image",
@@ -57,3 +57,7 @@ RECIPES = {
         schedule=Schedule(steps=5000, warmup_steps=250, eval_every=500, higher_is_better=True),
     ),
 }
+
+# What `likeness compare --tune` searches on validation classes.
+_ARCFACE = {"loss.margin": Range(0.05, 0.5), "loss.scale": Range(10.0, 64.0, log=True)}
+RANGES = dict.fromkeys(RECIPES, _ARCFACE)

@@ -30,7 +30,7 @@ from likeness.data import audio, folders
 from likeness.frontends import KaldiFbank, spec_augment, train_view
 from likeness.losses import ArcFace, SimPLE
 from likeness.metrics import eer, min_dcf
-from likeness.recipe import Memory, Optim, Recipe, Sampling, Schedule, Verification
+from likeness.recipe import Memory, Optim, Range, Recipe, Sampling, Schedule, Verification
 
 LEVEL_DBFS = -26.0
 NETWORK = partial(OrderStatistics, dim=128, differences=(2, 8), num_correlated=20)
@@ -90,4 +90,12 @@ RECIPES = {
         backbone=partial(ECAPA, dim=192, channels=512),
         optim=Optim(name="adam", lr=1e-3, weight_decay=2e-6, grad_clip=5.0),
     ),
+}
+
+_ARCFACE = {"loss.margin": Range(0.05, 0.5), "loss.scale": Range(10.0, 64.0, log=True)}
+
+# What `likeness compare --tune` searches on validation speakers: two settings of each loss.
+RANGES = {
+    **dict.fromkeys(("statistics", "resnet34", "ecapa"), _ARCFACE),
+    "statistics_simple": {"backbone.norm": Range(3.0, 10.0), "loss.b_theta": Range(0.0, 0.4)},
 }

@@ -7,10 +7,9 @@ They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on V
     likeness train speaker/voxceleb:simple --data DATA --out runs/simple
     likeness compare speaker/voxceleb --data DATA --out runs/readings
         --variants simple,simple_paper,simple_learned_angle,simple_released
-    likeness train speaker/voxceleb:wespeaker_resnet34 augment.corrupt.musan=DATA/musan
-        augment.corrupt.rirs=DATA/RIRS_NOISES/simulated_rirs --data DATA
-        --out runs/wespeaker_resnet34
-        augment.corrupt=none trains without noise
+    likeness train speaker/voxceleb:wespeaker_resnet34 --data DATA --out runs/wespeaker_resnet34
+        with the noise and rooms in DATA; augment.corrupt.musan=FOLDER and
+        augment.corrupt.rirs=FOLDER name others, and augment.corrupt=none trains without
     likeness train speaker/voxceleb:wespeaker_resnet34_lm init=runs/wespeaker_resnet34
         --data DATA --out runs/resnet34_lm
         with the same folders of noise; wespeaker_resnet34_topk and _topk_lm likewise

@@ -40,7 +40,7 @@ from likeness.eval.intervals.comparison import (
 from likeness.eval.items.items import fingerprint
 from likeness.eval.progress import track
 from likeness.eval.reports import comparison
-from likeness.eval.types import Scores, Trials
+from likeness.eval.types import Scores, Trials, name_first
 from likeness.toolkit.console import say
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.signals import Interrupted
@@ -220,8 +220,9 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
     searched = {name: ranges for name, ranges in terms.ranges.items() if name in variants}
     if not searched:
         raise LikenessError(
-            "--tune: the recipe file states no RANGES for these variants; add RANGES = {variant: "
-            "{field: Range(low, high)}} (likeness.toolkit.training.search)"
+            f"--tune: the recipe file states no RANGES for {name_first(variants)}; import Range "
+            "from likeness.recipe, and add such as "
+            'RANGES = {"arcface": {"loss.margin": Range(0.1, 0.5)}}'
         )
     for name, ranges in searched.items():
         check_ranges(variants[name], ranges)

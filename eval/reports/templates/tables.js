@@ -42,7 +42,7 @@ all("table").forEach((table, number) => {
   const rows = () =>
     all("tr", table).map((row) =>
       [...row.cells].flatMap((cell) => [
-        (cell.dataset.csv ?? cell.innerText).trim().replace("\u2212", "-"),
+        (cell.dataset.csv ?? cell.innerText).trim().replace("\n", " ").replace("\u2212", "-"),
         ...Array(cell.colSpan - 1).fill(""),
       ]),
     );

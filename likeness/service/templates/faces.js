@@ -14,17 +14,21 @@ function refusePhotograph(picture) {
   );
 }
 
-const seen = (picture, caption) =>
-  make("figure", { className: "seen" }, picture, text("figcaption", "soft", caption));
+// What the network sees, in its own size or smaller, with its own proportions.
+function seen(picture, caption) {
+  const { height, width } = state.takes;
+  picture.style.aspectRatio = `${width} / ${height}`;
+  picture.style.height = `min(${height}px, 8rem)`;
+  return make("figure", { className: "seen" }, picture, caption);
+}
 
 // What a model without a detector makes of the picture: the whole of it in the network's size.
 function wholePicture(address) {
   const { kind, height, width } = state.takes;
   if (kind !== "faces") return "";
   const small = make("img", { src: address, alt: "The picture in the size of the network" });
-  small.style.width = `${width}px`;
-  small.style.height = `${height}px`;
-  return seen(small, `what the network sees: all of it, in ${height} \u00d7 ${width} pixels`);
+  const caption = `what the network sees: all of it, in ${height} \u00d7 ${width} pixels`;
+  return seen(small, text("figcaption", "soft", caption));
 }
 
 // Asks for the faces of a photograph and shows them as a choice.
@@ -44,7 +48,7 @@ async function chooseFace(place, blob, frame) {
 }
 
 function offerFaces(place, detection, frame) {
-  const crop = make("img", { width: state.takes.width, height: state.takes.height });
+  const crop = make("img");
   const caption = make("figcaption", { className: "soft" });
   const take = (face) => {
     clear();
@@ -62,7 +66,7 @@ function offerFaces(place, detection, frame) {
   const group = make("fieldset", { className: "faces" }, text("legend", "soft", many));
   frame.replaceWith(group);
   group.append(frame);
-  group.after(make("figure", { className: "seen" }, crop, caption));
+  group.after(seen(crop, caption));
   take(start);
 }
 

@@ -31,6 +31,7 @@ from likeness.eval.reports.media import (
     read_sound,
     thumbnail,
 )
+from tests.recording_files import HZ, through_av
 
 RNG = np.random.default_rng(0)
 
@@ -133,6 +134,9 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
     media = media_of_folder(root)
     assert "<img" in media.show("s1/a.png")
     assert "<img" in media.show("s1/a")
+    picture(root / "s1" / "a#2.png")
+    for photograph in ("s1/a.jpg", "s1/a.JPEG#2"):  # shown as the crop of its face
+        assert "<img" in media.show(photograph)
     # What is shown again takes its bytes once.
     assert media.show("s1/a") == '<div class="shown image" data-again="s1/a"></div>'
     outside = ("../outside.png", str(tmp_path / "outside.png"), "s1/../../outside.png")
@@ -206,6 +210,32 @@ def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
     for start, end in ((21.0, 22.0), (3.0, 3.0), (4.0, 2.0), (1e308, np.inf)):
         with pytest.raises(ValueError, match="0 samples"):
             read_sound(whole._replace(stretch=(start, end)))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "name"),
+    [(".m4a", "aac", "a.m4a"), (".webm", "libopus", "a.wav"), (".aac", "aac", "a.aac")],
+)
+def test_what_pyav_reads_is_heard_as_well(
+    suffix: str, codec: str, name: str, tmp_path: Path
+) -> None:
+    """Each second of the recording is another tone."""
+    pytest.importorskip("av")
+    time = np.arange(14 * HZ) / HZ
+    tones = 0.3 * np.sin(2 * np.pi * (200 + 100 * np.floor(time)) * time)
+    (tmp_path / name).write_bytes(through_av(suffix, codec, samples=tones))
+    item = Item("a", tmp_path / name)
+    assert read_sound(item).wave.size == pytest.approx(10 * HZ, rel=0.01)
+    assert read_sound(item).seconds == pytest.approx(14, rel=0.03)  # ADTS states none
+    for second in (0, 3, 12):
+        part = read_sound(item._replace(stretch=(second + 0.25, second + 0.75)))
+        loudest = np.argmax(np.abs(np.fft.rfft(part.wave))) * HZ / part.wave.size
+        assert loudest == pytest.approx(200 + 100 * second, abs=4)
+        assert part.seconds == pytest.approx(0.5, abs=0.01)
+    with pytest.raises(ValueError, match="0 samples"):
+        read_sound(item._replace(stretch=(21.0, 22.0)))
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:300])
+    assert media_of_folder(tmp_path).show(name) == ""
 
 
 def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
     assert page.count("<img") == len(set(re.findall('data-item="([^"]*)"', page)))
     assert "<b>" not in page
     assert "Wrong, the surest first" in page
+    assert "Threshold</th>" not in page  # no metric of a retrieval has one
 
 
 def test_the_page_of_an_identification(tmp_path: Path) -> None:

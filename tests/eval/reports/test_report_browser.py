@@ -97,6 +97,26 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
     context.close()
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_query_has_all_its_neighbours_in_sight(width: int, browser: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = tuple(f"a class of a long name {i // 4}/{'x' * 60}{i}.png" for i in range(24))
+    for item_id in ids:
+        (tmp_path / item_id).parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (90, 170, 3), dtype=np.uint8)).save(tmp_path / item_id)
+    found = likeness.retrieve(Embeddings(ids, rng.standard_normal((24, 3))))
+    file = found.report(tmp_path / "out", media=tmp_path)
+    page = browser.new_context(viewport={"width": width, "height": 780}).new_page()
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width  # nor the legend
+    assert page.locator(".found tbody tr").first.locator("td img").count() == 5
+    ends = "[...document.querySelectorAll('.found :is(td, img, span)')]"
+    ends += ".map(one => one.getBoundingClientRect().right)"
+    assert max(page.evaluate(ends)) <= width
+    page.context.close()
+
+
 def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, page: Any) -> None:
     """Against counts over the scores in the file."""
     trials, values = read_scores(page_file.parent.parent / "one.txt")

@@ -3,12 +3,14 @@ and a file that exists for itself.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe
+from likeness.toolkit.training.search import check_ranges
 from likeness.training import recipe_files
 from tests.scripts import printed, refused
 
@@ -22,6 +24,17 @@ def test_every_recipe_is_listed_with_a_sentence():
     assert {ROOT / "recipes" / f"{name}.py" for name, _ in lines} == files
     assert all(text.endswith(".") for _, text in lines)
     assert all(len(" ".join(line)) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("name", recipe_files.names())
+def test_it_lists_variants_and_ranges_that_fit_them(name):
+    defined = recipe.read(str(recipe_files.path_of(name)))
+    variants, ranges = defined["RECIPES"], defined.get("RANGES", {})
+    words = re.split(r"[\s,:]+", recipe_files.description(name).partition("\n\nVariants, of")[2])
+    assert {*variants, *ranges} <= {*words}
+    for variant, searched in ranges.items():
+        check_ranges(variants[variant], searched)
+    assert {*ranges} == {*variants} or not name.endswith("/folders")
 
 
 def test_a_file_that_exists_is_taken_as_it_is(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from likeness.modalities.face import align, images
 from likeness.models import _insightface, load
 from likeness.models._insightface import Pixels, split
 from likeness.toolkit.data.images import encode
-from tests.scripts import printed, refused, run_command
+from tests.scripts import printed, program, refused, run_command
 from tests.tiny_yunet import network, tiny_yunet
 
 SAID = "@size=112x96,mean=127.5,std=128,order=bgr"
@@ -165,6 +165,12 @@ def test_all_faces_of_an_album_are_embedded_searched_and_written(own, detector, 
     assert [path.name for path in written] == ["two#1.png", "two#2.png"]
     for path, crop in zip(written, found.crops, strict=True):
         assert (images.decode(Item("a", path)) == crop).all()
+
+
+def test_opencv_says_nothing_beside_a_command(detector, album, tmp_path):
+    done = program("-m", "likeness", "align", album, "--out", tmp_path, "--detector", detector)
+    assert "WARN" not in done.stdout + done.stderr
+    assert "1 crop in" in done.stdout
 
 
 def test_the_lowest_score_of_a_face_is_an_option(own, detector, album, tmp_path):

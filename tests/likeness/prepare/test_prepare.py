@@ -241,6 +241,21 @@ def test_a_missing_file_and_a_missing_network_are_one_sentence(server, tmp_path,
         run(find_dataset("an4"), tmp_path)
 
 
+def test_each_file_that_no_server_answers_for_is_one_sentence(tmp_path):
+    with socket.socket() as closed:  # bound, and listening to nobody
+        closed.bind(("127.0.0.1", 0))
+        urls = [f"http://127.0.0.1:{closed.getsockname()[1]}/{name}" for name in "abc"]
+        archives = [Archive(url[-1], [url]) for url in urls]
+        lines: list[str] = []
+        with pytest.raises(ConnectionError) as last:
+            prepare(Dataset("set", "", "", "", archives), tmp_path, say=lines.append)
+    sentences = [*(line for line in lines if line.startswith("not fetched")), str(last.value)]
+    for url, sentence in zip(urls, sentences, strict=True):
+        assert f"{url}: it cannot be fetched (ConnectionError); " in sentence
+        assert sentence.endswith(f"downloads/{url[-1]}")
+    assert left(tmp_path) == []
+
+
 def test_parts_are_joined(server, tmp_path):
     body = packed(WAVS)
     pieces = {f"set.tar.gza{part}": body[i * 3_000 :][:3_000] for i, part in enumerate("abcd")}

@@ -211,6 +211,11 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser, tmp_path):
             page.wait_for_selector(f"[data-drop={place}] .seen img")
         assert page.locator("[data-drop=first] .box").count() == 3
         assert page.evaluate(NAMELESS) == []
+        size = "one => [one.offsetWidth, one.offsetHeight]"
+        drawn = [page.eval_on_selector(".seen img", size)]
+        page.evaluate("document.documentElement.style.fontSize = '8px'")  # less room for it
+        drawn.append(page.eval_on_selector(".seen img", size))
+        assert drawn == [[96, 112], [55, 64]]
         crop = page.get_attribute("[data-drop=first] .seen img", "src")
         chosen = int(page.get_attribute("[data-drop=first] input:checked", "value"))
         page.focus("[data-drop=first] input:checked")

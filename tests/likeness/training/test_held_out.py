@@ -25,7 +25,7 @@ from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
 from tests import tiny
-from tests.scripts import printed, refused, run_command
+from tests.scripts import printed, refused, run_command, touch
 from tests.tiny import QUICK
 from tests.toolkit.training.tiny_runs import torchrun
 
@@ -154,6 +154,19 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(rate_hz, tm
     is_kept = prepared.read is recipe.read
     assert is_kept == (rate_hz == 16_000)
     assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)
+
+
+def test_noise_in_the_data_is_taken_where_none_is_named(tmp_path):
+    touch(tmp_path, "musan/noise/a.wav", "RIRS_NOISES/simulated_rirs/a.wav")
+    recipe, _ = load(locate("speaker/voxceleb:wespeaker_resnet34"))
+    named = override(recipe, ["augment.corrupt.musan=mine"])
+    rooms = str(tmp_path / "RIRS_NOISES" / "simulated_rirs")
+    for one, musan in ((recipe, str(tmp_path / "musan")), (named, "mine")):
+        prepared, _ = prepare_recipe(one, tmp_path)
+        corrupt = prepared.augment.keywords["corrupt"]
+        assert corrupt.keywords == {"prob": 0.6, "musan": musan, "rirs": rooms}
+    with pytest.raises(ValueError, match=r"augment\.corrupt\.musan=mine"):
+        corrupt(np.zeros(9, np.float32), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("memory", [r"\d+\.\d GiB", "not measured on this system"])

@@ -465,6 +465,8 @@ def test_what_is_written_of_awkward_names_is_escaped(whole: Path) -> None:
     assert "<gone>" not in page
     assert "they differ in sampling too" in page
     assert "over trials, hence optimistic" in table(awkward())
+    assert table(awkward()).startswith("No variant was tuned")
+    assert page.index("No variant was tuned") < page.index("<table")
     cell = json.loads(to_json(awkward(), command=""))["cells"][0]
     assert cell["standard_error"] == pytest.approx(0.01)
     # the curve of each metric, the loss of each variant
