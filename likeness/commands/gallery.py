@@ -16,6 +16,8 @@ from likeness.embedding import galleries
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
@@ -28,6 +30,7 @@ from likeness.toolkit.gallery.checks import Checked
 from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.store import Entry
 
+_ENDINGS = (*suffixes_of("speaker"), *suffixes_of("face"), ".rttm")
 _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[
@@ -58,7 +61,9 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
     left out. Folders of photographs and of recordings need no --model: likeness:face and
     likeness:voice are taken.
     """
-    enrolled = enrolled_by(model=_loaded(loaded_by, enrolled_by["DATA"]))
+    enrolled = enrolled_by(
+        model=_loaded(loaded_by, enrolled_by["DATA"], enrolled_by["--columns"] or "")
+    )
     print_bad(enrolled.bad, "files")
     for doubt in enrolled.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
@@ -71,11 +76,13 @@ def enrol(loaded_by: Call[Model], enrolled_by: Call[galleries.Enrolled]) -> None
     say(f"{files} enrolled in {place}, which has {counted(enrolled.size, 'subject')} now")
 
 
-def _loaded(loaded_by: Call[Model], data: Path) -> Model:
+def _loaded(loaded_by: Call[Model], data: Path, columns: str = "") -> Model:
     """The model that was named, or that of Likeness for such files, without thresholds."""
     name = loaded_by["--model"]
     if "--model" not in loaded_by:
-        name = model_for([data])
+        is_list = data.is_file() and data.suffix.lower() not in _ENDINGS
+        listed = list_items(data, suffixes=(), columns=columns, missing="leave") if is_list else ()
+        name = model_for([item.path for item in listed] or [data])
         say(about(name), error=True)
     model = loaded_by(model=name, calibration=False, thresholds=None)
     refuse_head(model.loaded, name)
@@ -120,7 +127,8 @@ def search(
     """
     if "--far" not in searched_by:
         searched_by.refuse_idle("without --far", "--thresholds")
-    write_rows_or_say(searched_by(model=_loaded(loaded_by, searched_by["DATA"])), out)
+    model = _loaded(loaded_by, searched_by["DATA"], searched_by["--columns"] or "")
+    write_rows_or_say(searched_by(model=model), out)
 
 
 @command(galleries.list_subjects, epilog="Example: likeness gallery list --gallery people")
