@@ -27,7 +27,7 @@ from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face
 from likeness.models.model import Model
-from likeness.models.verdicts import NO_DECISION
+from likeness.models.verdicts import no_decision
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.checks import Checked, Doubt, check
 from likeness.toolkit.gallery.gallery import (
@@ -303,7 +303,7 @@ class Found:
         rows: K for each probe, best first.
         similarity: How embeddings were compared.
         threshold: The score from which on a probe is taken for a subject, or None.
-        source: Where the threshold comes from.
+        source: Where the threshold comes from; without one, what would give a verdict.
         enrolled: How many subjects the gallery has.
     """
 
@@ -320,7 +320,7 @@ class Found:
         accepted = {row.probe for row in self.rows if row.accepted}
         searched = f"files searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
         if self.threshold is None:
-            lines = [searched, f"no verdict: {NO_DECISION}"]
+            lines = [searched, f"no verdict: {self.source}"]
         else:
             at = f" at {self.source}" if self.source else ""
             lines = [
@@ -400,6 +400,8 @@ def search(
             row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
             rows.append(row)
     rows += [FoundRow(item.id, note=item.reason) for item in bad]
+    if threshold is None:
+        source = no_decision(model.thresholds)
     return Found(rows, similarity, threshold, source, size)
 
 

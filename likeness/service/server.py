@@ -313,7 +313,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.eval.scoring.threshold_files import choose, find
     from likeness.models.load import refuse_head
     from likeness.models.model import load_beside
-    from likeness.models.verdicts import NO_DECISION
+    from likeness.models.verdicts import no_decision
     from likeness.service import _pages
     from likeness.service._app import make_app
     from likeness.service._guard import MAX_BYTES
@@ -366,7 +366,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     if comparer.source:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
-        lines.append(f"No verdict is given: {NO_DECISION}")
+        lines.append(f"No verdict is given: {no_decision(loaded.thresholds)}")
     names, origins = setup.allow_host, setup.allow_origin
     app = make_app(service, token=setup.token, hosts=names, origins=origins, local=setup.is_local)
     return app, lines
