@@ -72,11 +72,11 @@ def verify(
     if "--far" not in verified_by:
         loaded_by.refuse_idle("without --far", "--thresholds")
     Rule(verified_by["--threshold"], verified_by["--far"])  # refuses what contradicts itself
-    if has_pairs:
-        how = pairs_by["--root"], pairs_by["--columns"] or ""
-        listed = list_pairs(pairs_by["--pairs"], *how)  # before a model is loaded
-        files = [Path(file) for file in listed.pairs[0][:2]]
-        if (json or save_to) and len({pair.label for pair in listed.pairs} - {None}) < 2:
+    if has_pairs and pairs_by["--pairs"].is_file():  # a pipe is read once, by the function
+        columns = pairs_by["--columns"] or ""
+        pairs, _ = list_pairs(pairs_by["--pairs"], pairs_by["--root"], columns)
+        files = [Path(file) for file in pairs[0][:2]]
+        if (json or save_to) and len({pair.label for pair in pairs} - {None}) < 2:
             raise LikenessError(NO_RATES)
     name = loaded_by["--model"] if "--model" in loaded_by else model_for(files)
     model = loaded_by(model=name)
@@ -90,9 +90,9 @@ def verify(
         return
     if save_to:
         path_for_scores(save_to, Origin("", model.meta))  # refuses another model's before the work
-    pairs = pairs_by(model, pairs=listed)
-    write_rows_or_say(pairs, out)
-    evaluation = pairs.evaluation() if json or save_to else None
+    verified_pairs = pairs_by(model)
+    write_rows_or_say(verified_pairs, out)
+    evaluation = verified_pairs.evaluation() if json or save_to else None
     if evaluation is None:
         if json or save_to:
             raise LikenessError(NO_RATES)

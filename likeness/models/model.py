@@ -21,7 +21,7 @@ from likeness.models.bundled import FACE, VOICE, resolve_model, run_of
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
-    from likeness.models.verdicts import Comparer, ListedPairs, Verification, VerifiedPairs
+    from likeness.models.verdicts import Comparer, Verification, VerifiedPairs
     from likeness.toolkit.data.images import Pixels
     from likeness.toolkit.models.export import Parity
     from likeness.toolkit.models.loaded import Loaded
@@ -321,7 +321,7 @@ class Model:
 
     def verify_pairs(
         self,
-        pairs: Annotated[str | Path | Iterable[Sequence[Any]] | ListedPairs, Option(path="file")],
+        pairs: Annotated[str | Path | Iterable[Sequence[Any]], Option(path="file")],
         *,
         threshold: float | None = None,
         far: Annotated[Far | None, Option(metavar="RATE")] = None,
@@ -358,12 +358,12 @@ class Model:
             >>> found.rows[0].first, found.rows[0].accepted
             ('a.wav', None)
         """
-        from likeness.models.verdicts import ListedPairs, list_pairs, verify_pairs
+        from likeness.models.verdicts import verify_pairs
 
-        listed = pairs if isinstance(pairs, ListedPairs) else list_pairs(pairs, root, columns)
         sizes = {"batch_size": batch_size, "workers": workers}
         with shown(progress):
-            return verify_pairs(self.comparer(threshold, far), listed, **sizes)
+            comparer = self.comparer(threshold, far)
+            return verify_pairs(comparer, pairs, root, columns, **sizes)
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
         """Give the network with the threshold and the calibration that decide, as in `verify`.

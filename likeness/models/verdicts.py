@@ -473,18 +473,10 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
     return list(map(Pair, *trials.read_pairs(source, columns=columns)))
 
 
-class ListedPairs(NamedTuple):
-    """Pairs, the file of each name in them, and the name of their list; "" without one."""
-
-    pairs: Sequence[Pair]
-    path_of: Mapping[str, Path]
-    name: str
-
-
 def list_pairs(
     listed: Any, root: str | Path | None = None, columns: str | Mapping[str, str] = ""
-) -> ListedPairs:
-    """Read pairs, and find their files.
+) -> tuple[list[Pair], dict[str, Path]]:
+    """Read pairs, and find the file of each name in them.
 
     Args:
         listed: A list as of `read_pairs`, or pairs of paths, with labels where they are known.
@@ -503,12 +495,14 @@ def list_pairs(
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
     path_of = dict(zip(names, map(Path, listed_paths(Path(root or ""), names)), strict=True))
     refuse_missing_files(list(path_of.values()), allow_some=True)
-    return ListedPairs(pairs, path_of, str(listed) if isinstance(listed, str | PathLike) else "")
+    return pairs, path_of
 
 
 def verify_pairs(
     comparer: Comparer,
-    listed: ListedPairs,
+    listed: Any,
+    root: str | Path | None,
+    columns: str | Mapping[str, str],
     *,
     batch_size: int,
     workers: int,
@@ -517,14 +511,18 @@ def verify_pairs(
 
     Args:
         comparer: The model and what decides.
-        listed: The pairs.
+        listed: As of `list_pairs`, and so are `root` and `columns`.
         batch_size: How many files pass through the network at once.
         workers: How many processes read files; 0 reads them in this one.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
+
+    Raises:
+        LikenessError: As `list_pairs`.
     """
-    (pairs, path_of, where), model = listed, comparer.model
+    pairs, path_of = list_pairs(listed, root, columns)
+    model, where = comparer.model, str(listed) if isinstance(listed, str | PathLike) else ""
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}
     itself = _name_self_matches(pairs, id_of)
