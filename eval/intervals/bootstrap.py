@@ -308,12 +308,20 @@ def complete_note(note: str, ends: Ends, least: float = 0.0, most: float = 1.0) 
     return "; ".join(filter(None, [note, NOTHING_KNOWN * whole]))
 
 
+def few_of(number: int | None, what: str = "subjects") -> str:
+    """Why rates of these subjects say little of others; "" of enough, or where nobody counted.
+
+    >>> few_of(9), few_of(20), few_of(None)
+    ('9 subjects, fewer than 20', '', '')
+    """
+    is_few = number is not None and number < FEW_DRAWN
+    return f"{number} {what}, fewer than {FEW_DRAWN}" if is_few else ""
+
+
 def _few(drawn: Drawn) -> str:
     """A remark on an interval of few subjects; "" of enough."""
-    if drawn.number >= FEW_DRAWN:
-        return ""
-    text = "such an interval is often too narrow"
-    return f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: {text}"
+    reason = few_of(drawn.number, drawn.what)
+    return f"{reason}: such an interval is often too narrow" if reason else ""
 
 
 def _effective(drawn: Drawn, values: Floats) -> float:

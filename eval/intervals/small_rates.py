@@ -19,13 +19,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.bootstrap import Bounds, Drawn, Ends, complete_note
+from likeness.eval.intervals.bootstrap import (
+    Bounds,
+    Drawn,
+    Ends,
+    complete_note,
+    drawn_from,
+    few_of,
+)
 from likeness.eval.intervals.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.metrics.verification import check_costs, check_rate, measured_tar, sort_scores
-from likeness.eval.types import Scores
+from likeness.eval.types import Scores, counted
 
 NO_ERROR = "no error was seen"
 _NUMBER = r"(\d*\.?\d+(?:e-?\d+)?)"
+FEW_ERRORS = 2  # of few subjects, of which nothing follows
 LEAST_ERRORS = 30  # that the correlation of errors is measured on, where there are as many trials
 
 
@@ -170,6 +178,30 @@ def add_exact_bounds(
     drawn = independent(scores, subjects)
     exact = {name: bound_of(name, drawn, level, c_miss=c_miss, c_fa=c_fa) for name in names}
     return {**intervals, **exact}
+
+
+def note_few_errors(
+    intervals: Mapping[str, Bounds], scores: Scores, subjects: ArrayLike | None, threshold: float
+) -> dict[str, Bounds]:
+    """The intervals, with a note on those of few subjects that rest on one error or two.
+
+    The bootstrap draws such an error or does not, and its interval may be narrower than the bound
+    of a test without any.
+
+    Args:
+        intervals: Metric -> its interval.
+        scores: P trials with labels.
+        subjects: As of `add_exact_bounds`.
+        threshold: That of the fewest errors.
+    """
+    errors = int(np.count_nonzero((scores.values >= threshold) != scores.target))
+    if not 0 < errors <= FEW_ERRORS or not few_of(drawn_from(scores.target, subjects).number):
+        return dict(intervals)
+    text = f"with {counted(errors, 'error')} nothing can be said of others"
+    return {
+        name: Bounds(of.ends, f"{of.note}; {text}") if of.ends and NO_ERROR not in of.note else of
+        for name, of in intervals.items()
+    }
 
 
 class Plan(NamedTuple):

@@ -118,6 +118,14 @@ class Fusion:
         pairs = zip(self.systems, systems, strict=False)
         return len(self.systems) == len(systems) and all(of in ("", own) for of, own in pairs)
 
+    def mismatch(self, systems: Sequence[str]) -> str:
+        """That scores of these systems are others than those of the fit, in words."""
+        fitted, others = (
+            " and ".join(of or "an unknown model" for of in each)
+            for each in ((*self.systems, *self.names), systems)
+        )
+        return f"is for other scores: it was fitted for scores of {fitted}; these are of {others}"
+
     def features(self, scores: ArrayLike) -> Floats:
         """(P, K) the scores, or (P, 2 K) with the log-likelihood ratio of each by itself."""
         values = np.asarray(scores, dtype=np.float64)

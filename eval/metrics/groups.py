@@ -26,6 +26,7 @@ from likeness.eval.intervals.bootstrap import (
     drawn_from,
     drawn_groups,
     draws_of,
+    few_of,
 )
 from likeness.eval.intervals.resampling import Cells, rank_trials
 from likeness.eval.intervals.small_rates import NO_ERROR, add_exact_bounds, exact_bounds
@@ -254,9 +255,7 @@ def _row(group: str, part: Part, rates: Mapping[str, Rate], settings: Verificati
     count = int(np.unique(part.subjects).size)
     drawn = drawn_from(part.scores.target, part.subjects)
     fewest = drawn if drawn.number else Drawn(count, "subjects")
-    flags = []
-    if fewest.number < FEW_DRAWN:
-        flags.append(f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}")
+    flags = list(filter(None, [few_of(fewest.number, fewest.what)]))
     few = [f"{far:g}" for far in settings.fars if far * num_nontargets < MIN_ERRORS]
     if few:
         flags.append(

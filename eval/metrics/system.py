@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.intervals import bootstrap
-from likeness.eval.intervals.small_rates import add_exact_bounds
+from likeness.eval.intervals.small_rates import add_exact_bounds, note_few_errors
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.evidence import dev_pav, elub
 from likeness.eval.option import Option
@@ -132,6 +132,8 @@ def measure_system(
         intervals, resamples = bootstrap.bounds_of(resampled, scores, subjects, values, **draws)
         costs = {"c_miss": settings.c_miss, "c_fa": settings.c_fa}
         intervals = add_exact_bounds(intervals, values, scores, subjects, level, **costs)
+        best = measures["balanced_accuracy"].measured.threshold
+        intervals = note_few_errors(intervals, scores, subjects, best)
         resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
     known = subjects is not None
     common: Conventions = {

@@ -234,8 +234,8 @@ class Evaluation:
         if too_low:
             rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
             warnings.warn(
-                f"not stored: the threshold at FAR {rates}; a FAR of {stored.nontargets:,} "
-                f"nontarget trials has to be {thresholds.LEAST_ERRORS} / their number or more",
+                f"not stored: the threshold at FAR {rates}, where fewer than "
+                f"{thresholds.LEAST_ERRORS} of {stored.nontargets:,} nontarget trials may pass",
                 stacklevel=2,
             )
         return write_thresholds(path, stored, replaces=replaces)

@@ -65,8 +65,8 @@ def fuse(
         for pair in pairs
     ):
         raise LikenessError(
-            f"the fusion was fitted for scores of {list(fitted.systems)}, but these are of "
-            f"{list(systems)}; give the score files of its systems, in its order"
+            f"the fusion {fitted.mismatch(systems)}; give the score files of its models, in its "
+            "order, or fit it anew on these by `likeness fit fusion`"
         )
     return Fused(trials, fitted, fitted.apply(values, measured))
 

@@ -202,8 +202,8 @@ def score(
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
-            f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
-            f"are [{system}]; fit one for this system"
+            f"the calibration {calibration.mismatch([system])}; score by the model and the "
+            "options that it was fitted with, or fit one on these by `likeness fit calibration`"
         )
     values = _values(sides, scoring)
     if calibration is not None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import CONNECTED
+from likeness.eval.intervals.bootstrap import few_of
 from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.metrics.verification import AnyFloats, measured_eer, measured_tar, sort_scores
 from likeness.eval.scoring.origin import Origin
@@ -154,17 +155,27 @@ class Thresholds:
         for point in self.points:
             if point.at == "eer" if far == "eer" else is_rate(point, far):
                 return point
-        known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"measure that one by --far, on {LEAST_ERRORS} / FAR nontarget trials or more"
         if self.unlabelled:
             remedy = "estimate another one by `likeness threshold --far RATE`"
         raise LikenessError(
-            f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
-            f"these, or {remedy}"
+            f"no threshold at FAR {far} was measured on {self.data}; there is {self.rates}: take "
+            f"one of these, or {remedy}"
         )
 
+    @property
+    def rates(self) -> str:
+        """What `at` takes, such as "eer, 0.1, 0.01"."""
+        return ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
+
+    @property
+    def doubt(self) -> str:
+        """That so few subjects say little of others; "" of enough."""
+        few = few_of(self.subjects)
+        return f"{few}, say little of others" if few else ""
+
     def __str__(self) -> str:
-        """The operating points in a line, and a line on each guaranteed rate.
+        """The operating points in a line, a line on each guaranteed rate, and that of few subjects.
 
         Example:
             >>> point = Threshold("far", 0.01, 0.125, 0.4, Guarantee(0.95, 299, 0, 0, 0.002))
@@ -182,6 +193,7 @@ class Thresholds:
             for point in self.points
             if point.guarantee is not None
         ]
+        lines += [self.doubt] if self.doubt else []
         return "\n".join(lines)
 
     def source(self, point: Threshold) -> str:
@@ -192,7 +204,8 @@ class Thresholds:
         sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
         if self.subjects is not None:
             sizes.insert(0, counted(self.subjects, "subject"))
-        return f"{point.name}, measured on {self.data}: {', '.join(sizes)}"
+        doubt = f"; {self.doubt}" if self.doubt else ""
+        return f"{point.name}, measured on {self.data}: {', '.join(sizes)}{doubt}"
 
 
 def is_rate(point: Threshold, far: float | str) -> bool:

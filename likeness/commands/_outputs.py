@@ -48,6 +48,13 @@ Media = Annotated[
     Path | None,
     typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
 ]
+SaveTo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Keep the thresholds at the EER and each FAR: a run, an .onnx or a .json file.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
 

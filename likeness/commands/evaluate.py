@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import Force, JsonFile, Media, Report, write_evaluation
+from likeness.commands._outputs import (
+    Force,
+    JsonFile,
+    Media,
+    Report,
+    SaveTo,
+    write_evaluation,
+)
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan
@@ -35,13 +42,7 @@ def evaluate(
             help="Say how many people it takes to know a false-accept rate so well.",
         ),
     ] = None,
-    save_to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Keep the thresholds at the EER and each --far: a run, an .onnx or a .json file.",
-        ),
-    ] = None,
+    save_to: SaveTo = None,
     guarantee: Annotated[
         float | None,
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),

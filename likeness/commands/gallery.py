@@ -16,6 +16,8 @@ from likeness.embedding import galleries
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
+from likeness.eval.items.listing import list_items
+from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.clustering import Clusters
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
@@ -28,6 +30,7 @@ from likeness.toolkit.gallery.checks import Checked
 from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.store import Entry
 
+_ENDINGS = (*suffixes_of("speaker"), *suffixes_of("face"), ".rttm")
 _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[
@@ -91,9 +94,12 @@ def _loaded(loaded_by: Call[Model], used_by: Call[Any], *beside: Call[Any]) -> M
     """The model that was named, or that of Likeness for such files."""
     used_by.refuse_others(loaded_by, *beside)
     used_by.refuse_missing("model")
-    name = loaded_by["--model"]
+    name, data = loaded_by["--model"], used_by["DATA"]
     if "--model" not in loaded_by:
-        name = model_for([used_by["DATA"]])
+        is_list = data.is_file() and data.suffix.lower() not in _ENDINGS
+        columns = used_by["--columns"] or ""
+        listed = list_items(data, suffixes=(), columns=columns, missing="leave") if is_list else ()
+        name = model_for([item.path for item in listed] or [data])
         say(about(name), error=True)
     model = loaded_by(model=name, calibration=False)
     refuse_head(model.loaded, name)

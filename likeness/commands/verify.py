@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import JsonFile, write_rows_or_say, writes
+from likeness.commands._outputs import Force, JsonFile, SaveTo, write_rows_or_say, writes
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
-from likeness.eval.scoring.threshold_files import Rule
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.threshold_files import Rule, path_for_scores
 from likeness.models.bundled import FINDING_MODELS, about, model_for
 from likeness.models.model import Model, load
-from likeness.models.verdicts import Verification, VerifiedPairs, read_pairs
+from likeness.models.verdicts import NO_RATES, Verification, VerifiedPairs, list_pairs
 from likeness.toolkit.console import say
 
 
@@ -40,21 +41,23 @@ def verify(
         typer.Option(help="With --pairs: the table to write.", callback=writes(".csv", ".tsv")),
     ] = None,
     json: JsonFile = None,
+    save_to: SaveTo = None,
+    force: Force = False,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
     Recordings need no --model: likeness:voice comes with Likeness. Nor do photographs of faces:
     likeness:face is made by `likeness prepare face`.
     The command prints the score, the norms, a decision where there is a threshold, and a
-    probability where there is a calibration. With --pairs every pair gets a row,
-    and every file is embedded once. With --fusion a recording and a picture of each person give
-    one score, one probability and one decision.
+    probability where there is a calibration. With --pairs every pair gets a row, and every file is
+    embedded once. Pairs with labels give error rates and thresholds too, which --json writes and
+    --save-to keeps for --far. With --fusion a recording and a picture of each person give one
+    score, one probability and one decision.
     """
     has_pairs, is_fused, files = "--pairs" in pairs_by, "--fusion" in verified_by, files or []
     if is_fused:
         loaded_by.refuse_idle("beside --fusion", "--calibration")
     if has_pairs:
-        refuse_idle("without A and B", {"--json": json})
         if is_fused:
             raise LikenessError(
                 "--pairs compares by one model; score the pairs by each model, and join the two "
@@ -63,16 +66,19 @@ def verify(
         verified_by.refuse_idle("beside --pairs", "--beside")
     else:
         pairs_by.refuse_idle("without --pairs", "--root", "--columns", "--workers", "--batch-size")
-        refuse_idle("without --pairs", {"--out": out})
+        refuse_idle("without --pairs", {"--out": out, "--save-to": save_to})
     if len(files) != (0 if has_pairs else 2) and not is_fused:
         raise LikenessError("give two files, four with --fusion FILE, or --pairs LIST and none")
     if "--far" not in verified_by:
         loaded_by.refuse_idle("without --far", "--thresholds")
     Rule(verified_by["--threshold"], verified_by["--far"])  # refuses what contradicts itself
-    name = loaded_by["--model"]
-    if "--model" not in loaded_by:
-        listed = has_pairs and read_pairs(pairs_by["--pairs"], columns=pairs_by["--columns"] or "")
-        name = model_for(listed[0][:2] if listed else files)
+    if has_pairs and pairs_by["--pairs"].is_file():  # a pipe is read once, by the function
+        columns = pairs_by["--columns"] or ""
+        pairs, _ = list_pairs(pairs_by["--pairs"], pairs_by["--root"], columns)
+        files = [Path(file) for file in pairs[0][:2]]
+        if (json or save_to) and len({pair.label for pair in pairs} - {None}) < 2:
+            raise LikenessError(NO_RATES)
+    name = loaded_by["--model"] if "--model" in loaded_by else model_for(files)
     model = loaded_by(model=name)
     if "--model" not in loaded_by:
         say(about(name), error=True)
@@ -82,4 +88,17 @@ def verify(
             verified.save(json, files=files, meta=model.loaded.meta)
         say(str(verified))
         return
-    write_rows_or_say(pairs_by(model), out)
+    if save_to:
+        path_for_scores(save_to, Origin("", model.meta))  # refuses another model's before the work
+    verified_pairs = pairs_by(model)
+    write_rows_or_say(verified_pairs, out)
+    evaluation = verified_pairs.evaluation() if json or save_to else None
+    if evaluation is None:
+        if json or save_to:
+            raise LikenessError(NO_RATES)
+        return
+    if json:
+        evaluation.save(json)
+    if save_to:
+        stored = evaluation.save_thresholds(save_to, replaces=force)
+        say(f"{stored}\nkept with {save_to}", error=out is None)

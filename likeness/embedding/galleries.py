@@ -33,7 +33,7 @@ from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face
 from likeness.models.model import Model
-from likeness.models.verdicts import NO_DECISION
+from likeness.models.verdicts import no_decision
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.checks import Checked, Doubt, check
 from likeness.toolkit.gallery.gallery import (
@@ -404,7 +404,7 @@ class Found:
         rows: K for each probe, best first.
         similarity: How embeddings were compared.
         threshold: The score from which on a probe is taken for a subject, or None.
-        source: Where the threshold comes from.
+        source: Where the threshold comes from; without one, what would give a verdict.
         enrolled: How many subjects the gallery has.
         unit: What the probes are: files, segments or speakers.
     """
@@ -423,7 +423,7 @@ class Found:
         accepted = {row.probe for row in self.rows if row.accepted}
         searched = f"{self.unit} searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
         if self.threshold is None:
-            lines = [searched, f"no verdict: {NO_DECISION}"]
+            lines = [searched, f"no verdict: {self.source}"]
         else:
             at = f" at {self.source}" if self.source else ""
             lines = [
@@ -502,7 +502,7 @@ def search(
             pooled, lost = _by_speaker(store.as_enrolled(embeddings), items, bad)
             return _Probes(pooled, lost, embeddings.ids)
 
-    decide = partial((rule or Rule()).decide, resolve_model(model.source))
+    decide = partial(_decide, rule or Rule(), resolve_model(model.source), model.thresholds)
     k = k or (1 if unit == "speakers" else 5)
     return _search(gallery, model.meta, embed_probes, k, how, decide, unit)
 
@@ -538,8 +538,20 @@ def search_embeddings(
     rows = _named(embeddings, columns, model_name)
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     probes = _Probes(rows, (), rows.ids)
-    decide = partial((rule or Rule()).decide, "")
+    decide = partial(_decide, rule or Rule(), "", None)
     return _search(gallery, rows.meta, lambda store: probes, k or 5, how, decide, "embeddings")
+
+
+def _decide(
+    rule: Rule,
+    model: str,
+    thresholds: Thresholds | None,
+    meta: Mapping[str, str],
+    stored: Thresholds | None,
+) -> tuple[float | None, str]:
+    """The threshold and where it comes from; without one, what would give a verdict."""
+    threshold, source = rule.decide(model, meta, stored)
+    return threshold, no_decision(stored or thresholds) if threshold is None else source
 
 
 class _Probes(NamedTuple):

@@ -147,8 +147,8 @@ def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:
     systems = [Scoring().system(of.meta) for of in pair]
     if not fusion.is_of(systems):
         raise LikenessError(
-            f"the fusion was fitted for scores of {list(fusion.systems)}, but the models give "
-            f"{systems}; fit one on the plain scores of both, in their order"
+            f"the fusion {fusion.mismatch(systems)}; name its models, in its order, or fit one on "
+            "plain scores of these by `likeness fit fusion`"
         )
     if fusion.names or fusion.knots or not all(weight > 0 for weight in fusion.weights):
         weights = ", ".join(f"{weight:.4g}" for weight in fusion.weights)

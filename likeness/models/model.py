@@ -363,7 +363,7 @@ class Model:
         sizes = {"batch_size": batch_size, "workers": workers}
         with shown(progress):
             comparer = self.comparer(threshold, far)
-            return verify_pairs(comparer, pairs, Path(root or ""), columns, **sizes)
+            return verify_pairs(comparer, pairs, root, columns, **sizes)
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
         """Give the network with the threshold and the calibration that decide, as in `verify`.

@@ -70,8 +70,8 @@ def in_order_of(fusion: Fusion, models: Sequence[M]) -> Sequence[M]:
         if fusion.is_of(systems[::-1]):
             return models[::-1]
     raise LikenessError(
-        f"the fusion was fitted for scores of {[*fusion.systems, *fusion.names]}, but the models "
-        f"give {systems}; fit one on the plain scores of both"
+        f"the fusion {fusion.mismatch(systems)}; name the two models that it was fitted with, or "
+        "fit one on plain scores of these by `likeness fit fusion`"
     )
 
 

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
+from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
@@ -33,14 +35,26 @@ from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
-    from likeness.eval.protocols.side_by_side import Compared
+    from likeness.eval.protocols.verification import Evaluation
+    from likeness.eval.scoring.thresholds import Thresholds
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
-    "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which "
-    "`likeness evaluate SCORES --save-to MODEL` stores, or give a number as the threshold"
+    "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which --save-to "
+    "of `likeness evaluate` and of `verify --pairs` stores, or give a number as the threshold"
 )
+NO_RATES = "rates and thresholds need labelled pairs, some of one subject and some of two"
 _QUALITY = ("log_norm_low", "log_norm_high")  # the quality measures that two files alone give
+
+
+def no_decision(stored: Thresholds | None) -> str:
+    """What gives a decision where nothing does; it names the rates that are stored, if any are."""
+    if stored is None:
+        return NO_DECISION
+    return (
+        f"thresholds are stored at {stored.rates}: name one of these false-accept rates (`--far`, "
+        "in Python `far=`), or give a number as the threshold"
+    )
 
 
 class Verification(NamedTuple):
@@ -237,9 +251,8 @@ def calibration_for(
     if fitted.systems in (("",), (system,)) and fitted.names in ((), _QUALITY):
         return fitted
     reason = (
-        f"the calibration was fitted for [{', '.join(fitted.systems)}] with the quality measures "
-        f"[{', '.join(fitted.names)}], but these scores are [{system}], and two files alone give "
-        f"[{', '.join(_QUALITY)}] or none; fit one for this system"
+        f"the calibration {fitted.mismatch([system])}, with {' and '.join(_QUALITY)} or no "
+        "measure of quality; fit one on scores of this model by `likeness fit calibration`"
     )
     if named is not None:
         raise LikenessError(reason)
@@ -334,16 +347,22 @@ class VerifiedPairs:
         """The rows as a table of text with a head; what is not known is left empty."""
         return table_text(PairRow._fields, self.rows, ",")
 
-    def evaluation(self) -> Compared | None:
+    def evaluation(self) -> Evaluation | None:
         """Measure the error rates of the pairs with a label, with intervals over subjects.
 
         Subjects are the first folders of the paths, see `likeness.evaluate`.
 
         Returns:
-            The results and their table; None where no pair, or every one, is of one subject.
+            What `likeness.evaluate` gives for such scores, whose `save_thresholds` keeps the
+            thresholds; None where no pair, or every one, is of one subject.
         """
+        return self._evaluation
+
+    @cached_property
+    def _evaluation(self) -> Evaluation | None:
         from likeness.eval.metrics.system import VerificationSettings
         from likeness.eval.protocols.side_by_side import evaluate_together
+        from likeness.eval.protocols.verification import Evaluation
 
         known = [row for row in self.compared if row.label is not None]
         if len({row.label for row in known}) < 2:
@@ -357,7 +376,9 @@ class VerifiedPairs:
             *names, i.astype(np.int32), j.astype(np.int32), labels == 1, self_matches=num_itself
         )
         measured = {self.similarity: (listed, Scores(scores, labels == 1))}
-        return evaluate_together(measured, VerificationSettings())
+        compared = evaluate_together(measured, settings := VerificationSettings())
+        files = files_in(self.origin and self.origin.trials)
+        return Evaluation(compared, settings, {self.similarity: self.origin}, files)
 
     def __str__(self) -> str:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
@@ -370,10 +391,11 @@ class VerifiedPairs:
             lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
         elif compared:
             lines.append(f"no verdict: {NO_DECISION}")
-        threshold = decided[0].threshold if decided else None
-        if threshold is not None:
+        if decided and decided[0].threshold is not None:
             at = f" at {self.source}" if self.source else ""
-            lines.append(f"threshold {threshold:.4g}{at}")
+            lines.append(f"threshold {decided[0].threshold:.4g}{at}")
+        elif decided:
+            lines.append("decided by the probability, at one half; thresholds are of the score")
         decided = [row for row in decided if row.label is not None]
         wrong = [row for row in decided if row.accepted is not row.label]
         if labelled := len(decided):
@@ -395,7 +417,7 @@ class VerifiedPairs:
             lines.append(f"{have} ({names}); the first: {noted[0].note}")
         # A small image verifies without scipy.
         if find_spec("scipy") and (evaluation := self.evaluation()) is not None:
-            lines.append(evaluation.table().rstrip())
+            lines.append(str(evaluation))
         return "\n".join(lines)
 
 
@@ -451,10 +473,35 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
     return list(map(Pair, *trials.read_pairs(source, columns=columns)))
 
 
+def list_pairs(
+    listed: Any, root: str | Path | None = None, columns: str | Mapping[str, str] = ""
+) -> tuple[list[Pair], dict[str, Path]]:
+    """Read pairs, and find the file of each name in them.
+
+    Args:
+        listed: A list as of `read_pairs`, or pairs of paths, with labels where they are known.
+        root: The folder that relative paths start from; None for the current one.
+        columns: As for `read_pairs`.
+
+    Raises:
+        LikenessError: There are no pairs. None of the files exists.
+    """
+    if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
+        pairs = read_pairs(listed, columns=columns)
+    else:
+        pairs = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in listed]
+    if not pairs:
+        raise LikenessError("there are no pairs; give at least one")
+    names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
+    path_of = dict(zip(names, map(Path, listed_paths(Path(root or ""), names)), strict=True))
+    refuse_missing_files(list(path_of.values()), allow_some=True)
+    return pairs, path_of
+
+
 def verify_pairs(
     comparer: Comparer,
     listed: Any,
-    root: Path,
+    root: str | Path | None,
     columns: str | Mapping[str, str],
     *,
     batch_size: int,
@@ -464,9 +511,7 @@ def verify_pairs(
 
     Args:
         comparer: The model and what decides.
-        listed: A list as of `read_pairs`, or pairs of paths, with labels where they are known.
-        root: The folder that relative paths start from.
-        columns: As for `read_pairs`.
+        listed: As of `list_pairs`, and so are `root` and `columns`.
         batch_size: How many files pass through the network at once.
         workers: How many processes read files; 0 reads them in this one.
 
@@ -474,28 +519,20 @@ def verify_pairs(
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
 
     Raises:
-        LikenessError: There are no pairs. None of the files exists.
+        LikenessError: As `list_pairs`.
     """
-    where = str(listed) if isinstance(listed, str | PathLike) else ""
-    if where or hasattr(listed, "columns"):
-        pairs = read_pairs(listed, columns=columns)
-    else:
-        pairs = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in listed]
-    if not pairs:
-        raise LikenessError("there are no pairs; give at least one")
-    model = comparer.model
-    names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
-    path_of = dict(zip(names, map(Path, listed_paths(root, names)), strict=True))
-    refuse_missing_files(list(path_of.values()), allow_some=True)
+    pairs, path_of = list_pairs(listed, root, columns)
+    model, where = comparer.model, str(listed) if isinstance(listed, str | PathLike) else ""
     # Two names of one file are embedded once.
     id_of = {name: str(path.resolve()) for name, path in path_of.items()}
     itself = _name_self_matches(pairs, id_of)
     items = [Item(id_of[name], path) for name, path in path_of.items()]
     items = list({item.id: item for item in items}.values())
-    embeddings, bad = embed_where_readable(
-        model.embedder, items, model.read, batch_size=batch_size, workers=workers
-    )
+    remarked: dict[int, str] = {}
+    sizes: Any = {"batch_size": batch_size, "workers": workers, "remarks": remarked}
+    embeddings, bad = embed_where_readable(model.embedder, items, model.read, **sizes)
     reason_of = {item.id: item.reason for item in bad}
+    remarks = {items[position].id: text for position, text in remarked.items()}
     row_of = {} if embeddings is None else {id: row for row, id in enumerate(embeddings.ids)}
     sides = np.array([[row_of.get(id_of[name], -1) for name in pair[:2]] for pair in pairs])
     scores, norms = np.full(len(pairs), np.nan), list[float]()
@@ -516,7 +553,8 @@ def verify_pairs(
             quality = made.norms if model.norm_is_quality else (None, None)
             verdict = made.accepted, made.threshold, made.probability
             compared = PairRow(*pair, score, *verdict, *quality)
-            note = "one item, compared with itself" if row in itself else ""
-            rows.append(compared._replace(note=note))
+            notes = ["one item, compared with itself"] if row in itself else []
+            notes += [remarks[id] for id in {id_of[name]: 0 for name in pair[:2]} if id in remarks]
+            rows.append(compared._replace(note="; ".join(notes)))
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
     return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself)

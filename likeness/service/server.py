@@ -319,7 +319,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.eval.scoring.threshold_files import choose, find
     from likeness.models.load import refuse_head
     from likeness.models.model import load_beside
-    from likeness.models.verdicts import NO_DECISION
+    from likeness.models.verdicts import no_decision
     from likeness.service import _pages
     from likeness.service._app import make_app
     from likeness.service._guard import MAX_BYTES
@@ -371,7 +371,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     if comparer.source:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
-        lines.append(f"No verdict is given: {NO_DECISION}")
+        lines.append(f"No verdict is given: {no_decision(stored or loaded.thresholds)}")
     if stored is not None:
         lines.append(f"The mean of {stored.data} is subtracted from all embeddings.")
     names, origins = setup.allow_host, setup.allow_origin

@@ -46,7 +46,7 @@ from likeness.modalities.face.images import decode
 from likeness.modalities.face.mmod import LANDMARKS, Mmod
 from likeness.toolkit.console import say
 from likeness.toolkit.data.images import BadImage, Pixels, as_channels, encode
-from likeness.toolkit.data.reading import Bad, write_bad
+from likeness.toolkit.data.reading import Bad, remark, write_bad
 from likeness.toolkit.training.lock import only_writer
 
 Choose = Literal["largest", "central"]
@@ -455,7 +455,8 @@ def read(
             f"{item.name}: {error}; give a photograph that shows the whole face"
         ) from None
     if num_faces > 1 and face is None:
-        say(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken", error=True)
+        remark(text := f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken")
+        say(text, error=True)
     return as_channels(aligned)
 
 

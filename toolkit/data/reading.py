@@ -15,6 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,31 @@ class Bad(NamedTuple):
 
     id: str
     reason: str
+
+
+class Remark(NamedTuple):
+    """What somebody has to know of an item that could be read, and has been told already."""
+
+    text: str
+
+
+_remarks: ContextVar[list[Remark] | None] = ContextVar("_remarks", default=None)
+
+
+def remark(text: str) -> None:
+    """Note something of the item that is read now, for whoever reads by `read_noting`."""
+    if (noted := _remarks.get()) is not None:
+        noted.append(Remark(text))
+
+
+def read_noting(read: Callable[[Item], Any], item: Item) -> tuple[Any, list[Remark]]:
+    """Read an item, and return what was remarked of it beside."""
+    noted: list[Remark] = []
+    token = _remarks.set(noted)
+    try:
+        return read(item), noted
+    finally:
+        _remarks.reset(token)
 
 
 def write_bad(path: Path, bad: Iterable[Bad]) -> None:
@@ -92,7 +118,8 @@ def refuse_empty(name: str, lack: Lack | None) -> None:
     if lack is not None and lack.is_sure:
         raise Empty(f"{name}: {lack.reason}; remove it")
     if lack is not None:
-        warnings.warn(f"{name}: {lack.reason}; it is used all the same", stacklevel=3)
+        remark(text := f"{name}: {lack.reason}; it is used all the same")
+        warnings.warn(text, stacklevel=3)
 
 
 def name_of(part: Any) -> str:

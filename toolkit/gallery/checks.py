@@ -11,8 +11,10 @@ import numpy as np
 
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.writing import write_rows
+from likeness.eval.intervals.bootstrap import few_of
 from likeness.eval.metrics.cleaning import Fit, fit_of, suspects, twins
 from likeness.eval.metrics.ranks import Counts
+from likeness.eval.metrics.similarity import matrix
 from likeness.eval.types import Floats, counted
 from likeness.toolkit.gallery.gallery import Gallery
 
@@ -32,8 +34,10 @@ class Doubt(NamedTuple):
         subject: Who it is said to be.
         item: The file that was enrolled; "" for twins.
         looks_like: The nearest other subject; of twins the second one.
-        own: The cosine to the subject's other enrolments; None for twins.
-        other: The cosine to the nearest other subject; None for twins.
+        own: The score, by the gallery's similarity, with the mean of the subject's other
+            enrolments; None for twins.
+        other: That with the mean of the nearest other subject's enrolments; None for twins, and
+            where there is no other subject.
     """
 
     finding: Finding
@@ -47,9 +51,9 @@ class Doubt(NamedTuple):
         """The doubt in a sentence."""
         if self.finding == "twins":
             return f"{self.subject} and {self.looks_like} may be one"
-        fits = f"fits its others at {self.own:.2f}"
-        if self.other is not None and np.isfinite(self.other):
-            fits += f", and {self.looks_like} at {self.other:.2f}"
+        fits = f"fits its others at {self.own:.4g}"
+        if self.other is not None:
+            fits += f", and {self.looks_like} at {self.other:.4g}"
         why = "may be damaged or of somebody else" if self.finding == "misfit" else "may be poor"
         return f"{self.subject}: {self.item} {why} ({fits})"
 
@@ -105,6 +109,8 @@ class Checked:
             rate = f"{100 * hits / count:.2g} % ({hits:,} of {count:,})"
             source = f" of {self.source}" if self.source else ""
             lines.append(f"{among} {rate} at the threshold {self.threshold:.4g}{source}")
+        if count and (few := few_of(self.subjects)) and few not in lines[-1]:
+            lines.append(f"{few}, say little of others")
         return "\n".join(lines)
 
     def save(self, path: Path) -> None:
@@ -142,11 +148,19 @@ def check(gallery: Gallery, threshold: float | None = None, source: str = "") ->
     names, numbers = np.unique(np.array(made.subjects, dtype=str), return_inverse=True)
     unit = Embeddings(tuple(map(str, range(len(numbers)))), made.rows).unit()
 
+    rows_of = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+
     def doubts_of(finding: Finding, fit: Fit, rows: Counts, at: Counts) -> list[Doubt]:
-        columns = names[fit.looks_like], fit.own, fit.other
-        nearest = zip(*(column[rows].tolist() for column in columns), strict=True)
-        whose = ((made.subjects[place], made.items[place]) for place in at)
-        return [Doubt(finding, *who, *near) for who, near in zip(whose, nearest, strict=True)]
+        """The doubts, with scores in the unit of the thresholds in place of cosines."""
+        found = []
+        for row, place in zip(rows.tolist(), at.tolist(), strict=True):
+            own = rows_of[numbers[place]]
+            groups = [own[own != place], rows_of[fit.looks_like[row]]]
+            means = [made.rows[of].mean(axis=0) for of in groups[: 1 + np.isfinite(fit.other[row])]]
+            scores = matrix(means, made.rows[[place]], gallery.similarity)[:, 0].tolist()
+            who = made.subjects[place], made.items[place], str(names[fit.looks_like[row]])
+            found.append(Doubt(finding, *who, *scores))
+        return found
 
     fit = fit_of(unit, numbers)
     wrong = suspects(fit)

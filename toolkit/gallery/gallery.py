@@ -349,9 +349,17 @@ class Gallery:
         if self.thresholds is not None and expected is not None:  # what has its mean loses it here
             expected = {"mean": self.meta["mean"], **expected}
         if wrong := contradictions(meta, expected):
+            models = [
+                f"{of.get('modality', '')} {str(of.get('model') or 'unknown')[:16]}".strip()
+                for of in map(dict, (meta, expected or {}))
+            ]
+            other = f"other settings: {'; '.join(wrong)}"
+            if models[0] != models[1]:
+                other = f"another model ({models[0]}, and this is {models[1]})"
             raise LikenessError(
-                f"{self._store.name} was made with {'; '.join(wrong)}; embeddings of two models or "
-                "settings do not compare: use the same for both, or enrol anew in another place"
+                f"{self._store.name} was made with {other}; scores between the two would mean "
+                "nothing: take the model and the options that it was made with, or enrol the files "
+                "anew in another gallery"
             )
 
 

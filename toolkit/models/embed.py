@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,11 @@ from likeness.toolkit.data.reading import (
     Bad,
     Floats,
     Read,
+    Remark,
     as_input,
     name_of,
     pad,
+    read_noting,
     with_settings_of,
 )
 from likeness.toolkit.models.loaded import Embedder, ReadParts
@@ -109,6 +111,7 @@ def embed_where_readable(
     batch_size: int = 16,
     workers: int = 0,
     part: bool = False,
+    remarks: dict[int, str] | None = None,
 ) -> tuple[Embeddings | None, list[Bad]]:
     """Embed as `embed` does, but return None in place of embeddings where nothing can be read.
 
@@ -120,8 +123,10 @@ def embed_where_readable(
         workers: The number of processes that read.
         part: Whether the items are a part of a longer list. Then nothing is raised for a network
             that diverged: the caller asks `refuse_diverged` about the whole list.
+        remarks: Gets what was remarked of items, by their positions.
     """
-    rows, bad = embedded_rows(embedder, items, read, batch_size=batch_size, workers=workers)
+    sizes: Any = {"batch_size": batch_size, "workers": workers}
+    rows, bad = embedded_rows(embedder, items, read, remarks=remarks, **sizes)
     if not part:
         refuse_diverged(bad, len(rows))
     if not rows:
@@ -174,6 +179,7 @@ def embedded_rows(
     *,
     batch_size: int = 16,
     workers: int = 0,
+    remarks: dict[int, str] | None = None,
 ) -> tuple[dict[int, Floats], list[Bad]]:
     """Return position -> embedding of every readable item, and the items that have none.
 
@@ -187,7 +193,8 @@ def embedded_rows(
     try:
         with closing(reader):
             # A GPU embeds one batch while the next one is read.
-            batches = _batches(reader, sums, bad, embedder, len(items), batch_size)
+            noted = {} if remarks is None else remarks
+            batches = _batches(reader, sums, bad, noted, embedder, len(items), batch_size)
             for batch in chain(batches, [None]):
                 begun = None
                 if batch is not None:
@@ -236,19 +243,23 @@ class _Batch(NamedTuple):
 
 
 def _batches(
-    reader: Iterable[tuple[int, Array | Bad | None]],
+    reader: Iterable[tuple[int, Array | Bad | Remark | None]],
     sums: _Sums,
     bad: list[tuple[int, Bad]],
+    remarks: dict[int, str],
     embedder: Embedder,
     num_items: int,
     batch_size: int,
 ) -> Iterator[_Batch]:
     """Yield what is read in batches of about equal length, and collect the items in `bad` that
-    cannot be read. `sums` says what is embedded meanwhile.
+    cannot be read, and `remarks` on others. `sums` says what is embedded meanwhile.
     """
     window: list[tuple[int, Array]] = []
     num_values = num_read = 0
     for position, value in reader:
+        if isinstance(value, Remark):
+            remarks.setdefault(position, value.text)
+            continue
         if isinstance(value, Bad):
             bad.append((position, value))
         elif value is not None:
@@ -276,16 +287,17 @@ def _add(sums: _Sums, batch: _Batch, embeddings: Callable[[], Floats]) -> None:
 
 def inputs_of(
     items: Sequence[Item], read: Read | ReadParts, first: int = 0, step: int = 1
-) -> Generator[tuple[int, Array | Bad | None]]:
+) -> Generator[tuple[int, Array | Bad | Remark | None]]:
     """Yield every input of every `step`-th item as (position, input), and (position, None) after
-    an item's last.
+    an item's last; before these what was remarked of it.
 
     An item that cannot be read gives (position, Bad) instead.
     """
     for position in range(first, len(items), step):
         item = items[position]
         try:
-            value = read(item)
+            value, remarks = read_noting(read, item)
+            yield from ((position, remark) for remark in remarks)
             for part_read in value if _is_in_parts(value) else [value]:
                 part = as_input(part_read, read, item.id)
                 yield position, part

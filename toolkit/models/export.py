@@ -25,7 +25,7 @@ from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, track
-from likeness.toolkit.data.reading import Bad, Read
+from likeness.toolkit.data.reading import Bad, Read, Remark
 from likeness.toolkit.models import _quantization, onnx
 from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.models.embedder import in_torch
@@ -184,7 +184,7 @@ def _readable(
     for _, values in inputs_of(items, read):
         if isinstance(values, Bad):
             bad.append(values)
-        elif values is not None:
+        elif values is not None and not isinstance(values, Remark):
             if shape == (None,):
                 start = max(0, (len(values) - _MOST_SAMPLES) // 2)
                 values = values[start : start + _MOST_SAMPLES]

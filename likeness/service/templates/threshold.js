@@ -83,7 +83,8 @@ function prepareSlider() {
   if (measured.subjects !== null) sizes.unshift(count(measured.subjects, "subject"));
   $("rule-source").textContent =
     `Measured on ${measured.data} (${sizes.join(", ")}) on ${measured.date}. Other people and ` +
-    `other ${speech() ? "microphones" : "cameras"} may give other rates.`;
+    `other ${speech() ? "microphones" : "cameras"} may give other rates` +
+    (measured.subjects !== null && measured.subjects < 20 ? ": so few subjects say little." : ".");
   describeSlider();
 }
 

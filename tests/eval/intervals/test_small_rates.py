@@ -24,6 +24,7 @@ from likeness.eval.intervals.small_rates import (
 )
 from likeness.eval.metrics.groups import share_over_groups
 from likeness.eval.metrics.system import VerificationSettings, measure_system
+from likeness.eval.types import Scores
 from tests.eval.all_pairs import people
 from tests.scripts import run_command
 
@@ -62,6 +63,21 @@ def test_where_no_error_was_seen_the_results_have_the_exact_bound() -> None:
     assert "optimistic" in str(alone.conventions["interval_note"])
     few, pairs = people(2, 0, 50)
     assert measure_system(few, settings, subjects=pairs)[0][0].interval == (0, pytest.approx(0.975))
+
+
+def test_one_error_of_few_people_says_nothing_of_others() -> None:
+    settings = VerificationSettings(num_resamples=50, fars=(0.5,), p_targets=())
+
+    def notes(num_people: int, errors: int) -> str:
+        scores, pairs = people(num_people, 0, 50)
+        values = scores.values.copy()
+        values[np.flatnonzero(~scores.target)[:errors]] = scores.targets.mean()
+        wrong = Scores(values, scores.target)
+        found = measure_system(wrong, settings, subjects=pairs)[0]
+        return " ".join(str(of.conventions.get("interval_note")) for of in found)
+
+    assert "with 1 error nothing can be said" in notes(9, 1)
+    assert not any("can be said" in notes(*of) for of in ((9, 0), (9, 9), (30, 1)))
 
 
 def test_the_bound_holds_over_draws_of_people() -> None:

@@ -234,6 +234,31 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert "does not exist" in refused(*command, "list.txt")
 
 
+def test_labelled_pairs_end_with_rates_and_with_thresholds_that_decide(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = ("verify", "--model", "runs/voices", "--pairs")
+    labelled = (*pairs, "trials.txt", "--root", "voices", "--out", "v.csv", "--json", "r.json")
+    assert run_command(*labelled, "--save-to", "mine.json") == 0
+    assert "4 subjects, fewer than 20, say little of others" in capsys.readouterr().out
+    printed("evaluate", "v.csv", "--save-to", "theirs.json", "--json", "theirs")
+    assert find("", "mine.json")[0].data == "trials.txt"
+    assert find("", "mine.json")[0].points == find("", "theirs.json")[0].points
+    results = [json.loads(Path(name).read_text())["results"] for name in ("r.json", "theirs")]
+    values = [[(of["metric"], of["value"], of["interval"]) for of in each] for each in results]
+    assert values[0] == values[1]
+    stored = ("--thresholds", "mine.json", "--far", "eer")
+    shown = printed("verify", "a.wav", "b.wav", "--model", "runs/voices", *stored)
+    assert "measured on trials.txt: 4 subjects" in shown
+    assert "is no place" in refused(*pairs, "v.csv", "--root", "voices", "--save-to", "a.wav")
+    # What cannot be done is said before the model is looked at.
+    no_model = ("verify", "--model", "nowhere", "--pairs")
+    Path("same.txt").write_text("a.wav b.wav 1\n")
+    assert "some of two" in refused(*no_model, "same.txt", "--json", "x.json")
+    assert "--root" in refused(*no_model, "trials.txt", "--root", "runs")
+    assert "--save-to without --pairs" in refused("verify", "a.wav", "b.wav", "--save-to", "x.json")
+
+
 def test_a_gallery_from_enrolment_to_removal(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,7 +299,7 @@ def test_a_gallery_from_enrolment_to_removal(
     first, second = csv.DictReader(printed(*asked).splitlines())
     assert (first["subject"], first["accepted"]) == ("ann", "true")
     assert float(first["score"]) >= float(second["score"])
-    assert "enrol anew" in refused("gallery", "search", "a.wav", *use[:3], another_checkpoint())
+    assert "another model" in refused("gallery", "search", "a.wav", *use[:3], another_checkpoint())
     refused("gallery", "remove", "ann", "nobody", *use[:2])
     assert "subjects erased: 1; left: 4" in printed("gallery", "remove", "ann", *use[:2])
     printed("gallery", "remove", *speakers, *use[:2])

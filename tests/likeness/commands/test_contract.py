@@ -27,7 +27,7 @@ from likeness import cli
 from likeness.commands import _signature
 from likeness.commands._signature import Call, Command, Source, _names_of, sources_of
 from likeness.eval import option as option_texts
-from tests.scripts import ROOT, refused, run_command, touch
+from tests.scripts import ROOT, refused, run_command
 
 
 def commands() -> Iterator[tuple[str, Command]]:
@@ -174,8 +174,11 @@ def value_at(call: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "folder").mkdir()
-    return touch(tmp_path, "file")
+    """A folder with what options name: a file, which is also a list of pairs, and a folder."""
+    places = [tmp_path / name for name in ("file", "folder")]
+    places[1].mkdir()
+    places[0].write_text("enrol,probe,spk\n{0},{0},1\n{0},{1},0\n".format(*places))
+    return tmp_path
 
 
 def required(command: Command, functions: Sequence[Callable[..., Any]]) -> list[Source]:

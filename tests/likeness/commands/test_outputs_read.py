@@ -44,7 +44,8 @@ WRITERS = """
     fit plda {w}/many.npz --out {w}/plda.json -> plda plda.json
     fit calibration --trials {l} --embeddings {w}/e.npz --out {w}/c.json -> calibration c.json
     fit fusion {w}/s.txt {w}/s.csv --out {w}/fusion.json -> fusion fusion.json
-    verify --pairs {l} --root {w}/voices --out {w}/v.csv -> scores trials v.csv
+    verify --pairs {l} --model {m} --root {w}/voices --out {w}/v.csv --save-to {w}/vt.json ->
+        scores trials v.csv, thresholds vt.json
     verify --pairs {w}/pairs.csv --root {w}/voices --out {w}/v.tsv -> scores trials v.tsv
     evaluate {w}/s.txt --far 0.1 --save-to {w}/t.json -> thresholds t.json
     gallery enrol {w}/voices --model {m} --gallery {w}/gallery -> gallery gallery
@@ -174,7 +175,8 @@ READERS = {
         bench --model {x} --trials {t} --root {w}/voices --conditions quiet20 --resamples 0
         gallery enrol {w}/others --gallery {o} --model {x}
         gallery cluster {w}/others --model {x} --num-clusters 2 --out {o}.csv
-        evaluate {s} --far 0.1 --save-to {x}""",
+        evaluate {s} --far 0.1 --save-to {x}
+        verify --save-to {x} --pairs {l} --model {x} --root {w}/voices --force""",
 }
 ELSEWHERE = {
     ("compare", "--data"): "as of train",

@@ -53,6 +53,14 @@ def test_two_recordings_are_compared_without_naming_a_model(spoken, tmp_path, ca
     assert "at FAR 1 %, measured on speechocean, AN4 and LibriSpeech" in printed.out
     assert "small voice model" not in printed.err  # whoever names it knows it
 
+    (spoken / "list.csv").write_text(f"clip;who\n{ann[0].relative_to(spoken)};ann\n")
+    columns = ("--columns", "path=clip", "--columns", "label=who", "--gallery", tmp_path / "people")
+    for command, said in (("enrol", "1 file of 1 subject"), ("search", "stored at eer, 0.01")):
+        assert run_command("gallery", command, spoken / "list.csv", *columns) == 0
+        printed = capsys.readouterr()
+        assert said in printed.out + printed.err
+        assert "likeness:voice is the small" in printed.err
+
 
 def test_every_format_that_is_read_is_a_recording_by_its_name():
     for suffix in (*SOUNDS, *AV_SOUNDS):

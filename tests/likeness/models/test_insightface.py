@@ -255,6 +255,8 @@ def test_a_photograph_gives_what_face_analysis_gives(pack, tmp_path, capsys):
         assert got.score == pytest.approx(float(expected[0] @ row / np.prod(norms)), abs=1e-5)
     said = f"{shots[1]}: 3 faces; the largest near the centre was taken\n"
     assert capsys.readouterr().err == said
+    (row,) = Model(loaded).verify_pairs([shots[:2]]).rows
+    assert row.note == said.strip()
     digest = sha256(pack / "det_tiny.onnx")[:16]
     assert loaded.meta["faces"] == f"central, aligned to 112 x 112, detector {digest}"
 

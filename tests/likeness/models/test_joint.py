@@ -149,8 +149,8 @@ def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
         fusion.save(tmp_path / f"{name}.json")
     words = ("export", a, "--beside", b, "--out", tmp_path / "both")
     for name, says in (
-        ("other", "in their order"),
-        ("three", "in their order"),
+        ("other", "is for other scores"),
+        ("three", "is for other scores"),
         ("falling", "weights above 0"),
         ("measured", "weights above 0"),
     ):

@@ -50,6 +50,19 @@ def test_planted_faults_are_named_and_nothing_else() -> None:
     assert list(doubts) == [("low", "p33", "file-200")]
 
 
+def test_doubts_are_in_the_unit_of_the_thresholds() -> None:
+    rows, names = people(20, 4)
+    names[3] = "p7"
+    meta = {"similarity": "euclidean"}
+    gallery = likeness.open_gallery(None, meta)
+    gallery.enrol(likeness.Embeddings(tuple(map(str, range(80))), rows, meta), names)
+    (doubt,) = check(gallery).doubts
+    assert (doubt.item, doubt.subject, doubt.looks_like) == ("3", "p7", "p0")
+    means = [rows[of].mean(axis=0) for of in (slice(28, 32), slice(3))]
+    apart = [-np.linalg.norm(rows[3] - mean) for mean in means]
+    assert (doubt.own, doubt.other) == pytest.approx(apart, abs=1e-4)
+
+
 def test_strangers_are_those_of_a_loop_over_the_other_subjects() -> None:
     rows, names = people(12, 3, seed=2)
     checked = check(gallery_of(rows, names), threshold=0.3)

@@ -213,8 +213,8 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
     before = sorted(gallery.entries())
     other, cropped = META | {"model": "b" * 64}, META | {"crops": "3 x 4 s, mean"}
     for wrong_rows, reason in (
-        (embedded(np.eye(3)[:1], other), "and not 'bbb"),
-        (embedded(np.eye(3)[:1], {}), "and not None"),
+        (embedded(np.eye(3)[:1], other), "this is bbb"),
+        (embedded(np.eye(3)[:1], {}), "this is unknown"),
         (embedded(np.eye(3)[:1], cropped), "crops"),
         (embedded(np.ones((1, 4))), "dimensions 3 and not 4"),
     ):
@@ -239,8 +239,8 @@ def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> 
         gallery.enrol(embedded(np.full((1, 3), 3e38)), ["eve"])
     assert sorted(gallery.entries()) == before
     gallery.close()
-    for meta in (other, cropped):
-        with pytest.raises(LikenessError, match="was made with"):
+    for meta, reason in ((other, "another model"), (cropped, "other settings")):
+        with pytest.raises(LikenessError, match=reason):
             open_gallery(where, meta)
     open_gallery(where, META).close()  # and what was refused holds no lock
 

@@ -20,6 +20,7 @@ from likeness.embedding import extraction
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.modalities.speaker import decoding, long
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.data.reading import remark
 from likeness.toolkit.losses.simple import polarlike
 from likeness.toolkit.models.embed import (
     NO_NUMBERS,
@@ -188,6 +189,21 @@ def test_an_item_that_overflows_is_left_out(reading: Any, workers: int) -> None:
     some, bad = embed_where_readable(NETWORK, items("ba"), reading)
     assert some.ids == ("a",)
     assert [item.id for item in bad] == ["b"]
+
+
+def remarked(item: Item) -> Any:
+    if item.id == "b":
+        remark("two faces")
+    return read(item._replace(id="a"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_remarked_of_an_item_is_handed_on(workers: int) -> None:
+    remarks: dict[int, str] = {}
+    sizes: Any = {"workers": workers, "remarks": remarks}
+    embedded, _ = embed_where_readable(NETWORK, items("abc"), remarked, **sizes)
+    assert (embedded.ids, remarks) == (("a", "b", "c"), {1: "two faces"})
+    assert embed(NETWORK, items("abc"), remarked, workers=workers)[0].ids == ("a", "b", "c")
 
 
 def test_items_that_are_not_finite_are_named_before_the_network_sees_them() -> None:
