@@ -350,7 +350,7 @@ class Gallery:
             expected = {"mean": self.meta["mean"], **expected}
         if wrong := contradictions(meta, expected):
             models = [
-                f"{of.get('modality', '')} {str(of.get('model') or 'unknown')[:16]}".strip()
+                f"{of.get('modality', '')} {_shown(of.get('model'))}".strip()
                 for of in map(dict, (meta, expected or {}))
             ]
             other = f"other settings: {'; '.join(wrong)}"
@@ -361,6 +361,12 @@ class Gallery:
                 "nothing: take the model and the options that it was made with, or enrol the files "
                 "anew in another gallery"
             )
+
+
+def _shown(model: object) -> str:
+    """A model's name, or the first letters of its digest."""
+    text = str(model or "unknown")
+    return text[:16] if len(text) == 64 else text[:64]
 
 
 def open_gallery(
