@@ -164,10 +164,17 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     """MarginScheduler of wespeaker/utils/schedulers.py with increase_start_epoch 20 and
     fix_start_epoch 40 of conf/resnet.yaml; epochs count from 1.
     """
-    per_epoch = 1_092_009 // 256  # drop_last
-    start, fixed = (20 - 1) * per_epoch, (40 - 1) * per_epoch
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
-    loss = load(f"{file}:{variant}")[0].loss(4, 3)
+    recipe = recipes.fit_to_batches(load(f"{file}:{variant}")[0], 3 * 1_092_009)  # three speeds
+    per_epoch = recipe.schedule.save_every
+    assert per_epoch == pytest.approx(1_092_009 // 256, abs=1)  # drop_last
+    steps, warmup = recipe.schedule.steps, recipe.schedule.warmup_steps
+    assert (steps, warmup) == pytest.approx((150 * per_epoch, 6 * per_epoch), rel=2e-4)
+    assert recipe.optim.lr == pytest.approx(0.4)
+    assert recipe.tuning.average_last == 10
+    start, fixed = recipe.loss.keywords["warmup_steps"]  # type: ignore[union-attr]
+    assert (start, fixed) == pytest.approx((19 * per_epoch, 39 * per_epoch), rel=2e-4)
+    loss: Any = recipe.loss(4, 3)
 
     def margin(step: int) -> float:
         loss.at_step(step)
@@ -179,7 +186,9 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     assert margin(fixed - 1) == pytest.approx(0.2, abs=1e-3)
     assert [margin(step) for step in (fixed, 150 * per_epoch)] == pytest.approx([0.2] * 2)
     # conf/*_lm.yaml: .5 from the first step on
-    loss = load(f"{file}:{variant}_lm")[0].loss(4, 3)
+    second = load(f"{file}:{variant}_lm")[0]
+    assert second.tuning.average_last == 0  # the last one, num_avg 1 of run.sh
+    loss = second.loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3
 
 
