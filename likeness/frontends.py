@@ -26,6 +26,7 @@ from likeness.modalities.speaker.features import MFCC as MFCC
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK as THREED_SPEAKER_FBANK
 from likeness.modalities.speaker.features import KaldiFbank as KaldiFbank
 from likeness.modalities.speaker.features import UnitWave as UnitWave
+from likeness.modalities.speaker.hub_speech import StackedFbank as StackedFbank
 from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL as RESEMBLYZER_MEL
 from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram as MelSpectrogram
 from likeness.modalities.speaker.noise import corrupt as corrupt
