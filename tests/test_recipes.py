@@ -132,10 +132,12 @@ def small(path: Path, variant: str, data: Path) -> Recipe:
         settings += FACES
     if path.stem == "voxceleb_pretrained":
         settings += tiny_network(recipe, data / "hub" / variant.partition("_")[0])
-    if path.stem.startswith("voxceleb"):
+    if path.stem.startswith("voxceleb") or path.stem == "cnceleb":
         settings.append("augment.seconds=0.3,0.4")
-        if describe(recipe)["augment"]["args"].get("corrupt"):
-            settings += [f"augment.corrupt.{name}={data / name}" for name in ("musan", "rirs")]
+    if path.stem.startswith("voxceleb") and describe(recipe)["augment"]["args"].get("corrupt"):
+        settings += [f"augment.corrupt.{name}={data / name}" for name in ("musan", "rirs")]
+    if path.stem == "cnceleb":  # whose miniature has no folders of noise
+        settings.append("augment.corrupt=none")
     return shrunk(recipe, *settings)
 
 

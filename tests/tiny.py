@@ -77,7 +77,7 @@ NETWORKS = {
     "FaceViT": ["width=16", "depth=1", "heads=2", "dim=8"],
     "IResNet": ["depth=18", "blocks=1,1,1,1", "width=8", "dim=8"],
     "ImageResNet": ["blocks=1,1,1,1", "width=8", "dim=8"],
-    "ResNet": ["width=8", "dim=16"],
+    "ResNet": ["blocks=1,1,1,1", "width=8", "dim=16"],
     "SimAMResNet": ["width=4", "dim=16"],
     "SFNet": ["depth=10", "width=8", "dim=8"],
     "WeSpeakerECAPA": ["channels=16", "pooled=24", "dim=16", "se_channels=8"],
