@@ -1,4 +1,4 @@
-"""VoxCeleb: Table 8 of the SimPLE paper, and WeSpeaker's recipes.
+"""VoxCeleb: Table 8 of the SimPLE paper, and recipes of WeSpeaker and 3D-Speaker.
 
 They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on VoxCeleb1-O.
 

@@ -1,4 +1,4 @@
-"""VoxCeleb with w2v-BERT 2.0 and WavLM in three stages, as WeSpeaker trains them.
+"""VoxCeleb with w2v-BERT 2.0 and WavLM in WeSpeaker's three stages.
 
 They train on VoxCeleb2 dev and test on VoxCeleb1-O, as speaker/voxceleb does, whose head says how
 to prepare the data, how to test on -E and -H, and how folders of noise are named.
