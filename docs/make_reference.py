@@ -20,6 +20,7 @@ import textwrap
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from likeness.toolkit.training.recipe import (
     Retrieval,
     Schedule,
     Verification,
+    read,
 )
 from likeness.training.recipe_files import folder, head, names
 
@@ -155,6 +157,38 @@ def images_of(cls: Any, settings: dict[str, Any]) -> str:
     return f"{values['image_size']} x {values['image_size']}" if "image_size" in values else "any"
 
 
+@cache
+def networks_of_recipes() -> list[tuple[str, Any, dict[str, Any]]]:
+    """The recipe, the class and the settings of every network that a recipe trains."""
+    found = []
+    for name in names():
+        for recipe in read(str(folder() / f"{name}.py"))["RECIPES"].values():
+            part: Any = recipe.backbone
+            stated = part.keywords if isinstance(part, partial) else {}
+            found.append((name, part.func if isinstance(part, partial) else part, stated))
+    return found
+
+
+def trained_by(cls: Any, fits: Callable[[dict[str, Any]], bool]) -> str:
+    """Name the recipes that train a network of a class whose settings fit."""
+    values = {name: x.default for name, x in inspect.signature(cls).parameters.items()}
+    every = networks_of_recipes()
+    found = [name for name, own, stated in every if own is cls and fits(values | stated)]
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(found)) or "-"
+
+
+def has_any(rows: Sequence[dict[str, Any]], values: dict[str, Any]) -> bool:
+    """Whether a network has the settings of a row, whatever its `dim`."""
+    return any(
+        all(values[name] == value for name, value in row.items() if name != "dim") for row in rows
+    )
+
+
+def has_config(config: dict[str, Any], values: dict[str, Any]) -> bool:
+    """Whether a network of the hub is of this size."""
+    return config.items() <= json.loads(values["config"]).items()
+
+
 def backbones_table(kind: str) -> str:
     """Make the table of the families of networks for "speech" or "images"."""
     rows = []
@@ -168,10 +202,14 @@ def backbones_table(kind: str) -> str:
             sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
             takes.append(images_of(cls, settings))
         images = [", ".join(dict.fromkeys(takes))] if kind == "images" else []
-        name = f"`{family['class']}`"
-        rows.append([name, "; ".join(sizes), *images, family["weights"], family["source"]])
+        recipes = trained_by(
+            cls, partial(has_any, [arguments(text) for text, *_ in family["settings"]])
+        )
+        known = [family["weights"], recipes, family.get("published", "-"), family["source"]]
+        rows.append([f"`{family['class']}`", "; ".join(sizes), *images, *known])
     images = ["images"] if kind == "images" else []
-    return table(("network", "parameters, M", *images, "weights of", "source"), rows)
+    known = ["weights of", "recipes", "published", "source"]
+    return table(("network", "parameters, M", *images, *known), rows)
 
 
 def hub_table() -> str:
@@ -183,8 +221,11 @@ def hub_table() -> str:
             network = cls(family["in_dim"], config=json.dumps(family["config"]))
         count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
         exact = "-" if cls is backbones.HubImage else "yes" if network.pads_exactly else "no"
-        rows.append([f"`{family['name']}`", f"{count:.2f}", exact, family["source"]])
-    return table(("network", "parameters, M", "exact", "source"), rows)
+        recipes = trained_by(cls, partial(has_config, family["config"]))
+        known = [recipes, family.get("published", "-"), family["source"]]
+        rows.append([f"`{family['name']}`", f"{count:.2f}", exact, *known])
+    columns = ("network", "parameters, M", "exact", "recipes", "published", "source")
+    return table(columns, rows)
 
 
 # ---------------------------------------------------------------- recipes

@@ -23,10 +23,13 @@ from likeness.modalities.image.transforms import warp_view as warp_view
 from likeness.modalities.speaker.augment import WESPEAKER_VIEW as WESPEAKER_VIEW
 from likeness.modalities.speaker.augment import train_view as train_view
 from likeness.modalities.speaker.features import MFCC as MFCC
+from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK as THREED_SPEAKER_FBANK
 from likeness.modalities.speaker.features import KaldiFbank as KaldiFbank
 from likeness.modalities.speaker.features import UnitWave as UnitWave
+from likeness.modalities.speaker.hub_speech import StackedFbank as StackedFbank
 from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL as RESEMBLYZER_MEL
 from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram as MelSpectrogram
+from likeness.modalities.speaker.noise import corrupt as corrupt
 from likeness.modalities.speaker.spec_augment import spec_augment as spec_augment
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank as SpeechBrainFbank
 from likeness.toolkit.backbones.pooling import statistics as statistics

@@ -13,6 +13,7 @@ from likeness.toolkit.models.parts import Part as Part
 from likeness.toolkit.parallel.metric import Metric as Metric
 from likeness.toolkit.parallel.metric import retrieval_metric as retrieval_metric
 from likeness.toolkit.parallel.metric import verification_metric as verification_metric
+from likeness.toolkit.training.fine_tuning import LoRA as LoRA
 from likeness.toolkit.training.fine_tuning import Tuning as Tuning
 from likeness.toolkit.training.measure import load_model as load_model
 from likeness.toolkit.training.measure import measure_items as measure_items

@@ -21,7 +21,9 @@ from likeness.eval.types import Trials
 from likeness.modalities import synthetic_faces, synthetic_glyphs
 from likeness.modalities.image import small_sets
 from likeness.modalities.speaker import voxceleb
+from likeness.models.load import read_initial
 from likeness.models.run import load_model
+from likeness.toolkit.backbones.hub_networks import configuration
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.losses.contract import param_groups
@@ -30,6 +32,7 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import ItemMeasure, Recipe
 from likeness.toolkit.training.train import fit
+from tests import tiny_hub
 from tests.modalities.face import bin_file
 from tests.modalities.image import test_retrieval_sets, test_small_sets
 from tests.modalities.image.drawn import EDGE
@@ -60,6 +63,8 @@ IDS = [f"{path.relative_to(ROOT / 'recipes')}:{name}" for path, name in VARIANTS
 FACE_FIELD = ("vggface2", "ms1mv2", "webface")
 FACES = ("schedule.save_every=2", "compute.accumulate=1", "backbone.image_size=32")
 FACES += ("backbone.dim=8", "read.size=32,32", "read.fit=resize")
+# recipe -> the data set whose miniature it trains on, where its name is another
+MINIATURES = {"voxceleb_pretrained": "voxceleb"}
 # trained in every run of the tests
 FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}
 
@@ -83,7 +88,8 @@ def data_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
         folder = tmp_path_factory.mktemp(name)
         if name in FACE_FIELD:
             return draw_faces(folder, has_folders=name == "vggface2")
-        tests = ROOT / "tests" / "modalities" / modality(path) / f"test_{name}.py"
+        set_name = MINIATURES.get(name, name)
+        tests = ROOT / "tests" / "modalities" / modality(path) / f"test_{set_name}.py"
         runpy.run_path(str(tests))["miniature"](folder)
         return folder / below
 
@@ -124,11 +130,25 @@ def small(path: Path, variant: str, data: Path) -> Recipe:
         settings += ["tuning.average_last=2", "schedule.save_every=1"]
     if path.stem in FACE_FIELD:
         settings += FACES
-    if path.stem == "voxceleb":
+    if path.stem == "voxceleb_pretrained":
+        settings += tiny_network(recipe, data / "hub" / variant.partition("_")[0])
+    if path.stem.startswith("voxceleb") or path.stem == "cnceleb":
         settings.append("augment.seconds=0.3,0.4")
-        if describe(recipe)["augment"]["args"].get("corrupt"):
-            settings += [f"augment.corrupt.{name}={data / name}" for name in ("musan", "rirs")]
+    if path.stem.startswith("voxceleb") and describe(recipe)["augment"]["args"].get("corrupt"):
+        settings += [f"augment.corrupt.{name}={data / name}" for name in ("musan", "rirs")]
+    if path.stem == "cnceleb":  # whose miniature has no folders of noise
+        settings.append("augment.corrupt=none")
     return shrunk(recipe, *settings)
+
+
+def tiny_network(recipe: Recipe, folder: Path) -> list[str]:
+    """FIELD=VALUE of a tiny network of the hub in place of the recipe's, saved in a folder."""
+    if not folder.is_dir():
+        tiny_hub.save({"w2vbert": "w2v-bert", "wavlm": "wavlm large"}[folder.name], folder)
+    config = configuration(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    settings = [f"backbone.config={config}", "backbone.compressed=4"]
+    settings += [f"init=hub:{folder}"] if recipe.init.startswith("hub:") else []
+    return settings + (["tuning.lora.rank=2"] if recipe.tuning.lora.rank else [])
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +184,15 @@ def test_every_variant_describes_and_restores(path):
             assert recipe.schedule.higher_is_better
 
 
+def trained(path: Path, variant: str, data: Path, out: Path) -> tuple[Recipe, Path]:
+    """A small variant and its model; the stage that it starts from is trained before."""
+    recipe = small(path, variant, data)
+    if recipe.init.startswith("runs/"):
+        _, before = trained(path, Path(recipe.init).name, data, out)
+        recipe = replace(recipe, init=str(before.parent))
+    return recipe, fit(recipe, data=data, out=out / variant, read_initial=read_initial)
+
+
 @pytest.mark.parametrize(
     ("path", "variant"),
     [
@@ -174,13 +203,9 @@ def test_every_variant_describes_and_restores(path):
 )
 def test_trains_and_embeds(path, variant, data_of, tmp_path):
     where = data_of(path)
-    recipe = small(path, variant, where)
-    if recipe.init:  # a second stage: its first comes before
-        before = variant.removesuffix("_lm").replace("scf_", "")
-        fit(small(path, before, where), data=where, out=tmp_path / "first")
-        recipe = replace(recipe, init=str(tmp_path / "first"))
-    model = load_model(fit(recipe, data=where, out=tmp_path / "run"))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    recipe, run = trained(path, variant, where, tmp_path)
+    model = load_model(run)
+    lines = [json.loads(line) for line in (run.parent / "log.jsonl").read_text().splitlines()]
     assert all(np.isfinite(line["loss"]) for line in lines if "loss" in line)
     if recipe.measure is not None:
         assert 0 <= lines[-1]["eer"] <= 1

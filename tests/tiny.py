@@ -60,6 +60,7 @@ RECIPES = {
 # settings by which a recipe trains in seconds
 QUICK = (
     "schedule.steps=2",
+    "schedule.epochs=0",
     "schedule.warmup_steps=0",
     "schedule.eval_every=0",
     "sampling.batch_size=8",
@@ -71,10 +72,13 @@ QUICK = (
 NETWORKS = {
     "BNInception": ["dim=8"],
     "ECAPA": ["channels=16", "dim=16"],
+    "ERes2Net": ["width=8", "dim=16"],
+    "ERes2NetV2": ["width=8", "dim=16"],
     "FaceViT": ["width=16", "depth=1", "heads=2", "dim=8"],
     "IResNet": ["depth=18", "blocks=1,1,1,1", "width=8", "dim=8"],
     "ImageResNet": ["blocks=1,1,1,1", "width=8", "dim=8"],
-    "ResNet": ["depth=34", "width=8", "dim=16"],
+    "ResNet": ["blocks=1,1,1,1", "width=8", "dim=16"],
+    "SimAMResNet": ["width=4", "dim=16"],
     "SFNet": ["depth=10", "width=8", "dim=8"],
     "WeSpeakerECAPA": ["channels=16", "pooled=24", "dim=16", "se_channels=8"],
 }

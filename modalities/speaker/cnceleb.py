@@ -1,18 +1,26 @@
 """CN-Celeb: Chinese celebrities in eleven genres (singing, interviews, drama, ...), 16 kHz FLAC.
 
-A model is enrolled from several utterances, whose embeddings are pooled: those that
-eval/lists/enroll.map names (`likeness score --enrolment`). WeSpeaker calls that CNC-Eval-Avg.
+CN-Celeb 1 has 997 speakers, of which 200 test (eval/) and 797 train (dev/dev.lst); CN-Celeb 2 has
+1,996 more, which train. No speaker is in both.
 
-The layout is that of OpenSLR 82's archive: DATA/CN-Celeb_flac/{data/SPEAKER/*.flac,
-eval/test/*.flac, eval/lists/*}. The lists say .wav where the files are .flac, so ids are matched
-without their suffix, by the rule of lists.matched.
+A model is enrolled from several utterances. `enrolment` pools their embeddings: those that
+eval/lists/enroll.map names (`likeness score --enrolment`), which WeSpeaker calls CNC-Eval-Avg.
+`trials` takes one recording of all of them, eval/enroll/*.flac, which WeSpeaker calls
+CNC-Eval-Concat.
+
+The layout is that of OpenSLR 82's archives: DATA/CN-Celeb_flac/{data/SPEAKER/*.flac, dev/dev.lst,
+eval/enroll/*.flac, eval/test/*.flac, eval/lists/*} and DATA/CN-Celeb2_flac/{data/SPEAKER/*.flac,
+spk.lst}. The lists say .wav where the files are .flac, so ids are matched without their suffix, by
+the rule of lists.matched.
 
 Sources: Fan et al. 2020, Li et al. 2022. The formats of the lists are those of WeSpeaker,
 examples/cnceleb/v2/local/prepare_data.sh and format_trials_cnceleb.py.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,11 +31,82 @@ from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
-from likeness.eval.types import Trials, name_first
+from likeness.eval.types import Trials, check_choice, name_first
+from likeness.modalities.folders import scan
 from likeness.modalities.speaker._trial_items import match_items
+from likeness.modalities.speaker.audio import speed_copies
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
+_SECOND = ("CN-Celeb2_flac", "CN-Celeb2", "CN-Celeb2_wav")
+
+Split = Literal["train", "test", "all"]
+
+
+def items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    speeds: Sequence[float] = (),
+    speed_items: Literal["all", "one"] = "all",
+) -> Items:
+    """List the utterances of a split, sorted by id.
+
+    Args:
+        data: The folder that holds CN-Celeb_flac, and perhaps CN-Celeb2_flac.
+        split: "train" has the speakers of dev/dev.lst and all of CN-Celeb 2, "test" the others of
+            CN-Celeb 1, "all" everyone.
+        speeds: The speeds of copies, which are new classes (audio.speed_copies).
+        speed_items: Which utterances are copied: "all", or "one" of each speaker.
+
+    Returns:
+        Items with id SPEAKER/name.flac and label SPEAKER.
+
+    Raises:
+        LikenessError: A folder or list is missing.
+    """
+    check_choice("split", split, get_args(Split))
+    data = Path(data)
+    root = _root(data)
+    development = root / "dev" / "dev.lst"
+    if not development.is_file():
+        raise LikenessError(f"{development}: there is no such list; {FETCH}")
+    second = [data / name / "data" for name in _SECOND if (data / name / "data").is_dir()][:1]
+    every = Items.joined(scan(folder) for folder in (root / "data", *second)).sorted_as_paths()
+    trained = set(development.read_text(encoding="utf-8").split())
+    trained |= {speaker.name for folder in second for speaker in folder.iterdir()}
+    if split != "all":
+        is_chosen = every.labelled(trained) == (split == "train")
+        every = every.take(np.flatnonzero(is_chosen))
+    return speed_copies(every, speeds, speed_items=speed_items)
+
+
+def trials(data: str | Path) -> tuple[Items, Trials]:
+    """List the recordings that enrol and those that test, and the trials among them.
+
+    Args:
+        data: The folder that holds CN-Celeb_flac.
+
+    Returns:
+        The items, with the ids enroll/name.flac and test/name.flac, and the trials.
+
+    Raises:
+        LikenessError: A folder or list is missing, enroll.lst does not name some models, or ids
+            have no audio.
+    """
+    root = _root(Path(data))
+    lists = root / "eval" / "lists"
+    listed = read_trials(lists / "trials.lst")
+    recordings = read_enrolment(lists / "enroll.lst")
+    _refuse_unknown(listed, recordings, lists / "enroll.lst")
+    enrolled = tuple(recordings[model][0] for model in listed.enrol_ids)
+    pairs = Trials(enrolled, listed.probe_ids, listed.enrol, listed.probe, listed.target)
+    candidates = [
+        item
+        for folder in ("enroll", "test")
+        for item in _files(root / "eval" / folder, f"{folder}/")
+    ]
+    return match_items(pairs, candidates, where=str(lists / "trials.lst"), hint=FETCH)
 
 
 def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Trials]:
@@ -68,12 +147,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
         name: matches.enrol_ids[i] for name, i in zip(names, matches.enrol.tolist(), strict=True)
     }
     listed = read_trials(trials_path)
-    unknown = [model for model in listed.enrol_ids if model not in models]
-    if unknown:
-        raise LikenessError(
-            f"{trials_path}: {len(unknown)} models are not in enroll.map "
-            f"({name_first(unknown)}); fetch the lists again"
-        )
+    _refuse_unknown(listed, models, map_path)
     probes, paired = match_items(
         Trials(listed.probe_ids, listed.probe_ids, listed.probe, listed.probe),
         _files(root / "eval" / "test", "test/"),
@@ -109,6 +183,16 @@ def write_lists(data: str | Path, out: str | Path) -> str:
         f"likeness score --trials {out / 'trials.txt'} --enrolment {out / 'enrolment.txt'} "
         "--embeddings eval.npz --out scores.txt"
     )
+
+
+def _refuse_unknown(listed: Trials, models: Mapping[str, object], path: Path) -> None:
+    """Refuse trials of models that a list does not name."""
+    unknown = [model for model in listed.enrol_ids if model not in models]
+    if unknown:
+        raise LikenessError(
+            f"{path}: {len(unknown)} models of trials.lst are not in it ({name_first(unknown)}); "
+            "fetch the lists again"
+        )
 
 
 def _root(data: Path) -> Path:

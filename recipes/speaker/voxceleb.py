@@ -1,4 +1,4 @@
-"""VoxCeleb: Table 8 of the SimPLE paper, and WeSpeaker's recipes.
+"""VoxCeleb: Table 8 of the SimPLE paper, and recipes of WeSpeaker and 3D-Speaker.
 
 They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on VoxCeleb1-O.
 
@@ -19,9 +19,10 @@ They train on VoxCeleb2 dev (5,994 speakers, 1,092,009 utterances) and test on V
 Tests during training are on VoxCeleb1-O cleaned; on -E and -H with
 measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND test audio. Many
 GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
-together. Eight GPUs with 128 utterances each take sampling.batch_size=1024 schedule.epochs=150:
-warm-up, margins and checkpoints keep their place in the course of the training, and the rates of
-WeSpeaker's recipes follow the batch (optim.reference_batch). `train --check` prints the numbers.
+together. Recipes of WeSpeaker and 3D-Speaker are in passes over the data, with the rate of a
+reference batch: eight GPUs with 128 utterances each take sampling.batch_size=1024, and rates,
+warm-up, margins and checkpoints follow. `train --check` prints the numbers. A pass is three of
+their epochs, because every utterance is there at three speeds, but for _lm.
 
 Shards, a Kaldi folder or a table of VoxCeleb2 take the official trials from the folder of
 VoxCeleb1: --data SHARDS --test DATA. measure=none needs no trials.
@@ -29,8 +30,9 @@ VoxCeleb1: --data SHARDS --test DATA. measure=none needs no trials.
 Nothing here has been trained by us: docs/reference/results.md has what was measured. `likeness
 reproduce simple/8` sets the numbers of Wen et al. 2023 beside ours, on the cleaned lists; the paper
 does not say whether its lists are the cleaned ones. Published by WeSpeaker, EER % on VoxCeleb1-O, E
-and H: examples/voxceleb/v2/README.md, cleaned, cosine after subtracting the mean of VoxCeleb2
-dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort`, top 300):
+and H: examples/voxceleb/v2/README.md at 7d7b707, cleaned, cosine after subtracting the mean of
+VoxCeleb2 dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort`, top
+300):
 
                               O       E       H        O      E      H, AS-norm
     wespeaker_resnet34        .867   1.049   1.959     .787   .964   1.726
@@ -47,6 +49,15 @@ dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort
     wespeaker_campplus_lm     .707    .845   1.664     .659   .803   1.569
     wespeaker_eres2net        .914   1.065   1.986     .803   .976   1.787
     wespeaker_eres2net_lm     .824    .968   1.776     .744   .896   1.603
+    wespeaker_simam34_lm      .415    .615   1.121     .372   .581   1.049  after VoxBlink2
+    wespeaker_simam100_lm     .229    .458    .868     .207   .424    .804  after VoxBlink2
+    3dspeaker_eres2netv2      .68
+    3dspeaker_eres2netv2_lm   .61     .76    1.45
+
+The two SimAM-ResNets were trained on VoxBlink2 first; of VoxCeleb2 alone WeSpeaker states nothing
+for them, and Qin et al. 2022 .675 on O for theirs. init=wespeaker:FILE.pt starts from a published
+one. Those of ERes2NetV2 are 3D-Speaker's, by the cosine alone: egs/voxceleb/README.md at 80b6886,
+and sv-eres2netv2/README.md at e3ad5bb, which has O alone before the second stage.
 
 Hours: ResNet34 3 to 4 days on two 2080 Ti (WeSpeaker issue 93: 30 to 40 minutes an epoch); those of
 the others are not published.
@@ -62,28 +73,35 @@ factor of 500, its gradients clipped at 100, and its polar-like features, which 
 more.
 
 WeSpeaker's, conf/resnet.yaml and ecapa_tdnn.yaml:
-- Two GPUs x 128 = 256 a step, rate .1 for 64 (its bin/train.py), so .4 -> 2e-4. An epoch is
-  1,092,009 / 256 = 4,265 steps; 150 epochs = 639,750; warm-up of 6 = 25,590.
+- Two GPUs x 128 = 256 a step, rate .1 for 64 (its bin/train.py), so .4 -> 2e-4. 150 epochs of
+  1,092,009 utterances, warm-up of 6; the model is the mean of the last 10 (run.sh, num_avg).
 - The margin grows from 0 to .2 from the start of epoch 20 to that of epoch 40, after 19 and 39
-  epochs = 81,035 and 166,335 (utils/schedulers.py MarginScheduler).
+  epochs (utils/schedulers.py MarginScheduler).
 - wespeaker_resnet34_topk, conf/resnet_mqmha_intertopk_subcenter.yaml: pooling and loss of Zhao et
-  al. 2022. Two GPUs x 64 = 128, rate .2 -> 1e-4; an epoch is 8,531 steps, 150 epochs = 1,279,650,
-  warm-up of 6 = 51,186. The margin, and the penalty with it, grow from 162,089 to 332,709. Its _lm
-  has no penalty. We found no published results.
-- conf/*_lm.yaml: two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5; an epoch is 8,531 steps,
-  5 epochs = 42,655, warm-up of 1 = 8,531; 6 s, margin .5. ERes2Net takes two GPUs x 32 = 64, rate
-  1e-4 -> 2.5e-5; an epoch is 17,062 steps.
+  al. 2022. Two GPUs x 64 = 128, rate .2 -> 1e-4. The penalty grows with the margin. Its _lm has no
+  penalty. We found no published results.
+- conf/*_lm.yaml: from the averaged model, two GPUs x 64 = 128, rate 1e-4 x 128 / 64 = 2e-4 -> 5e-5,
+  5 epochs, warm-up of 1; 6 s, margin .5; the model is the last one. ERes2Net takes two GPUs x 32 =
+  64, rate 1e-4 -> 2.5e-5.
 - wespeaker_resnet221 and _resnet293 are conf/resnet.yaml with the other depth, wespeaker_campplus
-  is conf/campplus.yaml, and wespeaker_eres2net conf/eres2net.yaml (ERes2Net34_Base).
+  is conf/campplus.yaml, and wespeaker_eres2net conf/eres2net.yaml (ERes2Net34_Base). WeSpeaker has
+  no configuration for SimAM-ResNet; wespeaker_simam34 and _simam100 are conf/resnet.yaml with its
+  networks.
 - wespeaker_redimnet2, conf/redimnet2.yaml (ReDimNet2 B6 by SphereFace2): two GPUs x 512 = 1,024,
-  rate .1 x 12 = 1.2 -> 7.2e-4; an epoch is 1,066 steps, 120 epochs = 127,920, warm-up of 6 = 6,396.
-  Its _lm, conf/redimnet2_lm.yaml: 256, rate 1.2e-3 -> 1.2e-4 without warm-up, 5 epochs of 4,265
-  steps, margin .3, no noise. Its margin grows from 0 to .2 in epochs 20 to 40; ours is .2 from the
-  start. WeSpeaker states no results for them.
+  rate .1 x 12 = 1.2 -> 7.2e-4, 120 epochs, warm-up of 6. Its _lm, conf/redimnet2_lm.yaml: 256, rate
+  1.2e-3 -> 1.2e-4 without warm-up, 5 epochs, margin .3, no noise. Its margin grows from 0 to .2 in
+  epochs 20 to 40; ours is .2 from the start. WeSpeaker states no results for them.
 
-Differences: no average of the last 10 checkpoints; biases and norms take no weight decay; in _lm
-each speaker keeps one sped-up utterance a speed, so that the 17,982 class vectors of the first
-stage go on (theirs stay unused).
+3D-Speaker's, egs/voxceleb/sv-eres2netv2/conf/eres2netv2.yaml and eres2netv2_lm.yaml at 8f16ab0:
+- 168 a step on four GPUs (its README says 256), rate .2 -> 5e-5 along a cosine after a warm-up of 5
+  of 70 epochs; 3 s; noise or rooms in .8 of the views; the margin grows from 0 to .3 from epoch 20
+  to 50. Its _lm: 108 a step, 1e-4 -> 2e-5 in 7 epochs with a warm-up of 1, 6 s, margin .5.
+- Its warm-up starts from the last rate and not from 0, a third of its corrupted views have noise
+  and a room, music and speech are as loud as noise, and shorter utterances are padded.
+
+Differences from both: biases and norms take no weight decay; in _lm each speaker keeps one sped-up
+utterance a speed, so that the 17,982 class vectors of the first stage go on (theirs stay unused),
+from the last step of the first stage and not averaged.
 """
 
 import sys
@@ -92,10 +110,26 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
+from _shared import METRICS, NO_MASK, large_margin, resnet34
+
 from likeness import LikenessError
-from likeness.backbones import CAMPPlus, ERes2Net, ReDimNet2, ResNet, WeSpeakerECAPA
+from likeness.backbones import (
+    CAMPPlus,
+    ERes2Net,
+    ERes2NetV2,
+    ReDimNet2,
+    ResNet,
+    SimAMResNet,
+    WeSpeakerECAPA,
+)
 from likeness.data import audio, voxceleb, write_items, write_trials
-from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, MelSpectrogram, spec_augment, train_view
+from likeness.frontends import (
+    THREED_SPEAKER_FBANK,
+    KaldiFbank,
+    MelSpectrogram,
+    corrupt,
+    train_view,
+)
 from likeness.losses import (
     ArcFace,
     CosFace,
@@ -105,15 +139,17 @@ from likeness.losses import (
     SphereFace,
     SphereFace2,
 )
-from likeness.metrics import eer, min_dcf
 from likeness.recipe import (
     Compute,
     Memory,
     Optim,
+    Part,
     Recipe,
     Sampling,
     Schedule,
+    Tuning,
     Verification,
+    cosine,
     exponential,
     multistep,
     one_sentence,
@@ -126,13 +162,10 @@ SIMPLE = Recipe(
     backbone=partial(ResNet, dim=256, width=32),
     loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3),
     items=partial(voxceleb.items, corpus="voxceleb2", split="dev"),
-    measure=Verification(
-        trials=partial(voxceleb.trials, protocol="O_cleaned"),
-        metrics={"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)},
-    ),
+    measure=Verification(trials=partial(voxceleb.trials, protocol="O_cleaned"), metrics=METRICS),
     read=audio.read,
     augment=partial(train_view, seconds=(3.0, 8.0)),
-    mask=partial(spec_augment, prob=0.0),  # off, as in WeSpeaker's recipes
+    mask=NO_MASK,
     sampling=Sampling(batch_size=512),
     memory=Memory(16_384, 0.999),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
@@ -146,32 +179,28 @@ SIMPLE = Recipe(
 )
 MARGIN = replace(SIMPLE, memory=None)
 
-RESNET34 = replace(
-    MARGIN,
-    frontend=partial(KaldiFbank, num_mels=80, dither=1.0, cmn=True),
-    loss=partial(
-        ArcFace, margin=0.2, scale=32.0, warmup_steps=(81_035, 166_335), ramp="exponential"
-    ),
-    items=partial(voxceleb.items, corpus="voxceleb2", split="dev", speeds=(0.9, 1.1)),
-    augment=WESPEAKER_VIEW,
-    sampling=Sampling(batch_size=256),
-    optim=Optim(
-        name="sgd", lr=0.1, reference_batch=64, momentum=0.9, nesterov=True, weight_decay=1e-4
-    ),
-    schedule=Schedule(
-        steps=639_750,
-        warmup_steps=25_590,
-        decay=partial(exponential, end=5e-4),
-        eval_every=21_325,
-        save_every=4_265,
-    ),
+RESNET34 = resnet34(
+    partial(voxceleb.items, corpus="voxceleb2", split="dev"),
+    partial(voxceleb.trials, protocol="O_cleaned"),
 )
-RESNET221 = replace(RESNET34, backbone=partial(ResNet, depth=221, dim=256, width=32))
-RESNET293 = replace(RESNET34, backbone=partial(ResNet, depth=293, dim=256, width=32))
-CAMPPLUS = replace(RESNET34, backbone=partial(CAMPPlus, dim=512))
-ERES2NET = replace(RESNET34, backbone=partial(ERes2Net, dim=512))
-ECAPA512 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels=512))
-ECAPA1024 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels=1024))
+# WeSpeaker's networks that differ from its ResNet34 in nothing else.
+NETWORKS: dict[str, Part] = {
+    "resnet34": RESNET34.backbone,
+    "resnet221": partial(ResNet, depth=221, dim=256, width=32),
+    "resnet293": partial(ResNet, depth=293, dim=256, width=32),
+    "ecapa512": partial(WeSpeakerECAPA, dim=192, channels=512),
+    "ecapa1024": partial(WeSpeakerECAPA, dim=192, channels=1024),
+    "campplus": partial(CAMPPlus, dim=512),
+    "eres2net": partial(ERes2Net, dim=512),
+    "simam34": partial(SimAMResNet, dim=256),
+    "simam100": partial(SimAMResNet, dim=256, depth=100),
+}
+WESPEAKER = {
+    f"wespeaker_{name}": replace(RESNET34, backbone=network) for name, network in NETWORKS.items()
+}
+LARGE_MARGIN = {
+    f"{name}_lm": large_margin(recipe, f"runs/{name}") for name, recipe in WESPEAKER.items()
+}
 
 RESNET34_TOPK = replace(
     RESNET34,
@@ -183,19 +212,11 @@ RESNET34_TOPK = replace(
         penalty=0.06,
         margin=0.2,
         scale=32.0,
-        warmup_steps=(162_089, 332_709),
+        warmup_steps=(19, 39),
         ramp="exponential",
     ),
     sampling=Sampling(batch_size=128),
-    schedule=replace(
-        RESNET34.schedule,
-        steps=1_279_650,
-        warmup_steps=51_186,
-        eval_every=42_655,
-        save_every=8_531,
-    ),
 )
-
 
 REDIMNET2 = replace(
     RESNET34,
@@ -204,43 +225,29 @@ REDIMNET2 = replace(
     loss=partial(SphereFace2, margin=0.2, scale=32.0),
     sampling=Sampling(batch_size=1_024),
     optim=replace(RESNET34.optim, lr=1.2, reference_batch=1_024, weight_decay=2e-5),
+    schedule=replace(RESNET34.schedule, steps=120, epochs=40, decay=partial(exponential, end=6e-4)),
+)
+REDIMNET2_LM = large_margin(REDIMNET2, "runs/wespeaker_redimnet2")
+
+# 3D-Speaker's. Its schedule counts epochs as WeSpeaker's does.
+ERES2NETV2 = replace(
+    RESNET34,
+    frontend=THREED_SPEAKER_FBANK,
+    backbone=partial(ERes2NetV2, dim=192),
+    loss=partial(ArcFace, margin=0.3, scale=32.0, warmup_steps=(20, 50), ramp="exponential"),
+    augment=partial(train_view, seconds=(3.0, 3.0), corrupt=partial(corrupt, prob=0.8)),
+    sampling=Sampling(batch_size=168),
+    optim=replace(RESNET34.optim, lr=0.2, reference_batch=168),
+    tuning=Tuning(),
     schedule=Schedule(
-        steps=127_920,
-        warmup_steps=6_396,
-        decay=partial(exponential, end=6e-4),
-        eval_every=5_330,
-        save_every=1_066,
+        steps=70,
+        epochs=70 / 3,
+        warmup_steps=5,
+        decay=partial(cosine, start=5 / 70, end=2.5e-4),
+        eval_every=10,
+        save_every=1,
     ),
 )
-
-
-def large_margin(stage: Recipe, init: str) -> Recipe:
-    """The second stage of a WeSpeaker recipe: longer crops, a larger margin, small rates, sped-up
-    speech only to keep its classes.
-    """
-    return replace(
-        stage,
-        loss=partial(ArcFace, margin=0.5, scale=32.0),
-        items=partial(
-            voxceleb.items, corpus="voxceleb2", split="dev", speeds=(0.9, 1.1), speed_items="one"
-        ),
-        augment=partial(WESPEAKER_VIEW, seconds=(6.015, 6.015)),
-        sampling=Sampling(batch_size=128),
-        optim=replace(stage.optim, lr=1e-4),
-        schedule=Schedule(
-            steps=42_655,
-            warmup_steps=8_531,
-            decay=partial(exponential, end=0.25),
-            eval_every=8_531,
-            save_every=8_531,
-        ),
-        init=init,
-    )
-
-
-CAMPPLUS_LM = large_margin(CAMPPLUS, "runs/wespeaker_campplus")
-ERES2NET_LM = large_margin(ERES2NET, "runs/wespeaker_eres2net")
-REDIMNET2_LM = large_margin(REDIMNET2, "runs/wespeaker_redimnet2")
 
 RECIPES = {
     "simple": SIMPLE,
@@ -256,29 +263,10 @@ RECIPES = {
     "a_softmax": replace(MARGIN, loss=partial(SphereFace, margin=4)),
     "am_softmax": replace(MARGIN, loss=partial(CosFace, margin=0.2, scale=30.0)),
     "aam_softmax": replace(MARGIN, loss=partial(ArcFace, margin=0.2, scale=30.0)),
-    "wespeaker_resnet34": RESNET34,
-    "wespeaker_ecapa512": ECAPA512,
-    "wespeaker_ecapa1024": ECAPA1024,
-    "wespeaker_resnet34_lm": large_margin(RESNET34, "runs/wespeaker_resnet34"),
-    "wespeaker_ecapa512_lm": large_margin(ECAPA512, "runs/wespeaker_ecapa512"),
-    "wespeaker_ecapa1024_lm": large_margin(ECAPA1024, "runs/wespeaker_ecapa1024"),
-    "wespeaker_resnet221": RESNET221,
-    "wespeaker_resnet221_lm": large_margin(RESNET221, "runs/wespeaker_resnet221"),
-    "wespeaker_resnet293": RESNET293,
-    "wespeaker_resnet293_lm": large_margin(RESNET293, "runs/wespeaker_resnet293"),
-    "wespeaker_campplus": CAMPPLUS,
-    "wespeaker_campplus_lm": CAMPPLUS_LM,
-    "wespeaker_eres2net": ERES2NET,
+    **WESPEAKER,
+    **LARGE_MARGIN,
     "wespeaker_eres2net_lm": replace(
-        ERES2NET_LM,
-        sampling=Sampling(batch_size=64),
-        schedule=replace(
-            ERES2NET_LM.schedule,
-            steps=85_310,
-            warmup_steps=17_062,
-            eval_every=17_062,
-            save_every=17_062,
-        ),
+        LARGE_MARGIN["wespeaker_eres2net_lm"], sampling=Sampling(batch_size=64)
     ),
     "wespeaker_redimnet2": REDIMNET2,
     "wespeaker_redimnet2_lm": replace(
@@ -287,11 +275,8 @@ RECIPES = {
         augment=partial(train_view, seconds=(6.015, 6.015)),
         sampling=Sampling(batch_size=256),
         optim=replace(REDIMNET2_LM.optim, lr=1.2e-3, reference_batch=256),
-        schedule=Schedule(
-            steps=21_325,
-            decay=partial(exponential, end=0.1),
-            eval_every=4_265,
-            save_every=4_265,
+        schedule=replace(
+            REDIMNET2_LM.schedule, warmup_steps=0, decay=partial(exponential, end=0.1)
         ),
     ),
     "wespeaker_resnet34_topk": RESNET34_TOPK,
@@ -299,6 +284,21 @@ RECIPES = {
         large_margin(RESNET34_TOPK, "runs/wespeaker_resnet34_topk"),
         # the penalty of the first stage is removed, its sub-centres go on
         loss=partial(InterTopK, num_subcentres=3, hardest=0, margin=0.5, scale=32.0),
+    ),
+    "3dspeaker_eres2netv2": ERES2NETV2,
+    "3dspeaker_eres2netv2_lm": replace(
+        large_margin(ERES2NETV2, "runs/3dspeaker_eres2netv2"),
+        augment=partial(train_view, seconds=(6.0, 6.0), corrupt=partial(corrupt, prob=0.8)),
+        sampling=Sampling(batch_size=108),
+        optim=replace(ERES2NETV2.optim, lr=1e-4, reference_batch=108),
+        schedule=Schedule(
+            steps=7,
+            epochs=7,
+            warmup_steps=1,
+            decay=partial(cosine, start=1 / 7, end=0.2),
+            eval_every=1,
+            save_every=1,
+        ),
     ),
 }
 

@@ -1,7 +1,7 @@
 """Pooling for pretrained networks: over the layers and frames of speech, over the places of images.
 
 A self-supervised speech network keeps what tells speakers apart in its lower and middle layers, so
-three of the poolings for speech look at all layers. Padded frames count in none of them.
+four of the poolings for speech look at all layers. Padded frames count in none of them.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from likeness.toolkit.backbones.pooling import pool, precise
 
-LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
+LayerPooling = Literal["mean", "weighted", "MHFA", "MFA", "AdapterMFA"]
 # The heads of _speaker_heads.py, which were published with a network.
-SpeechPooling = Literal[LayerPooling, "xvector", "ECAPA"]
+SpeechPooling = Literal[LayerPooling, "xvector", "ECAPA", "ECAPA_GLOB"]
 _SMALLEST = 1e-6  # GeM's floor under what is raised to a power
 
 
@@ -37,13 +37,15 @@ def pool_layers(
       (2C); `_Weighted` has the equations.
     - MHFA: multi-head factorised attentive pooling (heads * compressed); see `_MHFA`.
     - MFA: multi-layer feature aggregation, all blocks side by side (2 (L - 1) C); see `_MFA`.
+    - AdapterMFA: an adapter for each layer, and all of them side by side (2 L compressed); see
+      `_AdapterMFA`.
 
     Args:
-        name: One of the four.
+        name: One of the five.
         num_layers: L, at least 2.
         channels: C.
         heads: For MHFA: the number of attention heads.
-        compressed: For MHFA: the size of keys and values.
+        compressed: For MHFA: the size of keys and values. For AdapterMFA: that of an adapter.
 
     Example:
         >>> module, size = pool_layers("MHFA", 3, 8, heads=4, compressed=5)
@@ -57,6 +59,8 @@ def pool_layers(
         return _Weighted(num_layers, channels), 2 * channels
     if name == "MHFA":
         return _MHFA(num_layers, channels, heads, compressed), heads * compressed
+    if name == "AdapterMFA":
+        return _AdapterMFA(num_layers, channels, compressed), 2 * num_layers * compressed
     assert name == "MFA", name
     return _MFA(num_layers, channels), 2 * (num_layers - 1) * channels
 
@@ -165,6 +169,35 @@ class _MFA(nn.Module):
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         joined = self.norm(torch.cat(list(layers[1:]), dim=2))
         return torch.as_tensor(self.normalise(self.attentive(joined.transpose(1, 2), mask)))
+
+
+class _AdapterMFA(nn.Module):
+    """An adapter for each layer, whose outputs are pooled side by side (Li et al. 2025, Sec. 2).
+
+    a_t^l = V_l ReLU(LayerNorm(U_l h_t^l)) for every layer, the input of the first block included;
+    then mean and deviation of [a_t^0; ...; a_t^(L-1)] under attention (ASP of
+    toolkit/backbones/pooling.py). The names are those of WeSpeaker's models/w2vbert_adapter_mfa.py,
+    whose last layer, bottleneck, is the `project` of the backbone here.
+    """
+
+    def __init__(self, num_layers: int, channels: int, compressed: int):
+        super().__init__()
+        self.adapter_layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(channels, compressed),
+                nn.LayerNorm(compressed),
+                nn.ReLU(),
+                nn.Linear(compressed, compressed),
+            )
+            for _ in range(num_layers)
+        )
+        self.pooling, _ = pool("ASP", num_layers * compressed)
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        adapted = [
+            adapter(layer) for adapter, layer in zip(self.adapter_layers, layers, strict=True)
+        ]
+        return torch.as_tensor(self.pooling(torch.cat(adapted, dim=2).transpose(1, 2), mask))
 
 
 def pool_places(name: Literal["mean", "GeM"]) -> nn.Module:

@@ -16,14 +16,15 @@ _SMALLEST = 1e-20  # variance, so that a constant channel has no gradient instea
 
 
 def published_head(
-    name: Literal["xvector", "ECAPA"], num_layers: int, channels: int, config: Any
+    name: Literal["xvector", "ECAPA", "ECAPA_GLOB"], num_layers: int, channels: int, config: Any
 ) -> tuple[nn.Module, int]:
     """Return the head of this name, and the size of what it gives.
 
     Call the module with (layers, mask), as those of `pool_layers`.
 
     Args:
-        name: "xvector" is that of transformers' WavLMForXVector and its kin, "ECAPA" UniSpeech's.
+        name: "xvector" is that of transformers' WavLMForXVector and its kin, "ECAPA" UniSpeech's,
+            and "ECAPA_GLOB" WeSpeaker's ECAPA_TDNN_GLOB_c512 over WavLM.
         num_layers: The layers that it is given.
         channels: The size of each.
         config: The network's configuration of transformers, for "xvector".
@@ -35,7 +36,11 @@ def published_head(
     """
     if name == "xvector":
         return _XVector(num_layers, channels, config), int(config.xvector_output_dim)
-    return _ECAPA(num_layers, channels), _ECAPA.dim
+    if name == "ECAPA":
+        network = WeSpeakerECAPA(channels, dim=256, global_context=False, floor=1e-9)
+    else:
+        network = WeSpeakerECAPA(channels)
+    return _ECAPA(num_layers, network, scales=name == "ECAPA"), network.dim
 
 
 class _XVector(nn.Module):
@@ -92,19 +97,25 @@ class _XVector(nn.Module):
 
 
 class _ECAPA(nn.Module):
-    """UniSpeech's ECAPA-TDNN (downstreams/speaker_verification/models/ecapa_tdnn.py): 256 numbers.
+    """An ECAPA-TDNN over the sum of all layers by learned weights.
 
-    Chen et al. 2021 (WavLM). It takes the sum of all layers by learned weights, every channel with
-    zero mean and unit variance over the frames.
+    UniSpeech's (Chen et al. 2021, downstreams/speaker_verification/models/ecapa_tdnn.py) takes
+    every channel with zero mean and unit variance over the frames, and gives 256 numbers.
+    WeSpeaker's (frontend/s3prl.py with models/ecapa_tdnn.py) subtracts the mean alone, and gives
+    192.
+
+    Args:
+        num_layers: The layers that it is given.
+        network: The ECAPA-TDNN.
+        scales: Whether channels are divided by their deviation.
     """
 
     only_last = False
-    dim = 256
 
-    def __init__(self, num_layers: int, channels: int):
+    def __init__(self, num_layers: int, network: WeSpeakerECAPA, *, scales: bool):
         super().__init__()
         self.feature_weight = nn.Parameter(torch.zeros(num_layers))
-        self.network = WeSpeakerECAPA(channels, dim=self.dim, global_context=False, floor=1e-9)
+        self.network, self.scales = network, scales
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         x = precise(mix(layers, self.feature_weight))
@@ -112,6 +123,8 @@ class _ECAPA(nn.Module):
         num = valid.sum(dim=1)[:, None, None]
         mean = keep(x, valid[..., None]).sum(dim=1, keepdim=True) / num
         centred = keep(x - mean, valid[..., None])
-        variance = centred.square().sum(dim=1, keepdim=True) / num
+        if self.scales:
+            variance = centred.square().sum(dim=1, keepdim=True) / num
+            centred = centred / (variance + 1e-5).sqrt()
         lengths = None if mask is None else valid.sum(dim=1) / valid.shape[1]
-        return torch.as_tensor(self.network(centred / (variance + 1e-5).sqrt(), lengths))
+        return torch.as_tensor(self.network(centred, lengths))

@@ -498,10 +498,12 @@ class HubSpeech(nn.Module):
     Args:
         in_dim: The size of a frame, which the configuration states too.
         config: The configuration as JSON text; `configuration` makes it.
-        pooling: "mean", "weighted", "MHFA" or "MFA"; see toolkit/backbones/_layer_pooling.py.
+        pooling: "mean", "weighted", "MHFA", "MFA" or "AdapterMFA", see
+            toolkit/backbones/_layer_pooling.py; "xvector", "ECAPA" or "ECAPA_GLOB", see
+            toolkit/backbones/_speaker_heads.py.
         dim: The size of the embeddings; 0 leaves the pooled vector as it is.
         heads: The number of heads of MHFA.
-        compressed: The size of keys and values of MHFA.
+        compressed: The size of keys and values of MHFA, and of the adapters of AdapterMFA.
         revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
@@ -556,7 +558,7 @@ class HubSpeech(nn.Module):
         self.pool: nn.Module
         if pooling == "xvector":
             check_choice("HubSpeech model_type for xvector", self.family, X_VECTORS)
-        if pooling == "xvector" or pooling == "ECAPA":
+        if pooling == "xvector" or pooling == "ECAPA" or pooling == "ECAPA_GLOB":
             self.pool, size = published_head(pooling, layers, width, self.config)
         else:
             self.pool, size = pool_layers(

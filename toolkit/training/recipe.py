@@ -373,6 +373,12 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
     Raises:
         LikenessError: It says what is allowed.
     """
+    names = {assignment.partition("=")[0].strip() for assignment in assignments}
+    if recipe.schedule.epochs and "schedule.steps" in names and "schedule.epochs" not in names:
+        raise LikenessError(
+            f"this recipe trains schedule.epochs={recipe.schedule.epochs:g} passes over the data; "
+            "add schedule.epochs=0 to train schedule.steps instead"
+        )
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
@@ -461,7 +467,7 @@ def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:
     steps = max(1, round(schedule.epochs * (num_items // batch_size)))
 
     def fitted(number: int) -> int:
-        return max(1, round(number * steps / schedule.steps)) if number else 0
+        return -(-number * steps // schedule.steps)  # rounded up: no more checkpoints than stated
 
     loss: Any = recipe.loss
     warmup = getattr(loss, "keywords", {}).get("warmup_steps", 0)

@@ -14,13 +14,16 @@ def constant(progress: float) -> float:
     return 1.0
 
 
-def cosine(progress: float, *, end: float = 0.0) -> float:
-    """From 1 to `end` along half a cosine.
+def cosine(progress: float, *, start: float = 0.0, stop: float = 1.0, end: float = 0.0) -> float:
+    """From 1 to `end` along half a cosine, between the fractions `start` and `stop` of the run.
 
     >>> round(cosine(0.5, end=0.2), 12)
     0.6
+    >>> cosine(0.2, start=0.2, stop=0.6), round(cosine(0.7, start=0.2, stop=0.6, end=0.1), 12)
+    (1.0, 0.1)
     """
-    return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
+    share = min(max((progress - start) / (stop - start), 0.0), 1.0)
+    return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * share))
 
 
 def multistep(progress: float, *, at: tuple[float, ...], factor: float = 0.1) -> float:

@@ -176,7 +176,7 @@ def test_whisper_pools_the_frames_that_the_extractor_marks(samples, tmp_path):
         np.testing.assert_allclose(together[0], theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
+@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA", "AdapterMFA"])
 @pytest.mark.parametrize("name", EXACT)
 def test_padding_changes_no_embedding(name, pooling, tmp_path):
     """A batch of lengths from a tenth to the whole, with rubbish in the padding."""
@@ -232,6 +232,8 @@ def test_poolings_see_the_layers_of_transformers(name, pooling, tmp_path):
 IN_DIM = {"w2v-bert": 160, "whisper": 80}
 GRADIENTS = [
     *((name, pooling) for name in tiny_hub.SPEECH for pooling in ("mean", "weighted", "MHFA")),
+    ("w2v-bert", "AdapterMFA"),
+    ("wavlm large", "ECAPA_GLOB"),
     *(
         (name, pooling)
         for name in tiny_hub.IMAGES

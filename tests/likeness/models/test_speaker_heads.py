@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from likeness.eval.errors import LikenessError
 from likeness.models.load import load_named
+from likeness.toolkit.backbones._speaker_heads import published_head
 from tests import tiny_hub
 
 
@@ -168,6 +169,24 @@ def test_wavlm_with_unispeechs_ecapa_is_read_from_its_checkpoint(tmp_path, wave)
     padded = torch.stack([wave[0], torch.cat([wave[1, :4000], torch.zeros(2000)])])
     z = loaded.embedder(padded, torch.tensor([1.0, 4000 / 6000]))
     torch.testing.assert_close(z[1:], loaded.embedder(wave[1:, :4000]), rtol=1e-3, atol=1e-4)
+
+
+def test_wespeakers_ecapa_sees_the_weighted_sum_without_its_mean():
+    """frontend/s3prl.py and apply_cmvn, and ECAPA_TDNN_GLOB_c512 on what they give."""
+    torch.manual_seed(2)
+    module, size = published_head("ECAPA_GLOB", 3, 10, None)
+    head: Any = module.double().eval()
+    head.feature_weight.data.normal_()
+    layers = [torch.randn(2, 9, 10, dtype=torch.float64) for _ in range(3)]
+    shares = head.feature_weight.exp() / head.feature_weight.exp().sum()
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    together = head(layers, mask)
+    for row, frames in enumerate((9, 6)):
+        mixed = sum(shares[i] * layers[i][row, :frames] for i in range(3))
+        alone = head.network((mixed - mixed.mean(dim=0))[None])[0]
+        torch.testing.assert_close(together[row], alone)
+    assert size == 192
+    assert sum(parameter.numel() for parameter in head.network.parameters()) > 5_000_000
 
 
 def test_other_checkpoints_of_this_name_are_refused(tmp_path):

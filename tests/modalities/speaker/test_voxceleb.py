@@ -164,10 +164,17 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     """MarginScheduler of wespeaker/utils/schedulers.py with increase_start_epoch 20 and
     fix_start_epoch 40 of conf/resnet.yaml; epochs count from 1.
     """
-    per_epoch = 1_092_009 // 256  # drop_last
-    start, fixed = (20 - 1) * per_epoch, (40 - 1) * per_epoch
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
-    loss = load(f"{file}:{variant}")[0].loss(4, 3)
+    recipe: Any = recipes.fit_to_batches(load(f"{file}:{variant}")[0], 3 * 1_092_009)  # speeds
+    per_epoch = recipe.schedule.save_every
+    assert per_epoch == pytest.approx(1_092_009 // 256, abs=1)  # drop_last
+    steps, warmup = recipe.schedule.steps, recipe.schedule.warmup_steps
+    assert (steps, warmup) == pytest.approx((150 * per_epoch, 6 * per_epoch), rel=2e-4)
+    assert recipe.optim.lr == pytest.approx(0.4)
+    assert recipe.tuning.average_last == 10
+    start, fixed = recipe.loss.keywords["warmup_steps"]
+    assert (start, fixed) == pytest.approx((19 * per_epoch, 39 * per_epoch), rel=2e-4)
+    loss: Any = recipe.loss(4, 3)
 
     def margin(step: int) -> float:
         loss.at_step(step)
@@ -179,8 +186,36 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     assert margin(fixed - 1) == pytest.approx(0.2, abs=1e-3)
     assert [margin(step) for step in (fixed, 150 * per_epoch)] == pytest.approx([0.2] * 2)
     # conf/*_lm.yaml: .5 from the first step on
-    loss = load(f"{file}:{variant}_lm")[0].loss(4, 3)
+    second = load(f"{file}:{variant}_lm")[0]
+    assert second.tuning.average_last == 0  # the last one, num_avg 1 of run.sh
+    loss = second.loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("variant", "speeds", "batch", "epochs", "warmup", "rates"),
+    [  # rates by epoch: w2vbert_s1_lora.yaml and its kin, ecapa_tdnn_WavLM_*.yaml on eight GPUs
+        ("w2vbert_lora", 3, 512, 15, 5, {7: 1e-4, 9.9: 1e-4, 10: 1e-5, 14.9: 1e-5}),
+        ("w2vbert_full", 3, 512, 4, 0, {0: 1e-5, 1: 7.5e-6, 2: 5e-6, 3.9: 5e-6}),
+        ("w2vbert_lm", 1, 256, 2, 0, {0: 1e-5, 0.5: 7.5e-6, 1: 5e-6, 1.9: 5e-6}),
+        ("wavlm_frozen", 3, 2_048, 150, 6, {75: 3.2e-2, 150: 3.2e-4}),
+        ("wavlm_full", 3, 512, 20, 1, {10: 4e-3, 20: 2e-3}),
+        ("wavlm_lm", 1, 256, 20, 1, {10: 2e-4, 20: 1e-4}),
+    ],
+)
+def test_pretrained_networks_have_wespeakers_schedules(
+    variant: str, speeds: int, batch: int, epochs: int, warmup: int, rates: dict[float, float]
+) -> None:
+    file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb_pretrained.py"
+    recipe = recipes.fit_to_batches(load(f"{file}:{variant}")[0], speeds * 1_092_009)
+    per_epoch = 1_092_009 // batch
+    schedule = recipe.schedule
+    assert recipe.sampling.batch_size == batch
+    assert (schedule.steps, schedule.warmup_steps) == pytest.approx(
+        (epochs * per_epoch, warmup * per_epoch), rel=1e-3
+    )
+    for epoch, rate in rates.items():
+        assert recipe.optim.lr * schedule.decay(epoch / epochs) == pytest.approx(rate, rel=1e-3)
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:

@@ -40,6 +40,13 @@ def weighted(x: Tensor, scores: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 
 def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -> Tensor:
     """One utterance (C, T), by the formulas of WeSpeaker's pooling_layers.py."""
+    if name == "ASP":
+        hidden = conv(p, "attention.0", x).relu()
+        scale = p["attention.2.weight"] / (p["attention.2.running_var"] + 1e-5).sqrt()
+        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None] + p[
+            "attention.2.bias"
+        ][:, None]
+        return torch.cat(weighted(x, conv(p, "attention.3", hidden), 1e-5))
     mean, deviation = x.mean(dim=1), (x.var(dim=1) + 1e-7).sqrt()
     if name == "TAP":
         return mean
@@ -52,13 +59,6 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
             else x
         )
         return torch.cat(weighted(x, conv(p, "linear2", conv(p, "linear1", seen).tanh()), 1e-7))
-    if name == "ASP":
-        hidden = conv(p, "attention.0", x).relu()
-        scale = p["attention.2.weight"] / (p["attention.2.running_var"] + 1e-5).sqrt()
-        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None] + p[
-            "attention.2.bias"
-        ][:, None]
-        return torch.cat(weighted(x, conv(p, "attention.3", hidden), 1e-5))
     rows: list[Tensor] = []
     for prefix in ("n_query.0.", "n_query.1."):
         for head in range(8):
@@ -158,6 +158,19 @@ def by_loops(name: str, p: dict[str, Tensor], layers: list[Tensor]) -> Tensor:
         z = attentive(p, torch.stack(columns, dim=1))
         z = (z - p["normalise.running_mean"]) / (p["normalise.running_var"] + 1e-5).sqrt()
         return z * p["normalise.weight"] + p["normalise.bias"]
+    if name == "AdapterMFA":
+        columns = []
+        for t in range(frames):
+            adapted = []
+            for i, layer in enumerate(layers):
+                one = f"adapter_layers.{i}"
+                x = p[f"{one}.0.weight"] @ layer[t] + p[f"{one}.0.bias"]
+                x = (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
+                x = (x * p[f"{one}.1.weight"] + p[f"{one}.1.bias"]).clamp(min=0)
+                adapted.append(p[f"{one}.3.weight"] @ x + p[f"{one}.3.bias"])
+            columns.append(torch.cat(adapted))
+        inner = {key.removeprefix("pooling."): value for key, value in p.items()}
+        return expected("ASP", inner, torch.stack(columns, dim=1), False)
     heads = []
     for head in range(3):
         scores, values = [], []
@@ -191,6 +204,13 @@ def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name: str) -> N
         alone = module([layer[None] for layer in one], None)[0]
         torch.testing.assert_close(alone, result, rtol=1e-9, atol=1e-9)
     assert together.shape[1] == pool_layers(name, LAYERS, CHANNELS, heads=3, compressed=5)[1]  # type: ignore[arg-type]
+
+
+def test_the_adapters_have_the_parameters_that_their_authors_state() -> None:
+    """6.2 M beside the 580 M of w2v-BERT 2.0 (ZXHY-82/w2v-BERT-2.0_SV, README.md)."""
+    module, size = pool_layers("AdapterMFA", 25, 1024, compressed=128)
+    count = sum(parameter.numel() for parameter in module.parameters()) + (size + 1) * 256
+    assert (size, count) == (6400, 6_160_640)
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0, 7.0])

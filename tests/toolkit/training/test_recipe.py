@@ -204,5 +204,20 @@ def test_passes_give_steps_and_everything_else_keeps_its_place() -> None:
     assert fit_to_batches(run, 5_000) == run  # a second time changes nothing
 
 
+def test_steps_that_passes_would_replace_are_refused() -> None:
+    passes = replace(BASE, schedule=Schedule(steps=150, epochs=50))
+    with pytest.raises(ValueError, match="trains schedule"):
+        override(passes, ["schedule.steps=10"])
+    changed = override(passes, ["schedule.steps=10", "schedule.epochs=0"])
+    assert (changed.schedule.steps, changed.schedule.epochs) == (10, 0)
+
+
+def test_passes_leave_as_many_checkpoints_as_the_recipe_states() -> None:
+    for num_items in (1_000, 1_001, 3_276_027):
+        recipe = replace(BASE, schedule=Schedule(steps=150, epochs=50, save_every=1))
+        schedule = fit_to_batches(recipe, num_items).schedule
+        assert -(-schedule.steps // schedule.save_every) <= 150
+
+
 def test_a_recipe_without_passes_is_unchanged() -> None:
     assert fit_to_batches(BASE, 1_000) is BASE
