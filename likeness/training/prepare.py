@@ -89,15 +89,16 @@ def prepare_recipe(
         "test": "" if test is None else str(test),
     }
     settings = {name: value for name, value in settings.items() if value}
+    if listing_of(recipe.items) is None:
+        for folder in (data, *([] if test is None else [Path(test)])):
+            recipe = replace(recipe, augment=_with_noise(recipe.augment, folder))
     recipe = _on_any_data(recipe, data, settings)
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)
     listing = listing_of(recipe.items)
     listed: Data = data
-    if listing is None:
-        recipe = replace(recipe, augment=_with_noise(recipe.augment, data))
-    else:
+    if listing is not None:
         listed = Listed(data, folders.list_all(data, **listing), listing)
     if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
         trained = Items.of(list_by(recipe.items, listed))

@@ -24,7 +24,14 @@ from tests.test_docs import ROOT, blocks, lines
 from tests.tiny import NETWORKS, QUICK
 
 PAGE = ROOT / "docs" / "how-to" / "voxceleb.md"
-SMALL = [*QUICK, "schedule.steps=4", "schedule.save_every=1", "sampling.batch_size=4"]
+SMALL = [
+    *QUICK,
+    "schedule.epochs=0",
+    "schedule.steps=4",
+    "schedule.save_every=1",
+    "tuning.average_last=2",
+    "sampling.batch_size=4",
+]
 SMALL += ["augment.seconds=0.3,0.4", *(f"backbone.{field}" for field in NETWORKS["ResNet"])]
 # VoxCeleb1-O of the miniature has four trials.
 TRIALS = """
