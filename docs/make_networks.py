@@ -17,18 +17,20 @@ HEAD = """\
 ```
 likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
 ```
-Every network here is a MODEL in `verify`, `embed`, galleries, `serve` and `export`. Weights are
-files of their projects, and no part of Likeness. `likeness prepare` makes some of them, `hub:` and
-`speechbrain:` ids are fetched automatically, and the line beside each network fetches the others.
-Nothing in these files is executed.
+Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. For voices,
+WeSpeaker and ReDimNet are stronger, and for faces InsightFace (non-commercial).
 
-- Licences, sizes and numbers come from the pages of the projects. Ask the project if they state
-  none. A licence of weights does not cover the training data.
-- Projects score in different ways. Compare networks on your own recordings or photographs before
-  you choose: [bench](bench.md), [thresholds](choose_threshold.md).
-- "Tried here" says whether we ran the published weights. "With random weights" means that network
-  and front-end equal those of the project on the same random weights.
-- `own.py` is a network in [your Python file](own_networks.md).
+Every network here is a MODEL in `verify`, `embed`, `gallery`, `serve` and `export`. The line beside
+it fetches its weights, which belong to their project. `hub:` and `speechbrain:` ids are fetched
+automatically. Likeness executes nothing in these files.
+
+- Licences, sizes and numbers come from the projects' pages. If they state no licence, ask the
+  project. A licence of weights does not cover the training data.
+- Projects measure in different ways. Compare networks on your own recordings or photographs:
+  [bench](bench.md), [thresholds](choose_threshold.md).
+- **Tried here** is "yes" if we ran the published weights. "With random weights" means that our
+  network and front-end give the project's output on the same random weights.
+- `own.py` is [your Python file](own_networks.md) around the project's network.
 
 This page is made by `python docs/make_networks.py` from `docs/networks.toml`.
 """

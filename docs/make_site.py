@@ -35,6 +35,7 @@ PARTS = {
 }
 # Pages of the clone's root and of packages, which pages of docs/ link to.
 OTHERS = {
+    "README.md": "overview.md",
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",

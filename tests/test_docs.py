@@ -4,7 +4,7 @@ recipes, settings and options that exist.
 Blocks marked `sh` and `python` in README.md and the pages of RUN are run as they stand, in one
 folder of small synthetic voices, faces and images; `likeness train` gets four steps of small
 batches and one thread besides. A `python` block that begins with `# NAME.py` is written to that
-file instead. Commands in all other blocks are parsed by the command line itself, without being run.
+file instead. The command line itself parses the commands in other blocks and in tables.
 """
 
 import contextlib
@@ -91,6 +91,12 @@ SHOWN = [
     if block.kind != "python"
     for line in lines(block)
     if re.match(r"(likeness|python|torchrun|make|pip|curl) ", line)
+] + [
+    (Block(page.relative_to(ROOT).as_posix(), number, "", ""), command)
+    for page in PAGES
+    for number, row in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+    if row.startswith("| ")
+    for command in re.findall(r"`(likeness [a-z]+ [^`]*)`", row)
 ]
 
 
