@@ -96,7 +96,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
     return items_of_rows([cells], "the table", root)
 
 
-def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
+def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None = None) -> None:
     """Writes a list that `read_items` reads, whole or not at all: `id path`, separated by a tab.
 
     Where items have labels, the lines are `id path label`. Where they are stretches or channels of
@@ -137,13 +137,16 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
     header += ["channel"] * of_channels
     # Where the first line could be a header, a header comes before it.
     needed = (
-        timed or of_channels or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
+        timed
+        or of_channels
+        or Path(path).suffix.lower() in SUFFIXES
+        or (rows and is_header(rows[0]))
     )
     lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
     write_text(path, "".join(lines))
 
 
-def _place(path: Path, root: Path | None) -> str:
+def _place(path: Path, root: str | Path | None) -> str:
     """How a path is written that is read from a folder."""
     if is_url(path):
         return url_of(path)
