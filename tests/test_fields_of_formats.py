@@ -279,13 +279,17 @@ VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
         "a range": (b"a e.ark:2[0:1]\n", "OFFSET"),
         "a pipe": (b"a cat e.ark |\n", "OFFSET"),
     },
+    # tests/eval/formats/test_embeddings_elsewhere.py
     ".npz": {},
+    ".npy": {},
     ".parquet": {},
+    ".csv": {},
+    ".tsv": {},
 }
 
 
 def test_every_suffix_of_embeddings_has_its_fields():
-    assert set(VECTORS) == set(formats._READ)
+    assert set(VECTORS) == set(formats.SUFFIXES)
 
 
 @pytest.mark.parametrize(("suffix", "field"), [(s, f) for s in VECTORS for f in VECTORS[s]])

@@ -182,7 +182,7 @@ def test_durations_of_models_are_sums(folder):
 def test_a_calibration_serves_its_own_system_only(folder):
     fitted = calibrate(folder)
     score(folder, calibration=fitted)
-    with pytest.raises(ValueError, match=r"simple:0.2, .*\[cosine, model"):
+    with pytest.raises(ValueError, match="these are of cosine"):
         score(folder, similarity="cosine", calibration=fitted)
 
 
