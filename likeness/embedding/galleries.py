@@ -2,10 +2,9 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -39,7 +38,6 @@ from likeness.toolkit.gallery.checks import Checked, Doubt, check
 from likeness.toolkit.gallery.gallery import (
     By,
     Gallery,
-    Match,
     PoolScores,
     exists,
     open_gallery,
@@ -493,18 +491,18 @@ def search(
         raise LikenessError(f"{data}: only an .rttm file has segments to search each; omit that")
     listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-
-    def embed_probes(store: Gallery) -> _Probes:
+    with gallery_at(gallery, model.meta) as store:
+        verdict = _decide(store, rule, resolve_model(model.source), model.thresholds)
         with items_of(data, modality=model.modality, **listing) as items:
-            embeddings, bad = _embed(model.loaded, items, 0, faces)
-            if unit != "speakers":
-                return _Probes(embeddings, bad, embeddings.ids)
-            pooled, lost = _by_speaker(store.as_enrolled(embeddings), items, bad)
-            return _Probes(pooled, lost, embeddings.ids)
-
-    decide = partial(_decide, rule or Rule(), resolve_model(model.source), model.thresholds)
-    k = k or (1 if unit == "speakers" else 5)
-    return _search(gallery, model.meta, embed_probes, k, how, decide, unit)
+            probes, bad = _embed(model.loaded, items, 0, faces)
+            ids = probes.ids
+            if unit == "speakers":
+                probes, bad = _by_speaker(store.as_enrolled(probes), items, bad)
+        k = k or (1 if unit == "speakers" else 5)
+        rows = _rows_of(store, probes, k, verdict[0], how)
+        _name_enrolled(store, ids, rows)
+        rows += [FoundRow(each.id, note=each.reason) for each in bad]
+        return Found(rows, store.similarity, *verdict, len(store), unit)
 
 
 def search_embeddings(
@@ -535,80 +533,40 @@ def search_embeddings(
     Raises:
         LikenessError: The file is none of embeddings, or the gallery is of another model.
     """
-    rows = _named(embeddings, columns, model_name)
+    probes = _named(embeddings, columns, model_name)
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    probes = _Probes(rows, (), rows.ids)
-    decide = partial(_decide, rule or Rule(), "", None)
-    return _search(gallery, rows.meta, lambda store: probes, k or 5, how, decide, "embeddings")
+    with gallery_at(gallery, probes.meta) as store:
+        verdict = _decide(store, rule)
+        rows = _rows_of(store, probes, k or 5, verdict[0], how)
+        _name_enrolled(store, probes.ids, rows)
+        return Found(rows, store.similarity, *verdict, len(store), "embeddings")
 
 
 def _decide(
-    rule: Rule,
-    model: str,
-    thresholds: Thresholds | None,
-    meta: Mapping[str, str],
-    stored: Thresholds | None,
+    gallery: Gallery, rule: Rule | None, model: str = "", thresholds: Thresholds | None = None
 ) -> tuple[float | None, str]:
     """The threshold and where it comes from; without one, what would give a verdict."""
-    threshold, source = rule.decide(model, meta, stored)
+    stored = gallery.thresholds
+    threshold, source = (rule or Rule()).decide(model, gallery.meta, stored)
     return threshold, no_decision(stored or thresholds) if threshold is None else source
 
 
-class _Probes(NamedTuple):
-    """What is searched for: embeddings, what cannot be read, and the items that were embedded."""
-
-    embeddings: Embeddings
-    bad: Sequence[Bad]
-    ids: Sequence[str]
-
-
-def _search(
-    gallery: Name,
-    meta: Mapping[str, str],
-    probes_for: Callable[[Gallery], _Probes],
-    k: int,
-    how: Mapping[str, Any],
-    decide: Callable[..., tuple[float | None, str]],
-    unit: str,
-) -> Found:
-    """Search for embeddings.
-
-    Args:
-        gallery: As in `enrol`.
-        meta: Of the embeddings.
-        probes_for: Gives the probes, once the gallery is open.
-        k: As in `search`.
-        how: Further arguments of `Gallery.search`.
-        decide: Gives the threshold, and where it comes from, for what the gallery states.
-        unit: What the probes are.
-    """
-    with gallery_at(gallery, meta) as store:
-        threshold, source = decide(store.meta, store.thresholds)
-        embeddings, bad, ids = probes_for(store)
-        with step("searching the gallery"):
-            hits = store.search(embeddings, k + 1, **how)
-        matches = dict(zip(embeddings.ids, hits, strict=True))
-        found = [best[0].subject for best in hits if best]
-        _name_enrolled(ids, store.items(found) if found else set())
-        similarity, size = store.similarity, len(store)
-    rows = [
-        *_rows_of(matches, k, threshold),
-        *(FoundRow(each.id, note=each.reason) for each in bad),
-    ]
-    return Found(rows, similarity, threshold, source, size, unit)
-
-
 def _rows_of(
-    matches: Mapping[str, Sequence[Match]], k: int, threshold: float | None
-) -> Iterator[FoundRow]:
-    """The rows of K of the matches of each probe."""
-    for probe, best in matches.items():
+    gallery: Gallery, probes: Embeddings, k: int, threshold: float | None, how: Mapping[str, Any]
+) -> list[FoundRow]:
+    """The rows of the K that are most similar to each probe; `how` is for `Gallery.search`."""
+    with step("searching the gallery"):
+        matches = gallery.search(probes, k + 1, **how)
+    rows = []
+    for probe, best in zip(probes.ids, matches, strict=True):
         others = [match.score for match in best if match.subject != best[0].subject]
         margin = best[0].score - others[0] if others else None
         for rank, match in enumerate(best[:k], 1):
             accepted = None if threshold is None else match.score >= threshold
             gap = margin if rank == 1 else None
-            yield FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
+            row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
+            rows.append(row)
+    return rows
 
 
 def _by_speaker(
@@ -632,13 +590,15 @@ def _by_speaker(
     return speakers, [Bad(name, reason) for name, reason in lost.items()]
 
 
-def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
-    """Name the probes that are enrolled themselves and find themselves, as they were asked to."""
+def _name_enrolled(gallery: Gallery, probes: Sequence[str], rows: Sequence[FoundRow]) -> None:
+    """Warn of probes that are enrolled themselves and find themselves, as they were asked to."""
+    found = {row.subject for row in rows if row.rank == 1}
+    enrolled = gallery.items([*found]) if found else set()
     itself = np.unique(same_items(probes, [*enrolled])[0])
     if itself.size:
         first = probes[itself[0]]
         text = itself_text("searches", itself.size, len(probes), first, left_out=False)
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=3)
 
 
 def list_subjects(gallery: Name) -> Sequence[Entry]:
