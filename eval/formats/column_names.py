@@ -238,15 +238,15 @@ def columns_of_embeddings(
     return found
 
 
-def columns_for(columns: ColumnNames, words: Words, beside: Words) -> dict[str, str]:
-    """Returns the stated columns of some roles, where those of others may be stated beside them.
+def split_columns(columns: ColumnNames, *files: Words) -> list[dict[str, str]]:
+    """Returns which column is which in each of several files, for all of which one text says it.
 
     Example:
-        >>> columns_for("enrol=a,vector=emb", EMBEDDINGS, TRIALS)
-        {'vector': 'emb'}
+        >>> split_columns("enrol=a,vector=emb", TRIALS, EMBEDDINGS)
+        [{'enrol': 'a'}, {'vector': 'emb'}]
     """
-    stated = parse_columns(columns, {**beside, **words})
-    return {role: name for role, name in stated.items() if role in words}
+    stated = parse_columns(columns, {role: names for of in files for role, names in of.items()})
+    return [{role: name for role, name in stated.items() if role in words} for words in files]
 
 
 def columns_of_items(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, int]:
