@@ -25,9 +25,7 @@ from likeness.eval.formats.provenance import digests_of, files_in, names_of_file
 from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
-from likeness.eval.intervals.bootstrap import (
-    MOST_RESAMPLES,
-)
+from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
@@ -226,15 +224,14 @@ def bench(
     parsed = parse(conditions, modality)
     Rule(far=far)  # refuses what is no rate before the work
     subject_of = names_of(subjects)
-    files: dict[str, Any]
+    files: Any
     if items is not None:
         listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
         every = list_all(Path(items), **listing)
         if max_items is not None:
             every = every[spread(label_numbers(every)[1], max_items)]
-        chosen, listed = draw_lists(every, Draw(split="all"), where=str(items))
-        files = {item.id: item for item in chosen}
-        subject_of = subject_of or {item.id: str(item.label) for item in chosen}
+        files, listed = draw_lists(every, Draw(split="all"), where=str(items))
+        subject_of = subject_of or {item.id: str(item.label) for item in files}
     else:
         assert trials is not None
         listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
