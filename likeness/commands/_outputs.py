@@ -19,7 +19,7 @@ from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.benchmark import Bench
-    from likeness.embedding.galleries import Found
+    from likeness.embedding.gallery_search import Found
     from likeness.eval.protocols.searching import SearchEvaluation
     from likeness.eval.protocols.verification import Evaluation
     from likeness.models.verdicts import VerifiedPairs

@@ -1,6 +1,6 @@
 """`likeness gallery`: enrol files, search for them, list and remove subjects, group unknown files.
 
-likeness/embedding/galleries.py and eval/metrics/clustering.py do the work.
+likeness/embedding and eval/metrics/clustering.py do the work.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import typer
 
 from likeness.commands._outputs import Report, write_rows_or_say, writes
 from likeness.commands._signature import Call, command
-from likeness.embedding import galleries
+from likeness.embedding import galleries, gallery_search
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
@@ -128,8 +128,8 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 
 @command(
     load,
-    galleries.search,
-    galleries.search_embeddings,
+    gallery_search.search,
+    gallery_search.search_embeddings,
     calls_all=True,
     optional=("--model", "DATA", "--embeddings"),
     without=("--calibration",),
@@ -137,8 +137,8 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 )
 def search(
     loaded_by: Call[Model],
-    searched_by: Call[galleries.Found],
-    compared_by: Call[galleries.Found],
+    searched_by: Call[gallery_search.Found],
+    compared_by: Call[gallery_search.Found],
     *,
     out: Table = None,
 ) -> None:
@@ -179,8 +179,8 @@ def remove(removed_by: Call[int]) -> None:
 
 @command(
     load,
-    galleries.embed,
-    galleries.cluster_items,
+    gallery_search.embed,
+    gallery_search.cluster_items,
     calls_all=True,
     optional=("--model",),
     without=("--calibration",),
