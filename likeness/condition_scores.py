@@ -197,11 +197,11 @@ class Cells:
         }
         about = {"condition": ALL + part, "subjects_from": self.source, **draws_of(self.settings)}
         for name, (value, *draws) in zip(names, means.tolist(), strict=True):
-            made = Result(name, ADDED, value, None, None, counts, about, _PROTOCOL)
+            result = Result(name, ADDED, value, None, None, counts, about, _PROTOCOL)
             if draws:
                 ends, note, _ = paired_bounds(np.array(draws), value, LEVEL, drawn, 1.0)
-                made = add_bounds(made, Bounds(ends, note))
-            results.append(made)
+                result = add_bounds(result, Bounds(ends, note))
+            results.append(result)
             outcomes[name] = Outcome({ADDED: value}, {ADDED: np.array(draws)}, "", drawn)
         return results, outcomes
 
@@ -215,9 +215,8 @@ class Cells:
     def eer(self, name: str, condition: str, kept: Bools) -> Floats:
         """(1 + R,) the EER of a model, then its resampled values; NaN where there is none."""
         _, rates, draws = self.own(name, condition, kept)
-        lacking = np.full(self.settings.num_resamples, np.nan)
         value = rates["eer"].value
-        return np.append(np.nan if value is None else value, draws.get("eer", lacking))
+        return np.append(np.nan if value is None else value, draws["eer"])
 
     def own(
         self, name: str, condition: str, kept: Bools
@@ -227,7 +226,9 @@ class Cells:
         if key not in self._known:
             scores = self.scored[name][condition].values[kept]
             part = Part(Scores(scores, self.target[kept]), self.pairs[kept])
-            self._known[key] = part, *own_rates(part, self.settings)
+            rates, draws = own_rates(part, self.settings)
+            lacking = np.full(self.settings.num_resamples, np.nan)
+            self._known[key] = part, rates, {"eer": lacking} | draws
         return self._known[key]
 
     def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
@@ -245,8 +246,6 @@ class Cells:
             "refused": bad,
         }
         about = {"subjects_from": self.source, **draws_of(settings), **trial_counts(self.trials)}
-        lacking = np.full(settings.num_resamples, np.nan)
-        draws = {"eer": lacking} | draws
         rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
         if (limit := self.limits[name]) is not None:
             measured_rates, drawn = rates_at(part, {"": limit}, settings)
@@ -254,13 +253,14 @@ class Cells:
                 "far": measured_rates["global_far()"],
                 "frr": complement(measured_rates["global_tar()"]),
             }
-            draws["far"] = drawn.get("global_far()", lacking)
-            draws["frr"] = 1 - drawn.get("global_tar()", lacking)
+            lacking = np.full(settings.num_resamples, np.nan)
+            frr = 1 - drawn.get("global_tar()", lacking)
+            draws = draws | {"far": drawn.get("global_far()", lacking), "frr": frr}
         results = []
         for metric, rate in rates.items():
             if rate.value is not None:
                 at = limit if metric in ("far", "frr") else None
-                made = Result(name, metric, rate.value, None, at, counts, about, _PROTOCOL)
-                results.append(add_bounds(made, Bounds(rate.interval, rate.note)))
+                result = Result(name, metric, rate.value, None, at, counts, about, _PROTOCOL)
+                results.append(add_bounds(result, Bounds(rate.interval, rate.note)))
         measured = {each.metric: each.value for each in results}
         return results, Outcome(measured, draws, "", drawn_from(part.scores.target, part.subjects))
