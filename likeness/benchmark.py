@@ -29,7 +29,7 @@ from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import labels_of_ids
-from likeness.eval.items.pairs import spread
+from likeness.eval.items.pairs import draw_items
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.metrics.groups import group_sides
 from likeness.eval.metrics.system import VerificationSettings
@@ -262,7 +262,7 @@ def _drawn(data: Path, most: int | None, listing: Mapping[str, Any]) -> tuple[It
     """Items of the data, at most so many, and trials that are drawn among them."""
     every = list_all(data, **listing)
     if most is not None:
-        every = every[spread(label_numbers(every)[1], most)]
+        every = every[draw_items(label_numbers(every)[1], most)]
     return draw_lists(every, Draw(split="all"), where=str(data))
 
 

@@ -63,9 +63,9 @@ def _score(trials: Trials, enrol: _Embedded, probe: _Embedded) -> ConditionScore
     """The scores of the trials whose sides were both read."""
     sides = (enrol[1], trials.enrol_ids, trials.enrol), (probe[1], trials.probe_ids, trials.probe)
     lost = np.stack([np.isin(ids, [*why])[rows] for why, ids, rows in sides], axis=1)
-    kept, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
-    if kept.size and enrol[0] is not None and probe[0] is not None:
-        values[kept] = score(trials.rows(kept), enrol[0], probe=probe[0]).values
+    readable, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
+    if readable.size and enrol[0] is not None and probe[0] is not None:
+        values[readable] = score(trials.rows(readable), enrol[0], probe=probe[0]).values
     # Reasons name the file first, which is a temporary one.
     reasons = (reason for why, *_ in sides for reason in why.values())
     counted = Counter(reason.partition(": ")[2] or reason for reason in reasons)
@@ -178,11 +178,11 @@ class Cells:
         groups: dict[str, list[Floats]] = {}
         shared = clean = rows & self.scored_by(names, CLEAN)
         for condition, group in self.averaged.items():
-            kept, both = clean & self.scored_by(names, condition), (CLEAN, condition)
-            eers = np.array([[self.eer(name, which, kept) for which in both] for name in names])
-            if 2 * kept.sum() > clean.sum() and not np.isnan(eers[..., 0]).any():
+            scored, both = clean & self.scored_by(names, condition), (CLEAN, condition)
+            eers = np.array([[self.eer(name, which, scored) for which in both] for name in names])
+            if 2 * scored.sum() > clean.sum() and not np.isnan(eers[..., 0]).any():
                 groups.setdefault(group, []).append(eers[:, 1] - eers[:, 0])
-                shared = shared & kept
+                shared = shared & scored
         if not groups:
             return [], {}
         means = np.mean([np.mean(each, axis=0) for each in groups.values()], axis=0)
@@ -212,20 +212,20 @@ class Cells:
             scored &= ~np.isnan(self.scored[name][condition].values)
         return scored
 
-    def eer(self, name: str, condition: str, kept: Bools) -> Floats:
+    def eer(self, name: str, condition: str, scored: Bools) -> Floats:
         """(1 + R,) the EER of a model, then its resampled values; NaN where there is none."""
-        _, rates, draws = self.own(name, condition, kept)
+        _, rates, draws = self.own(name, condition, scored)
         value = rates["eer"].value
         return np.append(np.nan if value is None else value, draws["eer"])
 
     def own(
-        self, name: str, condition: str, kept: Bools
+        self, name: str, condition: str, scored: Bools
     ) -> tuple[Part, dict[str, Rate], dict[str, Floats]]:
         """Trials that a model scored in a condition, and the rates at their own threshold."""
-        key = name, condition, kept.tobytes()
+        key = name, condition, scored.tobytes()
         if key not in self._known:
-            scores = self.scored[name][condition].values[kept]
-            part = Part(Scores(scores, self.target[kept]), self.pairs[kept])
+            scores = self.scored[name][condition].values[scored]
+            part = Part(Scores(scores, self.target[scored]), self.pairs[scored])
             rates, draws = own_rates(part, self.settings)
             lacking = np.full(self.settings.num_resamples, np.nan)
             self._known[key] = part, rates, {"eer": lacking} | draws

@@ -244,8 +244,8 @@ def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
 def connected_groups(
     first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]], number: int
 ) -> NDArray[np.int64]:
-    """The groups of things that pairs connect: scipy.sparse's connected_components, whose import
-    takes longer than most lists.
+    """The groups of things that pairs connect, as scipy.sparse's connected_components finds them,
+    whose import takes longer than this does for most lists.
 
     Args:
         first: (P,) the numbers of the first of each pair.
