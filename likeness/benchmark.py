@@ -37,13 +37,7 @@ from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
-from likeness.eval.results import (
-    Result,
-    aligned,
-    metric_label,
-    value_text,
-    write_results,
-)
+from likeness.eval.results import Result, aligned, metric_label, value_text, write_results
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Trials
@@ -111,20 +105,20 @@ class Bench:
 
     def sentences(self) -> list[str]:
         """What the numbers are, a sentence or two each."""
-        return [
+        texts = [
             *self.notes,
             "A trial of which a model refused a side is not scored. Intervals: 95 % bootstrap over "
             "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, exact "
             "bounds where no error was seen, and intervals that hold every possible value, so that "
             "nothing is known.",
-            *[
+        ]
+        if self.summary():
+            texts.append(
                 "EER added: the EER of the conditions minus the clean one, averaged within each of "
                 "codec, microphone, noise, room, level and chain, then over these. Conditions in "
                 "which a model refuses most trials are left out."
-            ]
-            * bool(self.summary()),
-            *paired.notes(self.paired)[:1],
-        ]
+            )
+        return [*texts, *paired.notes(self.paired)[:1]]
 
     @cached_property
     def inputs(self) -> dict[str, str]:
