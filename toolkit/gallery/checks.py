@@ -174,7 +174,7 @@ def check(gallery: Gallery, threshold: float | None = None, source: str = "") ->
         rows = np.flatnonzero(fit.own < low - 3 * (high - low))
         doubts += doubts_of("low", fit, rows, good[rows])
     alone = int((np.bincount(numbers) == 1).sum())
-    best = _strangers(gallery, [made.subjects[place] for place in good], made.rows[good], pairs)
+    best = _strangers(gallery, [made.subjects[i] for i in good.tolist()], made.rows[good], pairs)
     return Checked(doubts, len(numbers), len(names), alone, best, threshold, source, mean_of)
 
 
