@@ -30,7 +30,7 @@ from likeness.toolkit.gallery.checks import Checked
 from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.store import Entry
 
-_ENDINGS = (*suffixes_of("speaker"), *suffixes_of("face"), ".rttm")
+_MEDIA = (*suffixes_of("speaker"), *suffixes_of("face"))
 _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[
@@ -96,10 +96,12 @@ def _loaded(loaded_by: Call[Model], used_by: Call[Any], *beside: Call[Any]) -> M
     used_by.refuse_missing("model")
     name, data = loaded_by["--model"], used_by["DATA"]
     if "--model" not in loaded_by:
-        is_list = data.is_file() and data.suffix.lower() not in _ENDINGS
-        columns = used_by["--columns"] or ""
-        listed = list_items(data, suffixes=(), columns=columns, missing="leave") if is_list else ()
-        name = model_for([item.path for item in listed] or [data])
+        files = [data]
+        if data.is_file() and data.suffix.lower() not in _MEDIA:
+            columns = used_by["--columns"] or ""
+            listed = list_items(data, suffixes=_MEDIA, columns=columns, missing="leave")
+            files = [item.path for item in listed]
+        name = model_for(files)
         say(about(name), error=True)
     model = loaded_by(model=name, calibration=False)
     refuse_head(model.loaded, name)
