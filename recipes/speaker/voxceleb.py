@@ -96,7 +96,15 @@ from likeness import LikenessError
 from likeness.backbones import CAMPPlus, ERes2Net, ReDimNet2, ResNet, WeSpeakerECAPA
 from likeness.data import audio, voxceleb, write_items, write_trials
 from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, MelSpectrogram, spec_augment, train_view
-from likeness.losses import ArcFace, CosFace, InterTopK, SimPLE, Softmax, SphereFace, SphereFace2
+from likeness.losses import (
+    ArcFace,
+    CosFace,
+    InterTopK,
+    SimPLE,
+    Softmax,
+    SphereFace,
+    SphereFace2,
+)
 from likeness.metrics import eer, min_dcf
 from likeness.recipe import (
     Compute,
