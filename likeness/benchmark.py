@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from likeness.checking.lists import Draw, draw_lists
-from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, score_all
+from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, ConditionScores, score_all
 from likeness.conditions import parse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import File
@@ -25,13 +25,11 @@ from likeness.eval.formats.provenance import digests_of, files_in, names_of_file
 from likeness.eval.formats.subjects import Names, names_of, subjects_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
-from likeness.eval.intervals.bootstrap import (
-    MOST_RESAMPLES,
-)
+from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
-from likeness.eval.items.items import label_numbers
+from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import labels_of_ids
-from likeness.eval.items.pairs import spread
+from likeness.eval.items.pairs import draw_items
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.metrics.groups import group_sides
 from likeness.eval.metrics.system import VerificationSettings
@@ -39,13 +37,7 @@ from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
-from likeness.eval.results import (
-    Result,
-    aligned,
-    metric_label,
-    value_text,
-    write_results,
-)
+from likeness.eval.results import Result, aligned, metric_label, value_text, write_results
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Trials
@@ -113,20 +105,20 @@ class Bench:
 
     def sentences(self) -> list[str]:
         """What the numbers are, a sentence or two each."""
-        return [
+        texts = [
             *self.notes,
             "A trial of which a model refused a side is not scored. Intervals: 95 % bootstrap over "
             "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, exact "
             "bounds where no error was seen, and intervals that hold every possible value, so that "
             "nothing is known.",
-            *[
+        ]
+        if self.summary():
+            texts.append(
                 "EER added: the EER of the conditions minus the clean one, averaged within each of "
                 "codec, microphone, noise, room, level and chain, then over these. Conditions in "
                 "which a model refuses most trials are left out."
-            ]
-            * bool(self.summary()),
-            *paired.notes(self.paired)[:1],
-        ]
+            )
+        return [*texts, *paired.notes(self.paired)[:1]]
 
     @cached_property
     def inputs(self) -> dict[str, str]:
@@ -226,15 +218,11 @@ def bench(
     parsed = parse(conditions, modality)
     Rule(far=far)  # refuses what is no rate before the work
     subject_of = names_of(subjects)
-    files: dict[str, Any]
+    files: Any
     if items is not None:
-        listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
-        every = list_all(Path(items), **listing)
-        if max_items is not None:
-            every = every[spread(label_numbers(every)[1], max_items)]
-        chosen, listed = draw_lists(every, Draw(split="all"), where=str(items))
-        files = {item.id: item for item in chosen}
-        subject_of = subject_of or {item.id: str(item.label) for item in chosen}
+        listing = {"modality": modality, "columns": columns, "label": label, "root": root}
+        files, listed = _drawn(Path(items), max_items, listing)
+        subject_of = subject_of or {item.id: str(item.label) for item in files}
     else:
         assert trials is not None
         listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
@@ -248,24 +236,28 @@ def bench(
         raise LikenessError(f"subjects: {source}; give an `id subject` list, for the intervals")
     pairs = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
     parts = _parts(listed, groupings_of(groups), subject_of)
+    with items_of(files, modality=modality, root=root) as read:
+        scored = score_all(loaded, listed, read, parsed, both_sides)
+    limits = {name: _threshold(model, far) for name, model in loaded.items()}
     side = "both sides" if both_sides else "the test side"
     notes = [f"{each.name}: {each.text}." for each in parsed]
     notes += [f"Conditions are those of {side} of each trial."] * bool(parsed)
-    with items_of(files, modality=modality, root=root) as read:
-        scored = score_all(loaded, listed, read, parsed, both_sides)
-    limits: dict[str, float | None] = {}
-    for name, model in loaded.items():
-        limits[name], text = _threshold(model, far)
-        notes.append(f"{name}: {text}.")
-        refused: dict[str, list[str]] = {}
-        for condition, of in scored[name].items():
-            refused.setdefault(of.reason, []).append(condition)
-        notes += [f"{name}, {', '.join(of)}: {why}." for why, of in refused.items() if why]
+    for name, (_, text) in limits.items():
+        notes += [f"{name}: {text}.", *_refusals(name, scored[name])]
     settings = VerificationSettings((), fars=(), num_resamples=num_resamples)
     averaged = {each.name: each.group for each in parsed}
-    cells = Cells(listed, pairs, source, scored, limits, averaged, settings)
+    thresholds = {name: limit for name, (limit, _) in limits.items()}
+    cells = Cells(listed, pairs, source, scored, thresholds, averaged, settings)
     inputs = files_in(trials, items, subjects, groups)
     return Bench(*cells.table(parts), len(parsed), notes, inputs)
+
+
+def _drawn(data: Path, most: int | None, listing: Mapping[str, Any]) -> tuple[Items, Trials]:
+    """Items of the data, at most so many, and trials that are drawn among them."""
+    every = list_all(data, **listing)
+    if most is not None:
+        every = every[draw_items(label_numbers(every)[1], most)]
+    return draw_lists(every, Draw(split="all"), where=str(data))
 
 
 def _threshold(model: Model, far: Far) -> tuple[float | None, str]:
@@ -275,6 +267,14 @@ def _threshold(model: Model, far: Far) -> tuple[float | None, str]:
     except LikenessError as error:
         return None, f"no FAR and FRR, because {error}"
     return threshold, f"FAR and FRR at the threshold {threshold:.4g} of {source}"
+
+
+def _refusals(name: str, scored: Mapping[str, ConditionScores]) -> list[str]:
+    """Why a model refused items, with the conditions in which it did."""
+    conditions: dict[str, list[str]] = {}
+    for condition, of in scored.items():
+        conditions.setdefault(of.reason, []).append(condition)
+    return [f"{name}, {', '.join(of)}: {why}." for why, of in conditions.items() if why]
 
 
 def _parts(

@@ -63,9 +63,9 @@ def _score(trials: Trials, enrol: _Embedded, probe: _Embedded) -> ConditionScore
     """The scores of the trials whose sides were both read."""
     sides = (enrol[1], trials.enrol_ids, trials.enrol), (probe[1], trials.probe_ids, trials.probe)
     lost = np.stack([np.isin(ids, [*why])[rows] for why, ids, rows in sides], axis=1)
-    kept, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
-    if kept.size and enrol[0] is not None and probe[0] is not None:
-        values[kept] = score(trials.rows(kept), enrol[0], probe=probe[0]).values
+    readable, values = np.flatnonzero(~lost.any(axis=1)), np.full(len(trials), np.nan)
+    if readable.size and enrol[0] is not None and probe[0] is not None:
+        values[readable] = score(trials.rows(readable), enrol[0], probe=probe[0]).values
     # Reasons name the file first, which is a temporary one.
     reasons = (reason for why, *_ in sides for reason in why.values())
     counted = Counter(reason.partition(": ")[2] or reason for reason in reasons)
@@ -178,11 +178,11 @@ class Cells:
         groups: dict[str, list[Floats]] = {}
         shared = clean = rows & self.scored_by(names, CLEAN)
         for condition, group in self.averaged.items():
-            kept, both = clean & self.scored_by(names, condition), (CLEAN, condition)
-            eers = np.array([[self.eer(name, which, kept) for which in both] for name in names])
-            if 2 * kept.sum() > clean.sum() and not np.isnan(eers[..., 0]).any():
+            scored, both = clean & self.scored_by(names, condition), (CLEAN, condition)
+            eers = np.array([[self.eer(name, which, scored) for which in both] for name in names])
+            if 2 * scored.sum() > clean.sum() and not np.isnan(eers[..., 0]).any():
                 groups.setdefault(group, []).append(eers[:, 1] - eers[:, 0])
-                shared = shared & kept
+                shared = shared & scored
         if not groups:
             return [], {}
         means = np.mean([np.mean(each, axis=0) for each in groups.values()], axis=0)
@@ -197,11 +197,11 @@ class Cells:
         }
         about = {"condition": ALL + part, "subjects_from": self.source, **draws_of(self.settings)}
         for name, (value, *draws) in zip(names, means.tolist(), strict=True):
-            made = Result(name, ADDED, value, None, None, counts, about, _PROTOCOL)
+            result = Result(name, ADDED, value, None, None, counts, about, _PROTOCOL)
             if draws:
                 ends, note, _ = paired_bounds(np.array(draws), value, LEVEL, drawn, 1.0)
-                made = add_bounds(made, Bounds(ends, note))
-            results.append(made)
+                result = add_bounds(result, Bounds(ends, note))
+            results.append(result)
             outcomes[name] = Outcome({ADDED: value}, {ADDED: np.array(draws)}, "", drawn)
         return results, outcomes
 
@@ -212,22 +212,23 @@ class Cells:
             scored &= ~np.isnan(self.scored[name][condition].values)
         return scored
 
-    def eer(self, name: str, condition: str, kept: Bools) -> Floats:
+    def eer(self, name: str, condition: str, scored: Bools) -> Floats:
         """(1 + R,) the EER of a model, then its resampled values; NaN where there is none."""
-        _, rates, draws = self.own(name, condition, kept)
-        lacking = np.full(self.settings.num_resamples, np.nan)
+        _, rates, draws = self.own(name, condition, scored)
         value = rates["eer"].value
-        return np.append(np.nan if value is None else value, draws.get("eer", lacking))
+        return np.append(np.nan if value is None else value, draws["eer"])
 
     def own(
-        self, name: str, condition: str, kept: Bools
+        self, name: str, condition: str, scored: Bools
     ) -> tuple[Part, dict[str, Rate], dict[str, Floats]]:
         """Trials that a model scored in a condition, and the rates at their own threshold."""
-        key = name, condition, kept.tobytes()
+        key = name, condition, scored.tobytes()
         if key not in self._known:
-            scores = self.scored[name][condition].values[kept]
-            part = Part(Scores(scores, self.target[kept]), self.pairs[kept])
-            self._known[key] = part, *own_rates(part, self.settings)
+            scores = self.scored[name][condition].values[scored]
+            part = Part(Scores(scores, self.target[scored]), self.pairs[scored])
+            rates, draws = own_rates(part, self.settings)
+            lacking = np.full(self.settings.num_resamples, np.nan)
+            self._known[key] = part, rates, {"eer": lacking} | draws
         return self._known[key]
 
     def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
@@ -245,8 +246,6 @@ class Cells:
             "refused": bad,
         }
         about = {"subjects_from": self.source, **draws_of(settings), **trial_counts(self.trials)}
-        lacking = np.full(settings.num_resamples, np.nan)
-        draws = {"eer": lacking} | draws
         rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
         if (limit := self.limits[name]) is not None:
             measured_rates, drawn = rates_at(part, {"": limit}, settings)
@@ -254,13 +253,14 @@ class Cells:
                 "far": measured_rates["global_far()"],
                 "frr": complement(measured_rates["global_tar()"]),
             }
-            draws["far"] = drawn.get("global_far()", lacking)
-            draws["frr"] = 1 - drawn.get("global_tar()", lacking)
+            lacking = np.full(settings.num_resamples, np.nan)
+            frr = 1 - drawn.get("global_tar()", lacking)
+            draws = draws | {"far": drawn.get("global_far()", lacking), "frr": frr}
         results = []
         for metric, rate in rates.items():
             if rate.value is not None:
                 at = limit if metric in ("far", "frr") else None
-                made = Result(name, metric, rate.value, None, at, counts, about, _PROTOCOL)
-                results.append(add_bounds(made, Bounds(rate.interval, rate.note)))
+                result = Result(name, metric, rate.value, None, at, counts, about, _PROTOCOL)
+                results.append(add_bounds(result, Bounds(rate.interval, rate.note)))
         measured = {each.metric: each.value for each in results}
         return results, Outcome(measured, draws, "", drawn_from(part.scores.target, part.subjects))

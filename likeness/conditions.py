@@ -27,42 +27,42 @@ _RATE_HZ = 16_000
 
 
 class _Kind(NamedTuple):
-    """A kind of condition: the number N where none is named, its range (0: no number), the group in
-    which conditions are averaged, and what is done.
+    """A kind of condition: the group in which conditions are averaged, what is done, the number N
+    where none is named, and its range. Without a range it has no number.
     """
 
-    usual: float
-    least: float
-    most: float
     group: str
     text: str
+    usual: float = 0
+    least: float = 0
+    most: float = 0
 
 
 _LINE = "a telephone line (300 to 3,400 Hz at 8 kHz) with "
 _RECORDINGS = {
-    "mulaw": _Kind(0, 0, 0, "codec", _LINE + "G.711 mu-law"),
-    "alaw": _Kind(0, 0, 0, "codec", _LINE + "G.711 A-law"),
-    "gsm": _Kind(0, 0, 0, "codec", _LINE + "GSM full rate"),
-    "opus": _Kind(16, 6, 128, "codec", "Opus at about N kbit/s"),
-    "mp3": _Kind(64, 16, 160, "codec", "MP3 at N kbit/s"),
-    "ogg": _Kind(0, 0, 0, "codec", "Ogg Vorbis at about 45 kbit/s"),
-    "8khz": _Kind(0, 0, 0, "codec", "a rate of 8 kHz"),
-    **{
-        device: _Kind(0, 0, 0, "microphone", f"the microphone of a {device}")
-        for device in ("webcam", "laptop", "phone", "headset")
-    },
-    "loudspeaker": _Kind(0, 0, 0, "microphone", "the loudspeaker of a phone or laptop"),
-    "noise": _Kind(20, 0.1, 100, "noise", "white noise, N dB below the recording"),
-    "pink": _Kind(20, 0.1, 100, "noise", "pink noise, N dB below the recording"),
-    "reverb": _Kind(0.5, 0.01, 10, "room", "a synthetic room, whose echo falls by 60 dB in N s"),
-    "quiet": _Kind(20, 0.1, 100, "level", "N dB less level, at 16 bits"),
+    "mulaw": _Kind("codec", _LINE + "G.711 mu-law"),
+    "alaw": _Kind("codec", _LINE + "G.711 A-law"),
+    "gsm": _Kind("codec", _LINE + "GSM full rate"),
+    "opus": _Kind("codec", "Opus at about N kbit/s", 16, 6, 128),
+    "mp3": _Kind("codec", "MP3 at N kbit/s", 64, 16, 160),
+    "ogg": _Kind("codec", "Ogg Vorbis at about 45 kbit/s"),
+    "8khz": _Kind("codec", "a rate of 8 kHz"),
+    "webcam": _Kind("microphone", "the microphone of a webcam"),
+    "laptop": _Kind("microphone", "the microphone of a laptop"),
+    "phone": _Kind("microphone", "the microphone of a phone"),
+    "headset": _Kind("microphone", "the microphone of a headset"),
+    "loudspeaker": _Kind("microphone", "the loudspeaker of a phone or laptop"),
+    "noise": _Kind("noise", "white noise, N dB below the recording", 20, 0.1, 100),
+    "pink": _Kind("noise", "pink noise, N dB below the recording", 20, 0.1, 100),
+    "reverb": _Kind("room", "a synthetic room, whose echo falls by 60 dB in N s", 0.5, 0.01, 10),
+    "quiet": _Kind("level", "N dB less level, at 16 bits", 20, 0.1, 100),
 }
 _PICTURES = {
-    "jpeg": _Kind(30, 1, 100, "jpeg", "JPEG of quality N"),
-    "blur": _Kind(2, 0.1, 100, "blur", "a Gaussian blur of N pixels"),
-    "small": _Kind(32, 1, 10_000, "small", "a shorter edge of N pixels, enlarged again"),
-    "dark": _Kind(30, 1, 100, "dark", "N % of the light"),
-    "mirror": _Kind(0, 0, 0, "mirror", "left and right changed"),
+    "jpeg": _Kind("jpeg", "JPEG of quality N", 30, 1, 100),
+    "blur": _Kind("blur", "a Gaussian blur of N pixels", 2, 0.1, 100),
+    "small": _Kind("small", "a shorter edge of N pixels, enlarged again", 32, 1, 10_000),
+    "dark": _Kind("dark", "N % of the light", 30, 1, 100),
+    "mirror": _Kind("mirror", "left and right changed"),
 }
 # Synthetic responses, Hz: dB. Between two frequencies the decibels are linear in log(Hz),
 # beyond the first and the last one they stay.
@@ -177,17 +177,18 @@ def parse(names: Sequence[str], modality: str) -> list[Condition]:
 def _step(name: str, known: Mapping[str, _Kind], modality: str) -> tuple[str, float]:
     """The kind and the number of a step, such as "noise20"."""
     split = re.fullmatch(rf"({'|'.join(known)})(?:-?(\d+(?:\.\d+)?))?", name)
-    kind, number = split.groups() if split else ("", None)
-    usual, least, most, *_ = known.get(kind, _Kind(0, 1, 0, "", ""))
-    value = float(number or usual)
-    if not least <= value <= most or (number and not most):
-        numbers = {
-            each: f"N ({of.least:g} to {of.most:g})" * bool(of.most) for each, of in known.items()
-        }
-        listed = ", ".join(map("".join, numbers.items()))
-        listed += ", several joined by +" + ", and case" * ("gsm" in known)
-        raise LikenessError(f"{modality} models have no {name!r}; there is {listed}")
-    return kind, value
+    if split:
+        of, (kind, number) = known[split[1]], split.groups()
+        value = float(number or of.usual)
+        if of.least <= value <= of.most and (of.most or not number):
+            return kind, value
+    listed = [
+        each + f"N ({of.least:g} to {of.most:g})" * bool(of.most) for each, of in known.items()
+    ]
+    raise LikenessError(
+        f"{modality} models have no {name!r}; there is {', '.join(listed)}, several joined by +"
+        + ", and case" * ("gsm" in known)
+    )
 
 
 def damaged(item: Item, condition: Condition, modality: str, folder: Path) -> Path:

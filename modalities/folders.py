@@ -140,15 +140,15 @@ def trials(
         raise LikenessError(f"{data}: {error}") from None
 
 
-def elsewhere(data: str | Path, *, part: Callable[[Path], Listed], at: str) -> Listed:
-    """List by a part of a recipe what lies elsewhere than the data that are trained on.
+def list_folder(data: str | Path, *, part: Callable[[Path], Listed], folder: str) -> Listed:
+    """List another folder than the data that a recipe trains on, by a part of the recipe.
 
     Args:
         data: What is trained on, which is not looked at.
         part: part(folder), such as the trials of a data set.
-        at: The folder.
+        folder: The folder.
     """
-    return part(Path(at))
+    return part(Path(folder))
 
 
 def list_all(

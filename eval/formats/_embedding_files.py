@@ -1,8 +1,8 @@
 """Embeddings from elsewhere: arrays of numpy, Parquet, and tables of text.
 
 A table has the vectors in one column of lists, which may be written as text, or a column for each
-dimension. Which columns or arrays these are is known by their names, by what they hold, or because
-somebody states it: see `column_names.columns_of_embeddings`.
+dimension. Columns and arrays are known by their names, by what they hold, or by what the user says
+of them: see `column_names.columns_of_embeddings`.
 """
 
 import re
@@ -45,12 +45,12 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
 
     Args:
         path: The file.
-        stated: Role -> array, where somebody said it; of an .npy the file of the ids.
+        stated: Role -> array, where the user names it; of an .npy the file of the ids.
     """
     headers = npz.headers(path)
     shapes = {of.shape for of in headers.values()}
     if path.suffix.lower() == ".npy":
-        found = {"vector": ""}
+        names = {"vector": ""}
     elif not stated and len(shapes) == 1 and all(_is(of, 1, "f") for of in headers.values()):
         vectors = npz.read(path, list(headers))
         return tuple(vectors), np.stack(list(vectors.values())), "{}"
@@ -61,8 +61,8 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
         }
         has_list = "id" not in stated and path.with_suffix(".txt").is_file()
         needed = ("vector",) if has_list else ("id", "vector")
-        found = columns_of_embeddings(list(headers), stated, str(path), by_type, needed)
-    for role, name in found.items():
+        names = columns_of_embeddings(list(headers), stated, str(path), by_type, needed)
+    for role, name in names.items():
         of = headers[name]
         if not (_is(of, *_IDS_AND_VECTORS[role]) or of.dtype.hasobject):
             named = f" {name!r}" if name else ""
@@ -71,10 +71,10 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
                 "integers, and vectors (N, D) numbers; name or write other arrays"
             )
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")
-    arrays = npz.read(path, found.values(), optional=["meta"] if is_ours else [])
-    matrix, meta = arrays[found["vector"]], str(arrays.get("meta", "{}"))
-    if "id" in found:
-        return _texts(arrays[found["id"]]), matrix, meta
+    arrays = npz.read(path, names.values(), optional=["meta"] if is_ours else [])
+    matrix, meta = arrays[names["vector"]], str(arrays.get("meta", "{}"))
+    if "id" in names:
+        return _texts(arrays[names["id"]]), matrix, meta
     return _listed_ids(path, stated, len(matrix)), matrix, meta
 
 
@@ -109,7 +109,7 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
 
     Args:
         path: The file.
-        stated: Role -> column, where somebody said it.
+        stated: Role -> column, where the user names it.
     """
     with parquet.open_parquet(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -125,8 +125,8 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
                 if len(places) > 1 or re.fullmatch(_LIST, types[name])
             ],
         }
-        found = columns_of_embeddings(list(columns), stated, str(path), by_type)
-        vectors = [names[place] for place in columns[found["vector"]]]
+        chosen = columns_of_embeddings(list(columns), stated, str(path), by_type)
+        vectors = [names[place] for place in columns[chosen["vector"]]]
         kind = types[vectors[0]]
         if not re.fullmatch(rf"{_LIST}|{_NUMBER}", kind):
             raise LikenessError(
@@ -142,7 +142,7 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
                 f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
                 "a file of its size; it is damaged or hostile"
             )
-        (column,) = parquet.read_columns(path, file, [found["id"]])
+        (column,) = parquet.read_columns(path, file, [chosen["id"]])
         assert isinstance(column, parquet.Column)
         ids, matrix, start = column.texts(), np.zeros((rows, dim), np.float32), 0
         for batch in file.iter_batches(_ROWS, columns=vectors, use_threads=False):
@@ -157,7 +157,7 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
 
     Args:
         path: The file.
-        stated: Role -> column, where somebody said it.
+        stated: Role -> column, where the user names it.
     """
 
     def shape_of(sample: list[str]) -> tables.Shape:
@@ -169,8 +169,8 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
         header = len(numbers) < max(1, len(first) - 1) or numbers in counts
         if by_number(stated):
             places = choose(first, stated, str(path), EMBEDDINGS, ("id",))
-            one, vector = places["id"], list(range(places.get("vector", 0), len(first)))
-            header = not all(numeric[place] for place in vector if place != one)
+            own, vector = places["id"], list(range(places.get("vector", 0), len(first)))
+            header = not all(numeric[place] for place in vector if place != own)
         elif header:
             is_filled = len(first) == len(second) and len(sample) > 1
             of_numbers = [i for i, field in enumerate(second) if tables.is_number(field)]
@@ -178,12 +178,12 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
             lists = [name for name, field in zip(first, second, strict=False) if field[:1] == "["]
             lists += [name for name, places in columns.items() if len(places) > 1]
             by_type = {"id": [name for name in columns if name not in lists], "vector": lists}
-            found = columns_of_embeddings(list(columns), stated, str(path), by_type)
-            (one,), vector = columns[found["id"]], columns[found["vector"]]
+            chosen = columns_of_embeddings(list(columns), stated, str(path), by_type)
+            (own,), vector = columns[chosen["id"]], columns[chosen["vector"]]
         else:
-            one = numeric.index(False) if False in numeric else 0
+            own = numeric.index(False) if False in numeric else 0
             vector = list(range(len(first)))
-        places = {"id": one} | {str(place): place for place in vector if place != one}
+        places = {"id": own} | {str(place): place for place in vector if place != own}
         return tables.Shape(mark, len(first), places, header)
 
     ids: list[str] = []

@@ -225,28 +225,28 @@ def columns_of_embeddings(
         role: name if name in names else name.rstrip(" _.-*") for role, name in stated.items()
     }
     places = choose(names, stated, where, EMBEDDINGS, needed=())
-    found = {role: names[place] for role, place in places.items()}
+    chosen = {role: names[place] for role, place in places.items()}
     for role in ("vector", "id"):
-        fitting = [name for name in by_type[role] if name not in found.values()]
+        fitting = [name for name in by_type[role] if name not in chosen.values()]
         usual = {name: role_of(name) or role_of(name.removesuffix("s")) for name in fitting}
         paths = [name for name in fitting if usual[name] == "path"]
         others = [name for name in fitting if usual[name] != "label"]
-        if role not in found and len(only := paths or others) == 1:
-            found[role] = only[0]
-    if missing := [role for role in needed if role not in found]:
+        if role not in chosen and len(only := paths or others) == 1:
+            chosen[role] = only[0]
+    if missing := [role for role in needed if role not in chosen]:
         choose(names, stated, where, EMBEDDINGS, missing)  # says which columns there are
-    return found
+    return chosen
 
 
-def columns_for(columns: ColumnNames, words: Words, beside: Words) -> dict[str, str]:
-    """Returns the stated columns of some roles, where those of others may be stated beside them.
+def split_columns(columns: ColumnNames, *files: Words) -> list[dict[str, str]]:
+    """Returns which column is which in each of several files, for all of which one text says it.
 
     Example:
-        >>> columns_for("enrol=a,vector=emb", EMBEDDINGS, TRIALS)
-        {'vector': 'emb'}
+        >>> split_columns("enrol=a,vector=emb", TRIALS, EMBEDDINGS)
+        [{'enrol': 'a'}, {'vector': 'emb'}]
     """
-    stated = parse_columns(columns, {**beside, **words})
-    return {role: name for role, name in stated.items() if role in words}
+    stated = parse_columns(columns, {role: names for of in files for role, names in of.items()})
+    return [{role: name for role, name in stated.items() if role in words} for words in files]
 
 
 def columns_of_items(names: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, int]:

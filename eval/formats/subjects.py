@@ -134,7 +134,12 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
 
 
 def labels_of(
-    side: str, ids: Sequence[str], mapping: Mapping[str, str] | None = None, kind: str = "subject"
+    side: str,
+    ids: Sequence[str],
+    mapping: Mapping[str, str] | None = None,
+    kind: str = "subject",
+    *,
+    remedy: str = "",
 ) -> list[str]:
     """The label of each id.
 
@@ -143,6 +148,7 @@ def labels_of(
         ids: N ids.
         mapping: Id -> label. None takes the first path component of the ids.
         kind: What a label is: "subject" or "label".
+        remedy: How labels are given; by default in a list.
 
     Raises:
         LikenessError: Ids have no label. All are counted, the first are named. The first component
@@ -152,14 +158,15 @@ def labels_of(
     ['ann', 'bob']
     """
     if mapping is None:
-        check_levels(ids, side, remedy=f"give a list of lines `id {kind}`")
+        check_levels(ids, side, remedy=remedy or f"give a list of lines `id {kind}`")
         labels = labels_of_ids(ids)
     else:
         labels = [mapping.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
+        listed = f"add them to an `id {kind}` list"
         raise LikenessError(
-            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); add "
-            f"them to an `id {kind}` list, without which it is the first path component of each id"
+            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); "
+            f"{remedy or listed}, without which it is the first path component of each id"
         )
     return labels
 
@@ -237,8 +244,8 @@ def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
 def connected_groups(
     first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]], number: int
 ) -> NDArray[np.int64]:
-    """The groups of things that pairs connect: scipy.sparse's connected_components, whose import
-    takes longer than most lists.
+    """The groups of things that pairs connect, as scipy.sparse's connected_components finds them,
+    whose import takes longer than this does for most lists.
 
     Args:
         first: (P,) the numbers of the first of each pair.

@@ -19,14 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.bootstrap import (
-    Bounds,
-    Drawn,
-    Ends,
-    complete_note,
-    drawn_from,
-    few_of,
-)
+from likeness.eval.intervals.bootstrap import Bounds, Drawn, Ends, complete_note, drawn_from, few_of
 from likeness.eval.intervals.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.metrics.verification import check_costs, check_rate, measured_tar, sort_scores
 from likeness.eval.types import Scores, counted

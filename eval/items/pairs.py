@@ -205,8 +205,8 @@ def _trials(items: Sequence[Item], enrol: Index, probe: Index) -> Trials:
     return Trials(ids, ids, enrol.astype(np.int32), probe.astype(np.int32), target)
 
 
-def spread(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Draw items of many subjects: two of each in a random order, then two more, and so on.
+def draw_items(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Draw items of as many subjects as there can be: two of each, then two more, and so on.
 
     Args:
         subjects: (N,) the number of each item's subject.
@@ -216,7 +216,7 @@ def spread(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
         Their rows in order; those of subjects with a single item only where no others are left.
 
     Example:
-        >>> spread(np.array([0, 1, 1, 1, 2, 2]), 4).size
+        >>> draw_items(np.array([0, 1, 1, 1, 2, 2]), 4).size
         4
     """
     rng = np.random.default_rng(0)

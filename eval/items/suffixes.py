@@ -8,12 +8,6 @@ IMAGES = (
 )
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile
 AV_SOUNDS = (".m4a", ".aac", ".mp4", ".mov", ".webm", ".mkv")  # through PyAV, the extra "m4a"
-# Their readers in FFmpeg; others, some of which open further files, are never tried.
-CONTAINERS = dict.fromkeys(AV_SOUNDS, "mov") | {
-    ".aac": "aac",
-    ".webm": "matroska",
-    ".mkv": "matroska",
-}
 
 # Recordings and images that people have and nothing here reads, or not everything.
 UNREAD = {

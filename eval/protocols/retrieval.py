@@ -24,14 +24,7 @@ from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, add_bounds
-from likeness.eval.types import (
-    Bools,
-    Floats,
-    Pairs,
-    check_choice,
-    check_counts,
-    freeze_numbers,
-)
+from likeness.eval.types import Bools, Floats, Pairs, check_choice, check_counts, freeze_numbers
 
 Quality = Literal["norm"] | Mapping[str, float]
 Row = tuple[str, float, Conventions, bootstrap.Bounds | None]

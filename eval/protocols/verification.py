@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import numpy as np
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, columns_for
+from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, split_columns
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.groupings import groupings_of
@@ -467,9 +467,9 @@ def evaluate(
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
-    beside = EMBEDDINGS if embeddings is not None else {}
-    embedded = _by_system(embeddings, list(named), columns_for(columns, beside, TRIALS))
-    columns = columns_for(columns, TRIALS, beside)
+    words = TRIALS, EMBEDDINGS if embeddings is not None else {}
+    columns, of_embeddings = split_columns(columns, *words)
+    embedded = _by_system(embeddings, list(named), of_embeddings)
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)

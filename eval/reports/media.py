@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, install_line
 from likeness.eval.formats.files import File, as_stored
+from likeness.eval.items import containers
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import is_kaldi_folder, list_items
-from likeness.eval.items.suffixes import AV_SOUNDS, CONTAINERS, IMAGES, SOUNDS, suffix_of
+from likeness.eval.items.suffixes import AV_SOUNDS, IMAGES, SOUNDS, suffix_of
 from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import Floats, name_first
 
@@ -291,32 +292,24 @@ def _read_av(path: Path, kind: str, start: float, end: float) -> tuple[Any, int,
     """(samples, channels) of the beginning of a stretch, the rate, and its length in seconds, of a
     file that PyAV reads.
     """
-    try:
-        av = import_module("av")
-    except ImportError:
-        raise LikenessError(f"this needs PyAV; run `{install_line('m4a')}`") from None
-    try:
-        with av.open(str(path), format=CONTAINERS[kind]) as container:
-            if not container.streams.audio:
-                raise LikenessError("no sound track")
-            stream, parts = container.streams.audio[0], []
-            rate = int(stream.rate)
-            _check_size(rate, stream.channels)
-            seconds = min(end, (container.duration or 0) / av.time_base) - start
-            if 0 < start <= seconds + start:
-                container.seek(round(start * av.time_base))
-            planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate)
-            for frame in container.decode(stream):
-                if frame.time < start - 1:  # it cannot seek
-                    continue
-                parts += [
-                    (part.time + np.arange(part.samples) / rate, part.to_ndarray().T)
-                    for part in planar.resample(frame)
-                ]
-                if frame.time >= min(end, start + SECONDS):
-                    break
-    except av.FFmpegError as error:
-        raise LikenessError(error.strerror) from None
+    parts = []
+    with containers.opened(path, kind) as (container, stream):
+        rate = int(stream.rate)
+        _check_size(rate, stream.channels)
+        seconds = min(end, (container.duration or 0) / containers.SECOND) - start
+        if 0 < start <= seconds + start:
+            container.seek(round(start * containers.SECOND))
+        resampler = import_module("av").AudioResampler
+        planar = resampler(format="fltp", layout=stream.layout, rate=rate)
+        for frame in container.decode(stream):
+            if frame.time < start - 1:  # it cannot seek
+                continue
+            parts += [
+                (part.time + np.arange(part.samples) / rate, part.to_ndarray().T)
+                for part in planar.resample(frame)
+            ]
+            if frame.time >= min(end, start + SECONDS):
+                break
     if not parts:
         raise LikenessError("0 samples")
     times, raw = map(np.concatenate, zip(*parts, strict=True))

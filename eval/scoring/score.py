@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, columns_for
+from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, split_columns
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Models, models_of
@@ -303,8 +303,7 @@ def _read(
         The trials, both of their sides, and the name of their list, where it is a file.
     """
     name = str(trials) if isinstance(trials, str | PathLike) else ""
-    of_list = columns_for(columns, TRIALS, EMBEDDINGS)
-    of_rows = columns_for(columns, EMBEDDINGS, TRIALS)
+    of_list, of_rows = split_columns(columns, TRIALS, EMBEDDINGS)
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=of_list)
     enrol, items_of = embeddings_of(embeddings, of_rows), models_of(models)
     other = None if probe is None else embeddings_of(probe, of_rows)

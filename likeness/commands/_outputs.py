@@ -19,7 +19,7 @@ from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.benchmark import Bench
-    from likeness.embedding.galleries import Found
+    from likeness.embedding.gallery_search import Found
     from likeness.eval.protocols.searching import SearchEvaluation
     from likeness.eval.protocols.verification import Evaluation
     from likeness.models.verdicts import VerifiedPairs
@@ -111,7 +111,7 @@ def _written(out: Path) -> list[Path]:
     beside.append(f"{out.name}.skipped.txt")
     if out.suffix == ".ark":
         beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
-    within = ("index.html", "report.json", "items.txt", "trials.txt", "labels.txt")
+    within = ("index.html", "report.json", "items.txt", "trials.txt", "labels.txt", "durations.txt")
     return [out, *map(out.with_name, beside), *(out / name for name in within)]
 
 

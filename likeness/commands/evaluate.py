@@ -4,14 +4,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands._outputs import (
-    Force,
-    JsonFile,
-    Media,
-    Report,
-    SaveTo,
-    write_evaluation,
-)
+from likeness.commands._outputs import Force, JsonFile, Media, Report, SaveTo, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan

@@ -1,6 +1,6 @@
 """`likeness gallery`: enrol files, search for them, list and remove subjects, group unknown files.
 
-likeness/embedding/galleries.py and eval/metrics/clustering.py do the work.
+likeness/embedding and eval/metrics/clustering.py do the work.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import typer
 
 from likeness.commands._outputs import Report, write_rows_or_say, writes
 from likeness.commands._signature import Call, command
-from likeness.embedding import galleries
+from likeness.embedding import galleries, gallery_search
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
 from likeness.eval.items.levels import doubt_of_levels
@@ -30,7 +30,7 @@ from likeness.toolkit.gallery.checks import Checked
 from likeness.toolkit.gallery.postgres import mask_passwords
 from likeness.toolkit.gallery.store import Entry
 
-_ENDINGS = (*suffixes_of("speaker"), *suffixes_of("face"), ".rttm")
+_MEDIA = (*suffixes_of("speaker"), *suffixes_of("face"))
 _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[
@@ -96,10 +96,12 @@ def _loaded(loaded_by: Call[Model], used_by: Call[Any], *beside: Call[Any]) -> M
     used_by.refuse_missing("model")
     name, data = loaded_by["--model"], used_by["DATA"]
     if "--model" not in loaded_by:
-        is_list = data.is_file() and data.suffix.lower() not in _ENDINGS
-        columns = used_by["--columns"] or ""
-        listed = list_items(data, suffixes=(), columns=columns, missing="leave") if is_list else ()
-        name = model_for([item.path for item in listed] or [data])
+        files = [data]
+        if data.is_file() and data.suffix.lower() not in _MEDIA:
+            columns = used_by["--columns"] or ""
+            listed = list_items(data, suffixes=_MEDIA, columns=columns, missing="leave")
+            files = [item.path for item in listed]
+        name = model_for(files)
         say(about(name), error=True)
     model = loaded_by(model=name, calibration=False)
     refuse_head(model.loaded, name)
@@ -128,8 +130,8 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 
 @command(
     load,
-    galleries.search,
-    galleries.search_embeddings,
+    gallery_search.search,
+    gallery_search.search_embeddings,
     calls_all=True,
     optional=("--model", "DATA", "--embeddings"),
     without=("--calibration",),
@@ -137,8 +139,8 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
 )
 def search(
     loaded_by: Call[Model],
-    searched_by: Call[galleries.Found],
-    compared_by: Call[galleries.Found],
+    searched_by: Call[gallery_search.Found],
+    compared_by: Call[gallery_search.Found],
     *,
     out: Table = None,
 ) -> None:
@@ -179,8 +181,8 @@ def remove(removed_by: Call[int]) -> None:
 
 @command(
     load,
-    galleries.embed,
-    galleries.cluster_items,
+    gallery_search.embed,
+    gallery_search.cluster_items,
     calls_all=True,
     optional=("--model",),
     without=("--calibration",),

@@ -92,11 +92,11 @@ def verify(
         path_for_scores(save_to, Origin("", model.meta))  # refuses another model's before the work
     verified_pairs = pairs_by(model)
     write_rows_or_say(verified_pairs, out)
-    evaluation = verified_pairs.evaluation() if json or save_to else None
-    if evaluation is None:
-        if json or save_to:
-            raise LikenessError(NO_RATES)
+    if not (json or save_to):
         return
+    evaluation = verified_pairs.evaluation()
+    if evaluation is None:
+        raise LikenessError(NO_RATES)
     if json:
         evaluation.save(json)
     if save_to:

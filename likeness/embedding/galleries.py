@@ -1,50 +1,35 @@
-"""Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
+"""Enrol files in a stored gallery, list, remove and check who is in it.
+
+What `likeness gallery` does, but for search and cluster (gallery_search.py).
+"""
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
-
-import numpy as np
 
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Names, labels_of, names_of
-from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
-from likeness.eval.items.listing import is_plain_folder, is_rttm
-from likeness.eval.items.self_matches import itself_text
-from likeness.eval.metrics import clustering
-from likeness.eval.metrics.clustering import Clusters, Method
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.option import Option
-from likeness.eval.progress import step
-from likeness.eval.scoring import templates
 from likeness.eval.scoring.threshold_files import Rule, find
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.eval.types import counted, name_first, nfc, same_items
+from likeness.eval.types import counted, name_first, nfc
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.load import every_face
 from likeness.models.model import Model
-from likeness.models.verdicts import no_decision
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.checks import Checked, Doubt, check
-from likeness.toolkit.gallery.gallery import (
-    By,
-    Gallery,
-    Match,
-    PoolScores,
-    exists,
-    open_gallery,
-    refuse_absent,
-)
+from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
 from likeness.toolkit.gallery.store import Entry
 from likeness.toolkit.models.embed import embed as embed_items
 from likeness.toolkit.models.loaded import Loaded
@@ -170,7 +155,7 @@ def enrol(
             )
 
         def embed_chosen(ids: Collection[str]) -> tuple[Embeddings, Sequence[Bad]]:
-            return _embed(model.loaded, [item for item in items if item.id in ids], workers)
+            return embed_readable(model.loaded, [item for item in items if item.id in ids], workers)
 
         thresholds = unlabelled_thresholds(model)
         return _enrol(gallery, model.meta, of_item, existing, embed_chosen, thresholds)
@@ -201,7 +186,7 @@ def enrol_embeddings(
     Raises:
         LikenessError: As `enrol`, or the file is none of embeddings.
     """
-    rows = _named(embeddings, columns, model_name)
+    rows = named_embeddings(embeddings, columns, model_name)
     where = "embeddings" if isinstance(embeddings, Embeddings) else str(embeddings)
     names = [subject] * len(rows) if subject else labels_of(where, rows.ids, names_of(labels))
     of_item = dict(zip(rows.ids, names, strict=True))
@@ -213,7 +198,9 @@ def enrol_embeddings(
     return _enrol(gallery, rows.meta, of_item, existing, choose)
 
 
-def _named(embeddings: File | Embeddings, columns: ColumnNames, model_name: str) -> Embeddings:
+def named_embeddings(
+    embeddings: File | Embeddings, columns: ColumnNames, model_name: str
+) -> Embeddings:
     """Embeddings with the model that they name, else with the name that is given to it."""
     rows = embeddings_of(embeddings, columns)
     if (model := rows.meta.get("model")) and model_name:
@@ -320,7 +307,7 @@ def _subject(item: Item, by_folder: bool) -> str:
     return "" if is_whole else labels_of_ids([item.id.rstrip("/")])[0]
 
 
-def _embed(
+def embed_readable(
     model: Loaded, items: Sequence[Item], workers: int, faces: Faces = "central"
 ) -> tuple[Embeddings, Sequence[Bad]]:
     """The embeddings of what can be read, and what cannot.
@@ -332,313 +319,9 @@ def _embed(
         with every_face(model, items) as (reading, crops, lost):
             if not crops:
                 raise LikenessError(f"{lost[0].id}: {lost[0].reason}")
-            embeddings, bad = _embed(reading, crops, workers)
+            embeddings, bad = embed_readable(reading, crops, workers)
             return embeddings, [*lost, *bad]
     return embed_items(model.embedder, items, model.read, workers=workers, meta=model.meta)
-
-
-def embed(
-    model: Model,
-    data: Data,
-    *,
-    workers: Annotated[int, Option(least=0)] = 0,
-    faces: Faces = "central",
-    root: str | Path | None = None,
-    columns: str | Mapping[str, str] = "",
-    label: Annotated[str, Option(metavar="PATTERN")] = "",
-) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
-    """Embed files that nobody has named yet.
-
-    Args:
-        model: What embeds the files.
-        data: As in `enrol`.
-        workers: As in `enrol`.
-        faces: As in `likeness.models.reading.Reading`.
-        root: As in `likeness.checking.lists.items`.
-        columns: As in `likeness.checking.lists.items`.
-        label: As in `likeness.checking.lists.items`.
-
-    Returns:
-        The embeddings of what can be read, the path of each id, and what cannot be read.
-
-    Raises:
-        LikenessError: Nothing can be read.
-    """
-    listing: Any = {"root": root, "columns": columns, "label": label}
-    with items_of(data, modality=model.modality, **listing) as items:
-        embeddings, bad = _embed(model.loaded, items, workers, faces)
-        paths = {item.id: item.path for item in items}
-        path_of = {id: paths.get(id) or paths[id.rpartition("#")[0]] for id in embeddings.ids}
-        return embeddings, path_of, bad
-
-
-class FoundRow(NamedTuple):
-    """One of the subjects that are most similar to a file.
-
-    Attributes:
-        probe: The id of the file, or SPEAKER/RECORDING of an RTTM file.
-        rank: 1 for the most similar subject.
-        subject: The subject; "" where the file cannot be read.
-        score: A higher score is more similar.
-        accepted: Whether the score reaches the threshold; None without one.
-        margin: Of rank 1, how much higher its score is than that of the next subject.
-        item: The enrolled file, where items are searched.
-        note: Why the file cannot be read; "" if it can.
-    """
-
-    probe: str
-    rank: int | None = None
-    subject: str = ""
-    score: float | None = None
-    accepted: bool | None = None
-    margin: float | None = None
-    item: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a search gave.
-
-    Attributes:
-        rows: K for each probe, best first.
-        similarity: How embeddings were compared.
-        threshold: The score from which on a probe is taken for a subject, or None.
-        source: Where the threshold comes from; without one, what would give a verdict.
-        enrolled: How many subjects the gallery has.
-        unit: What the probes are: files, segments or speakers.
-    """
-
-    rows: Sequence[FoundRow]
-    similarity: str
-    threshold: float | None
-    source: str
-    enrolled: int
-    unit: str = "files"
-
-    def __str__(self) -> str:
-        """What was done and what it means, in a few lines."""
-        probes = {row.probe for row in self.rows}
-        bad = [row for row in self.rows if row.note]
-        accepted = {row.probe for row in self.rows if row.accepted}
-        searched = f"{self.unit} searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
-        if self.threshold is None:
-            lines = [searched, f"no verdict: {self.source}"]
-        else:
-            at = f" at {self.source}" if self.source else ""
-            lines = [
-                f"{searched}: {len(accepted):,} reach the threshold of somebody, "
-                f"{len(probes) - len(bad) - len(accepted):,} do not",
-                f"threshold {self.threshold:.4g}{at}",
-            ]
-        if bad:
-            first = name_first(row.probe for row in bad)
-            lines.append(
-                f"{len(bad):,} {self.unit} cannot be read ({first}); the first: {bad[0].note}"
-            )
-        return "\n".join(lines)
-
-    def text(self) -> str:
-        """The rows as a table of text with a head."""
-        return table_text(FoundRow._fields, self.rows, ",")
-
-    def save(self, path: Path) -> None:
-        """Write the rows to a .csv or .tsv file, whole or not at all."""
-        write_rows(path, FoundRow._fields, self.rows)
-
-
-def search(
-    gallery: Name,
-    model: Model,
-    data: Data,
-    *,
-    k: Annotated[int | None, Option("--k -k", least=1, most=1000)] = None,
-    rule: Rule | None = None,
-    each: bool = False,
-    by: By = "subject",
-    num_templates: Annotated[int, Option("--templates", least=1)] = 1,
-    pool: PoolScores = "best",
-    faces: Faces = "central",
-    root: str | Path | None = None,
-    columns: str | Mapping[str, str] = "",
-    label: Annotated[str, Option(metavar="PATTERN")] = "",
-) -> Found:
-    """Find the subjects, or the enrolled files, that are most similar to each file.
-
-    The segments of an RTTM file are pooled: what is searched is each speaker of a recording.
-
-    Args:
-        gallery: As in `enrol`.
-        model: What embeds the files.
-        data: As in `enrol`.
-        k: How many subjects are found for each file at most (default: 5, or 1 for each speaker of
-            an .rttm file).
-        rule: What decides whether a file is taken for a subject.
-        each: Search each segment of an .rttm file by itself, not each speaker.
-        by: What is found: subjects, or the enrolled files one by one.
-        num_templates: How many templates each subject has at most. See `Gallery.search`.
-        pool: Which score a subject with several templates gets.
-        faces: As in `embed`.
-        root: As in `likeness.checking.lists.items`.
-        columns: As in `enrol`.
-        label: As in `likeness.checking.lists.items`.
-
-    Raises:
-        LikenessError: Nothing can be read, or there are no segments for `each`.
-    """
-    unit = "files"
-    if is_rttm(data):
-        unit = "segments" if each else "speakers"
-    elif each:
-        raise LikenessError(f"{data}: only an .rttm file has segments to search each; omit that")
-    listing: Any = {"root": root, "columns": columns, "label": label}
-    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-
-    def embed_probes(store: Gallery) -> _Probes:
-        with items_of(data, modality=model.modality, **listing) as items:
-            embeddings, bad = _embed(model.loaded, items, 0, faces)
-            if unit != "speakers":
-                return _Probes(embeddings, bad, embeddings.ids)
-            pooled, lost = _by_speaker(store.as_enrolled(embeddings), items, bad)
-            return _Probes(pooled, lost, embeddings.ids)
-
-    decide = partial(_decide, rule or Rule(), resolve_model(model.source), model.thresholds)
-    k = k or (1 if unit == "speakers" else 5)
-    return _search(gallery, model.meta, embed_probes, k, how, decide, unit)
-
-
-def search_embeddings(
-    gallery: Name,
-    embeddings: Annotated[File | Embeddings, Option(path="file")],
-    *,
-    k: Annotated[int | None, Option("--k -k", least=1, most=1000)] = None,
-    rule: Rule | None = None,
-    by: By = "subject",
-    num_templates: Annotated[int, Option("--templates", least=1)] = 1,
-    pool: PoolScores = "best",
-    columns: ColumnNames = "",
-    model_name: str = "",
-) -> Found:
-    """Find the subjects, or the enrolled items, that are most similar to each embedding.
-
-    Args:
-        gallery: As in `enrol`.
-        embeddings: As in `enrol_embeddings`.
-        k: As in `search`.
-        rule: As in `search`.
-        by: As in `search`.
-        num_templates: As in `search`.
-        pool: As in `search`.
-        columns: As in `enrol`.
-        model_name: As in `enrol_embeddings`.
-
-    Raises:
-        LikenessError: The file is none of embeddings, or the gallery is of another model.
-    """
-    rows = _named(embeddings, columns, model_name)
-    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    probes = _Probes(rows, (), rows.ids)
-    decide = partial(_decide, rule or Rule(), "", None)
-    return _search(gallery, rows.meta, lambda store: probes, k or 5, how, decide, "embeddings")
-
-
-def _decide(
-    rule: Rule,
-    model: str,
-    thresholds: Thresholds | None,
-    meta: Mapping[str, str],
-    stored: Thresholds | None,
-) -> tuple[float | None, str]:
-    """The threshold and where it comes from; without one, what would give a verdict."""
-    threshold, source = rule.decide(model, meta, stored)
-    return threshold, no_decision(stored or thresholds) if threshold is None else source
-
-
-class _Probes(NamedTuple):
-    """What is searched for: embeddings, what cannot be read, and the items that were embedded."""
-
-    embeddings: Embeddings
-    bad: Sequence[Bad]
-    ids: Sequence[str]
-
-
-def _search(
-    gallery: Name,
-    meta: Mapping[str, str],
-    probes_for: Callable[[Gallery], _Probes],
-    k: int,
-    how: Mapping[str, Any],
-    decide: Callable[..., tuple[float | None, str]],
-    unit: str,
-) -> Found:
-    """Search for embeddings.
-
-    Args:
-        gallery: As in `enrol`.
-        meta: Of the embeddings.
-        probes_for: Gives the probes, once the gallery is open.
-        k: As in `search`.
-        how: Further arguments of `Gallery.search`.
-        decide: Gives the threshold, and where it comes from, for what the gallery states.
-        unit: What the probes are.
-    """
-    with gallery_at(gallery, meta) as store:
-        threshold, source = decide(store.meta, store.thresholds)
-        embeddings, bad, ids = probes_for(store)
-        with step("searching the gallery"):
-            hits = store.search(embeddings, k + 1, **how)
-        matches = dict(zip(embeddings.ids, hits, strict=True))
-        found = [best[0].subject for best in hits if best]
-        _name_enrolled(ids, store.items(found) if found else set())
-        similarity, size = store.similarity, len(store)
-    rows = [
-        *_rows_of(matches, k, threshold),
-        *(FoundRow(each.id, note=each.reason) for each in bad),
-    ]
-    return Found(rows, similarity, threshold, source, size, unit)
-
-
-def _rows_of(
-    matches: Mapping[str, Sequence[Match]], k: int, threshold: float | None
-) -> Iterator[FoundRow]:
-    """The rows of K of the matches of each probe."""
-    for probe, best in matches.items():
-        others = [match.score for match in best if match.subject != best[0].subject]
-        margin = best[0].score - others[0] if others else None
-        for rank, match in enumerate(best[:k], 1):
-            accepted = None if threshold is None else match.score >= threshold
-            gap = margin if rank == 1 else None
-            yield FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
-
-
-def _by_speaker(
-    segments: Embeddings, items: Sequence[Item], bad: Sequence[Bad]
-) -> tuple[Embeddings, list[Bad]]:
-    """Pool the segments of each speaker of a recording; one without a speaker stays alone.
-
-    Returns:
-        The speakers, and those of whom no segment can be read.
-    """
-    if bad:
-        warnings.warn(
-            f"{len(bad):,} of {counted(len(items), 'segment')} cannot be read and are left out "
-            f"(first: {bad[0].id}: {bad[0].reason})",
-            stacklevel=3,
-        )
-    of_item = {item.id: item.id.rpartition("@")[0] if item.label else item.id for item in items}
-    names = np.array([of_item[id] for id in segments.ids], dtype=object)
-    speakers = templates.pool(segments, names)
-    lost = {of_item[each.id]: each.reason for each in bad if of_item[each.id] not in names}
-    return speakers, [Bad(name, reason) for name, reason in lost.items()]
-
-
-def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
-    """Name the probes that are enrolled themselves and find themselves, as they were asked to."""
-    itself = np.unique(same_items(probes, [*enrolled])[0])
-    if itself.size:
-        first = probes[itself[0]]
-        text = itself_text("searches", itself.size, len(probes), first, left_out=False)
-        warnings.warn(text, stacklevel=4)
 
 
 def list_subjects(gallery: Name) -> Sequence[Entry]:
@@ -682,26 +365,3 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
                 "--far needs --model, whose stored threshold is meant, or --thresholds"
             )
         return check(store, *rule.decide(resolve_model(model), store.meta, stored))
-
-
-def cluster_items(
-    embeddings: Embeddings,
-    model: Text = "",
-    *,
-    rule: Rule | None = None,
-    num_clusters: Annotated[int | None, Option(least=1)] = None,
-    method: Method = "agglomerative",
-) -> Clusters:
-    """Group items by a number, or by a threshold that may be stored with their model.
-
-    Args:
-        embeddings: The items.
-        model: As in `likeness.models.model.load`.
-        rule: From which score on two are taken for one subject.
-        num_clusters: As in `likeness.eval.metrics.clustering.cluster`.
-        method: As in `likeness.eval.metrics.clustering.cluster`.
-    """
-    limit, source = (rule or Rule()).decide(resolve_model(model), embeddings.meta)
-    return clustering.cluster(
-        embeddings, threshold=limit, num_clusters=num_clusters, method=method, source=source
-    )

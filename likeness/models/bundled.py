@@ -148,9 +148,8 @@ def model_for(files: Iterable[str | Path]) -> str:
     paths = [Path(file) for file in files]
     below = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
     suffixes = {file.suffix.lower() for file in below}
-    sounds = {*suffixes_of("speaker"), ".rttm"}
-    for model, endings in ((VOICE, sounds), (FACE, suffixes_of("face"))):
-        if not paths or suffixes.intersection(endings):
+    for model, modality in ((VOICE, "speaker"), (FACE, "face")):
+        if not paths or suffixes.intersection(suffixes_of(modality)):
             return model
     raise LikenessError(
         f"{paths[0]} is no recording (.wav, .flac, .mp3, .ogg, .m4a and others), picture or folder "

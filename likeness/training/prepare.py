@@ -61,9 +61,10 @@ def prepare_recipe(
     root: str | Path | None = None,
     test: str | Path | None = None,
 ) -> tuple[Recipe, Data]:
-    """List the data, and give the recipe that lists items by these settings, also those of its
-    measure, that takes narrow recordings where it is trained on them, and that has the folders of
-    noise in the data where it names none and its data are no folder of subjects.
+    """List the data of a recipe, and fit the recipe to them.
+
+    It and its measure list items by these settings. It takes narrow recordings if it trains on
+    such. A recipe of a data set that names no folders of noise takes those in the data.
 
     Args:
         recipe: The recipe.
@@ -107,16 +108,18 @@ def prepare_recipe(
 
 
 def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe:
-    """The recipe of a data set, on data in another form where they are in one.
+    """Let the recipe of a data set train on data in another form, if they are in one.
 
-    A folder that `test` names has the trials of the data set, and leaves the settings then.
+    If the setting `test` is a folder with the trials of the data set, it is taken out of the
+    settings.
     """
     measure, modality = recipe.measure, cast(Modality, recipe.modality)
     test = Path(settings.get("test", ""))
     has_own_trials = isinstance(measure, Verification) and listing_of(measure.trials) is None
     is_official = has_own_trials and "test" in settings and not _is_listed(test)
     if isinstance(measure, Verification) and is_official:
-        trials = partial(folders.elsewhere, part=measure.trials, at=settings.pop("test"))
+        trials = partial(folders.list_folder, part=measure.trials, folder=str(test))
+        del settings["test"]
         measure = replace(measure, trials=trials)
     in_other_form = recipe.modality != "embedding" and (bool(settings) or _is_listed(data))
     if not in_other_form or listing_of(recipe.items) is not None:

@@ -8,7 +8,6 @@ The subject of a row comes from a list of lines `id subject` (Kaldi's utt2spk), 
 as SUBJECT/recording, whose first part it is.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +20,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import Source, source_of
-from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.formats.subjects import labels_of, read_mapping
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.types import Trials, name_first
 
@@ -71,8 +69,9 @@ def items(
     """
     file, table = _opened(data)
     listed = _list_of(Path(data), subjects)
-    names = _subjects(table.ids, listed, Path(data))
-    classes = sorted({names[id] for id in table.ids})
+    mapping = None if listed is None else read_mapping(listed)
+    labels = labels_of(str(listed or data), table.ids, mapping, remedy=_GIVE_A_LIST)
+    classes = sorted(set(labels))
     needed = 4 if test_share > 0 and split != "all" else 2
     if len(classes) < needed:
         source = f"by {listed}" if listed else f"the first part of ids such as {table.ids[0]!r}"
@@ -83,7 +82,7 @@ def items(
             f"{needed} subjects are needed, 2 of them to train: {remedy}"
         )
     return hold_out(
-        Items.of(Item(id, file, names[id]) for id in table.ids),
+        Items.of(Item(id, file, label) for id, label in zip(table.ids, labels, strict=True)),
         split=split,
         test_share=test_share,
         seed=seed,
@@ -262,23 +261,3 @@ def _list_of(data: Path, subjects: str) -> Path | None:
     if subjects:
         return Path(subjects)
     return next((data / name for name in SUBJECTS if (data / name).is_file()), None)
-
-
-def _subjects(ids: tuple[str, ...], path: Path | None, data: Path) -> Mapping[str, str]:
-    """Return the subject of each id, by a list or as in SUBJECT/1.
-
-    Raises:
-        LikenessError: Ids have none.
-    """
-    if path is None:
-        check_levels(ids, data, remedy=_GIVE_A_LIST)
-        mapping = dict(zip(ids, labels_of_ids(ids), strict=True))
-    else:
-        mapping = read_mapping(path)
-    without = [id for id in ids if not mapping.get(id)]
-    if without:
-        raise LikenessError(
-            f"{path or data}: {len(without)} of {len(ids)} ids name no subject, or have none in "
-            f"the list ({name_first(without)}); ids such as SUBJECT/1 do, or {_GIVE_A_LIST}"
-        )
-    return mapping

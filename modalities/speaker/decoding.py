@@ -16,10 +16,11 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError, install_line
+from likeness.eval.errors import LikenessError
+from likeness.eval.items import containers
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import is_url
-from likeness.eval.items.suffixes import AV_SOUNDS, CONTAINERS, SOUNDS, suffix_of
+from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS, suffix_of
 from likeness.modalities.speaker import _extent
 from likeness.toolkit.data.reading import Unreadable
 
@@ -45,7 +46,6 @@ _LONGEST_SECONDS = 86_400.0
 _OVERSHOOT_SECONDS = 0.5
 SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
-AV_SECOND = 1_000_000  # av.time_base
 
 
 class BadAudio(Unreadable):
@@ -336,29 +336,12 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
     Raises:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
-    source, kind = source_of(item), kind_of(item)
-    options: Any = {"mode": "r", "format": CONTAINERS[kind]}
     try:
-        import av
-    except ImportError as error:
-        raise BadAudio(
-            f"{item.name}: {kind} needs PyAV, which is not installed; run "
-            f"`{install_line('m4a')}`, or convert it to .flac"
-        ) from error
-    try:
-        with av.open(str(source) if isinstance(source, Path) else source, **options) as container:
-            if len(container.streams.audio) != 1:
-                raise BadAudio(
-                    f"it has {len(container.streams.audio)} sound tracks; write the one that is "
-                    "meant as a file of its own"
-                )
-            yield container, container.streams.audio[0]
-    except BadAudio as error:
-        raise type(error)(_named(item, str(error))) from None
-    except (av.FFmpegError, OSError) as error:
-        raise BadAudio(
-            f"{item.name}: unreadable, {error}; {', '.join(AV_SOUNDS)} are read through PyAV"
-        ) from error
+        with containers.opened(source_of(item), kind_of(item)) as opened:
+            yield opened
+    except LikenessError as error:
+        kind = type(error) if isinstance(error, BadAudio) else BadAudio
+        raise kind(_named(item, str(error))) from error.__cause__
 
 
 def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
@@ -397,7 +380,8 @@ def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tupl
         else:
             # ADTS states no duration, and a film that of its pictures.
             if container.format.name != "aac" and len(container.streams) == 1:
-                check_whole(frames, round((container.duration or 0) / AV_SECOND * rate_hz), rate_hz)
+                seconds = (container.duration or 0) / containers.SECOND
+                check_whole(frames, round(seconds * rate_hz), rate_hz)
         frames_of(item.stretch, rate_hz, frames)
 
 

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import soundfile
 
+from likeness.eval.items import containers
 from likeness.eval.items.items import Item
 from likeness.eval.items.suffixes import AV_SOUNDS
 from likeness.modalities.speaker import decoding
@@ -71,7 +72,7 @@ def _av_header(item: Item) -> Header:
     """
     with decoding.opened_av(item) as (container, stream):
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-        seconds = (container.duration or 0) / decoding.AV_SECOND
+        seconds = (container.duration or 0) / containers.SECOND
         if seconds <= 0:
             packets = (packet for packet in container.demux(stream) if packet.pts is not None)
             ends = (packet.pts + (packet.duration or 0) for packet in packets)

@@ -45,7 +45,7 @@ class Bad(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """What somebody has to know of an item that could be read, and has been told already."""
+    """A remark on an item that was read, which the user has seen already."""
 
     text: str
 
@@ -54,13 +54,13 @@ _remarks: ContextVar[list[Remark] | None] = ContextVar("_remarks", default=None)
 
 
 def remark(text: str) -> None:
-    """Note something of the item that is read now, for whoever reads by `read_noting`."""
+    """Note a remark on the item that is being read, for `read_noting`."""
     if (noted := _remarks.get()) is not None:
         noted.append(Remark(text))
 
 
 def read_noting(read: Callable[[Item], Any], item: Item) -> tuple[Any, list[Remark]]:
-    """Read an item, and return what was remarked of it beside."""
+    """Read an item; return its content and the remarks on it."""
     noted: list[Remark] = []
     token = _remarks.set(noted)
     try:

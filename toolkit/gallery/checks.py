@@ -15,7 +15,7 @@ from likeness.eval.intervals.bootstrap import few_of
 from likeness.eval.metrics.cleaning import Fit, fit_of, suspects, twins
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import matrix
-from likeness.eval.types import Floats, counted
+from likeness.eval.types import Floats, Floats32, counted
 from likeness.toolkit.gallery.gallery import Gallery
 
 Finding = Literal["misfit", "low", "twins"]
@@ -147,7 +147,6 @@ def check(gallery: Gallery, threshold: float | None = None, source: str = "") ->
         return Checked([], 0, 0, 0, np.zeros(0), threshold, source, mean_of)
     names, numbers = np.unique(np.array(made.subjects, dtype=str), return_inverse=True)
     unit = Embeddings(tuple(map(str, range(len(numbers)))), made.rows).unit()
-
     rows_of = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
 
     def doubts_of(finding: Finding, fit: Fit, rows: Counts, at: Counts) -> list[Doubt]:
@@ -174,14 +173,20 @@ def check(gallery: Gallery, threshold: float | None = None, source: str = "") ->
         low, high = np.quantile(known, (0.25, 0.75))
         rows = np.flatnonzero(fit.own < low - 3 * (high - low))
         doubts += doubts_of("low", fit, rows, good[rows])
-    same = {frozenset(pair) for pair in [*pairs, *zip(names.tolist())]}
-    probes = Embeddings(tuple(map(str, good)), made.rows[good], gallery.meta)
-    strangers = []
-    most = max(Counter(chain(*pairs)).values(), default=0)  # twins of one subject
-    for place, matches in zip(good.tolist(), gallery.search(probes, k=2 + most), strict=True):
-        who = made.subjects[place]
-        others = [m.score for m in matches if frozenset((who, m.subject)) not in same]
-        strangers += others[:1]
     alone = int((np.bincount(numbers) == 1).sum())
-    best = np.array(strangers)
+    best = _strangers(gallery, [made.subjects[i] for i in good.tolist()], made.rows[good], pairs)
     return Checked(doubts, len(numbers), len(names), alone, best, threshold, source, mean_of)
+
+
+def _strangers(
+    gallery: Gallery, subjects: Sequence[str], rows: Floats32, pairs: Sequence[Sequence[str]]
+) -> Floats:
+    """The best score of each enrolment with another subject; pairs are one subject."""
+    same = {frozenset(pair) for pair in [*pairs, *((who,) for who in subjects)]}
+    most = max(Counter(chain(*pairs)).values(), default=0)  # twins of one subject
+    probes = Embeddings(tuple(map(str, range(len(rows)))), rows, gallery.meta)
+    best = []
+    for who, matches in zip(subjects, gallery.search(probes, k=2 + most), strict=True):
+        others = [m.score for m in matches if frozenset((who, m.subject)) not in same]
+        best += others[:1]
+    return np.array(best)

@@ -346,7 +346,7 @@ class Gallery:
     def _refuse_other(
         self, meta: Mapping[str, object], expected: Mapping[str, object] | None
     ) -> None:
-        if self.thresholds is not None and expected is not None:  # what has its mean loses it here
+        if self.thresholds is not None and expected is not None:  # the mean is subtracted here
             expected = {"mean": self.meta["mean"], **expected}
         if wrong := contradictions(meta, expected):
             models = [

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from likeness.embedding.galleries import ELSEWHERE, enrol_embeddings, search_embeddings
+from likeness.embedding.galleries import ELSEWHERE, enrol_embeddings
+from likeness.embedding.gallery_search import search_embeddings
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.toolkit.gallery.gallery import open_gallery

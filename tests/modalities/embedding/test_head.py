@@ -158,7 +158,7 @@ def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
     whole = made()
     ids = tuple(f"u{number}" for number in range(len(whole)))
     embeddings.write_embeddings(tmp_path / "e.ark", Embeddings(ids, whole.matrix, whole.meta))
-    with pytest.raises(ValueError, match="40 of 40 ids name no subject"):
+    with pytest.raises(ValueError, match="40 of 40 ids have no subject"):
         rows.items(tmp_path)
     lines = [f"u{number} s{number // EACH}\n" for number in range(len(ids))]
     (tmp_path / name).write_text("".join(lines))
@@ -170,7 +170,7 @@ def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"1 subject .'ann'., by .*{name}"):
         rows.items(tmp_path)
     (tmp_path / name).write_text("".join(lines[1:]))
-    with pytest.raises(ValueError, match="1 of 40 ids name no subject"):
+    with pytest.raises(ValueError, match="1 of 40 ids have no subject"):
         rows.items(tmp_path)
 
 

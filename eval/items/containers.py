@@ -1,0 +1,53 @@
+"""Containers of sound, such as .m4a and .mp4, which PyAV (the extra "m4a") opens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from likeness.eval.errors import LikenessError, install_line
+from likeness.eval.items.suffixes import AV_SOUNDS
+
+SECOND = 1_000_000  # of the durations of containers; av.time_base
+# The reader of FFmpeg for each suffix; others, some of which open further files, are never tried.
+_READERS = dict.fromkeys(AV_SOUNDS, "mov") | {
+    ".aac": "aac",
+    ".webm": "matroska",
+    ".mkv": "matroska",
+}
+
+
+@contextmanager
+def opened(source: Path | BinaryIO, kind: str) -> Iterator[tuple[Any, Any]]:
+    """Open a file that PyAV reads; give its container and its sound track.
+
+    Args:
+        source: The file.
+        kind: Its suffix, one of AV_SOUNDS.
+
+    Raises:
+        LikenessError: It cannot be decoded, in the block either; it has no sound track, or several;
+            or PyAV is not installed.
+    """
+    try:
+        av = import_module("av")
+    except ImportError as error:
+        raise LikenessError(
+            f"{kind} needs PyAV, which is not installed; run `{install_line('m4a')}`, or convert "
+            "it to .flac"
+        ) from error
+    file = str(source) if isinstance(source, Path) else source
+    try:
+        with av.open(file, mode="r", format=_READERS[kind]) as container:
+            tracks = container.streams.audio
+            if len(tracks) != 1:
+                raise LikenessError(
+                    f"it has {len(tracks)} sound tracks; write the one that is meant as a file of "
+                    "its own"
+                )
+            yield container, tracks[0]
+    except (av.FFmpegError, OSError) as error:
+        raise LikenessError(
+            f"unreadable, {error}; {', '.join(AV_SOUNDS)} are read through PyAV"
+        ) from error
