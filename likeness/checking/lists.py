@@ -104,7 +104,11 @@ def list_most(
     voices = sum(ending in sounds for ending in endings)
     images = sum(ending in pictures for ending in endings)
     if not voices + images:
-        raise LikenessError(f"{data}: no recordings or images; say what they are by --modality")
+        raise LikenessError(
+            f"{data}: no path ends like a recording or an image, such as "
+            f"{quoted(listed[0].path.as_posix())}; a list has lines `path` or `id path label`, or "
+            "say what the files are by --modality"
+        )
     modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
         read = sounds if modality == "speaker" else pictures
