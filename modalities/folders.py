@@ -167,7 +167,10 @@ def list_all(
         LikenessError: The data or some of the files are missing, or cannot be understood.
     """
     path = Path(data)
-    is_plain = is_plain_folder(path, label) or (path.is_file() and shards.are_at(path))
+    if path.is_file() and shards.are_at(path) and not columns:
+        listed = shards.items(path, suffixes=suffixes_of(modality), root=root)
+        return listed.sorted_as_paths()
+    is_plain = is_plain_folder(path, label)
     if (is_plain and not columns) or (modality == "face" and path.suffix == ".rec"):
         return scan(path, modality)
     listing = partial(list_items, path, suffixes=suffixes_of(modality), columns=columns, root=root)
@@ -198,7 +201,7 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
     if modality == "face" and root.suffix == ".rec" and root.is_file():
         return _records(root)
     suffixes = suffixes_of(modality)
-    if shards.are_at(root):
+    if shards.are_at(root, suffixes):
         return shards.items(root, suffixes=suffixes).sorted_as_paths()
     if not root.is_dir():
         raise LikenessError(f"{root}: no such folder; one with DATA/LABEL/file is needed")

@@ -78,6 +78,17 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
     return _listed_ids(path, stated, len(matrix)), matrix, meta
 
 
+def read_vectors(path: Path) -> NDArray[Any]:
+    """Reads the vectors (N, D) of an .npy, or its one vector (D,) as (1, D), without their ids."""
+    of = npz.headers(path)[""]
+    if not (of.dtype.hasobject or _is(of, 1, "fiu") or _is(of, 2, "fiu")):
+        raise LikenessError(
+            f"{path}: its array is {of.dtype} {of.shape}, but vectors are (N, D) numbers, and one "
+            "is (D,); write another array"
+        )
+    return np.atleast_2d(npz.read(path, [""])[""])
+
+
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:
     return len(of.shape) == dims and of.dtype.kind in kinds
 

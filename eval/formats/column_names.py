@@ -25,9 +25,9 @@ def _words(**names: str) -> Words:
 TRIALS = _words(
     enrol="enrol enroll enrolment enrollment enrolid enrollid enrolmentid enrollmentid model "
     "modelid reference referenceid first left path1 patha file1 filea filex filename1 wav1 image1 "
-    "img1 audio1 id1",
+    "img1 audio1 id1 prompt promptid",
     probe="probe probeid test testid segment segmentid verification second right path2 pathb "
-    "file2 fileb filey filename2 wav2 image2 img2 audio2 id2",
+    "file2 fileb filey filename2 wav2 image2 img2 audio2 id2 clone cloneid generated",
     label="label labels key target istarget issame same match targettype truth groundtruth "
     "decision",
     score="score scores llr similarity cosine",

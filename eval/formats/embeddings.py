@@ -241,6 +241,21 @@ def embeddings_of(embeddings: File | Embeddings, columns: ColumnNames = "") -> E
     return read_embeddings(embeddings, columns=columns)
 
 
+def vectors_of(vectors: File | Embeddings, columns: ColumnNames = "") -> Embeddings:
+    """The embeddings, as `embeddings_of` gives them, where nobody asks for their ids.
+
+    An .npy needs no ids then, and may be one vector (D,), as WeSpeaker's mean_vec.npy is. Of the
+    columns, a file with the ids of another .npy does not count.
+    """
+    if isinstance(vectors, Embeddings) or Path(vectors).suffix.lower() != ".npy":
+        stated = parse_columns(columns, EMBEDDINGS).items()
+        own = {role: name for role, name in stated if not (role == "id" and Path(name).suffix)}
+        return embeddings_of(vectors, own)
+    refuse_device(Path(vectors))
+    matrix = _embedding_files.read_vectors(Path(vectors))
+    return Embeddings(tuple(map(str, range(len(matrix)))), matrix)
+
+
 @step("writing embeddings")
 def write_embeddings(path: str | PathLike[str], embeddings: Embeddings) -> None:
     """Writes embeddings in the format of the path's suffix, whole or not at all.

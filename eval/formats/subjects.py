@@ -18,6 +18,7 @@ from likeness.eval.formats.files import File, text_lines
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
 from likeness.eval.items.levels import check_levels, labels_of_ids
+from likeness.eval.option import if_option
 from likeness.eval.types import Bools, Ints, Trials, counted, item_id, name_first
 
 Names = File | Mapping[str, str]
@@ -163,10 +164,15 @@ def labels_of(
     else:
         labels = [mapping.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
-        listed = f"add them to an `id {kind}` list"
+        by_option = if_option(" by --labels" if kind in ("class", "label") else "")
+        listed = (
+            f"no folder in them names it: give lines `id {kind}`{by_option}, such as an utt2spk"
+            if mapping is None
+            else f"add them to the list of lines `id {kind}`"
+        )
         raise LikenessError(
             f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); "
-            f"{remedy or listed}, without which it is the first path component of each id"
+            f"{remedy or listed}"
         )
     return labels
 

@@ -170,4 +170,5 @@ def notes(paired: Paired) -> list[str]:
 
 def table(paired: Paired) -> str:
     """The differences as aligned text, and what they are."""
-    return "\n".join(["", *aligned(rows(paired)), "", *notes(paired)]) + "\n"
+    differences = ["", *aligned(rows(paired))] if paired.differences else []
+    return "\n".join([*differences, "", *notes(paired)]) + "\n"

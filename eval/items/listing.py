@@ -251,7 +251,8 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
     recordings = defaultdict[str, list[str]](list)
     for item in files_below(folder, suffixes):
         # RTTM has underscores where a name has blanks, which would be several fields.
-        recordings[nfc("_".join(item.path.stem.split()))].append(item.path.as_posix())
+        for name in (item.path.stem, item.path.name):
+            recordings[nfc("_".join(name.split()))].append(item.path.as_posix())
     roles = ("id", "path", "label", "start", "end", "channel")
     cells: dict[str, list[str]] = {role: [] for role in roles}
     for _, line in text_lines(path):

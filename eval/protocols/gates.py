@@ -46,10 +46,13 @@ def met_conditions(compared: Compared, conditions: Sequence[str]) -> list[str]:
     """
     pairs, sentences = compared.paired, []
     if conditions and pairs and pairs.unpaired:
+        remedy = "score the same ones"
+        remedy += if_option(", or pair clones of the same prompts by --pair-by enrol")
+        if (side := compared.results[0].conventions.get("pair_by")) in ("enrol", "probe"):
+            remedy = f"leave out of all files the {side} ids that occur less often in one of them"
         raise LikenessError(
             f"{', '.join(pairs.unpaired)}: not on the trials of {pairs.reference}, so a condition "
-            "would judge them by other trials; score the same ones"
-            + if_option(", or pair clones of the same prompts by --pair-by enrol")
+            f"would judge them by other trials; {remedy}"
         )
     of_systems = [(of.system, of.metric, of) for of in compared.results]
     differences = pairs.differences.items() if pairs else ()

@@ -29,7 +29,7 @@ from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.threshold_files import find
 from likeness.eval.scoring.thresholds import Thresholds
-from likeness.eval.types import Ints, Scores, Trials
+from likeness.eval.types import Ints, Scores, Trials, name_first
 
 PairBy = Literal["enrol", "probe"]
 Limits = Mapping[str, tuple[float, str]]
@@ -63,9 +63,11 @@ def limits_for(
             return own | {
                 f"share_accepted({name})": (of.value, entry.source(of)) for name, of in at.items()
             }
+    theirs = name_first({entry.origin.system for entry in entries}) or "nothing"
+    ours = name_first({origin.system if origin else "unknown" for origin in origins})
     raise LikenessError(
-        f"thresholds {thresholds}: none is of these scores; name the model that gave all of them, "
-        "or give a number as the threshold"
+        f"thresholds {thresholds}: none is of these scores, which are by {ours}; there are "
+        f"thresholds of {theirs}: score all as the model does, or give a number as the threshold"
     )
 
 

@@ -30,7 +30,7 @@ from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
-from likeness.eval.option import Option
+from likeness.eval.option import Option, if_option
 from likeness.eval.protocols.gates import met_conditions
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.target_scores import PairBy, evaluate_targets, limits_for
@@ -356,6 +356,11 @@ class Evaluation:
         if media is None and self.run is not None and self.run.items.is_file():
             media = self.run.items
         for name, of in self.compared.scores.items():
+            if of.target is not None and of.target.all():
+                raise LikenessError(
+                    f"{name}: a report needs nontarget trials too, and all "
+                    f"{of.target.size} are target trials{if_option('; leave --report out')}"
+                )
             check_labels(name, of.target)
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")

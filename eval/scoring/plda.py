@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import ColumnNames
-from likeness.eval.formats.embeddings import Embeddings, embeddings_of
+from likeness.eval.formats.embeddings import Embeddings, embeddings_of, vectors_of
 from likeness.eval.formats.files import File, read_json, write_json
 from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.metrics.similarity import pairs
@@ -188,7 +188,8 @@ def fit_labelled(
         embeddings: Labelled embeddings.
         labels: Lines `id class` (default: the first folder of the ids).
         lda_dim: How many dimensions LDA leaves; 0 leaves LDA out.
-        adapt: Embeddings without labels of the domain of use, to which the PLDA is adapted.
+        adapt: Embeddings without labels of the domain of use, to which the PLDA is adapted. An .npy
+            needs no ids.
         within_covar_scale: The share of their excess variance that is within classes.
         between_covar_scale: The share that is between classes.
         columns: As in `likeness.eval.formats.embeddings.read_embeddings`.
@@ -206,7 +207,7 @@ def fit_labelled(
     model = rows.meta.get("model", "")
     plda = fit_plda(rows.matrix, classes, lda_dim=lda_dim, model=model)
     if adapt is not None:
-        others = embeddings_of(adapt)
+        others = vectors_of(adapt, columns)
         if model and others.meta.get("model", model) != model:
             raise LikenessError(
                 f"adapt: embedded by the model {others.meta['model'][:16]}, and the labelled "

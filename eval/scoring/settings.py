@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.eval.formats.embeddings import Embeddings, read_embeddings
+from likeness.eval.formats.embeddings import Embeddings, read_embeddings, vectors_of
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
@@ -27,7 +27,7 @@ norm of its pooled items), the logarithm of the seconds (that of a model is the 
 the mean score with the cohort."""
 
 _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that may be files
-    "subtract_mean": read_embeddings,
+    "subtract_mean": vectors_of,
     "plda": load_plda,
     "cohort": read_embeddings,
     "cohort_subjects": read_mapping,
@@ -75,6 +75,7 @@ class Scoring:
         pooling: How the items of a model become one embedding. See
             `likeness.eval.scoring.templates`.
         subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
+            An .npy needs no ids, and may be the mean itself.
         plda: Scores are the log-likelihood ratios of this PLDA, of the mean of a model as of one
             item. A PLDA is a similarity of its own, and its scores are not normalised.
         cohort: Embeddings of subjects that are not in the trials, by which scores are normalised.

@@ -17,13 +17,14 @@ from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import write_text
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
-from likeness.eval.items.listing import is_plain_folder, list_items
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option, if_option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, counted, name_first, quoted
+from likeness.toolkit.data import shards
 
 Modality = Literal["speaker", "face", "image"]
 
@@ -96,14 +97,18 @@ def list_most(
     """
     sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
     suffixes = suffixes_of(modality) if modality else (*sounds, *pictures)
-    listed = list_items(data, suffixes=suffixes, missing="leave", **listing)
+    listed = shards.or_files(data, suffixes=suffixes, missing="leave", **listing)
     if modality:
         return listed, modality
     endings = [item.suffix for item in listed]
     voices = sum(ending in sounds for ending in endings)
     images = sum(ending in pictures for ending in endings)
     if not voices + images:
-        raise LikenessError(f"{data}: no recordings or images; say what they are by --modality")
+        raise LikenessError(
+            f"{data}: no path ends like a recording or an image, such as "
+            f"{quoted(listed[0].path.as_posix())}; a list has lines `path` or `id path label`, or "
+            "say what the files are by --modality"
+        )
     modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
         read = sounds if modality == "speaker" else pictures

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from likeness.eval.formats.provenance import (
 )
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
-from likeness.eval.items.listing import list_items
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
@@ -36,6 +35,7 @@ from likeness.eval.progress import as_part
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
+from likeness.toolkit.data import shards
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Loaded
@@ -87,7 +87,8 @@ def embed_files(
     loaded, listed = load_reading(model, reading)
     if items is not None:
         suffixes = suffixes_of(loaded.modality)
-        listed = list_items(items, suffixes=suffixes, columns=columns, root=root, missing="leave")
+        of_list: Any = {"columns": columns, "root": root, "missing": "leave"}
+        listed = shards.or_files(items, suffixes=suffixes, **of_list)
     meta = dict(loaded.meta)
     if part is not None:
         listed, of_part = take_part(listed, part)

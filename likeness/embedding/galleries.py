@@ -238,8 +238,8 @@ def _enrol(
         if _hold_all(gallery, meta, of_item, embedded):  # by a command that was killed
             return Enrolled(0, 0, tuple(before), (), len(known))
         raise LikenessError(
-            f"{len(before)} subjects are enrolled already ({name_first(before)}), and nobody "
-            "was enrolled; --existing add adds to their enrolments, replace puts these files "
+            f"enrolled already: {counted(len(before), 'subject')} ({name_first(before)}); nobody "
+            "was enrolled now: --existing add adds to their enrolments, replace puts these files "
             "in their place, skip leaves them as they are"
         )
     left = set(before) if existing == "skip" else set()

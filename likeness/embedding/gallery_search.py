@@ -106,7 +106,7 @@ class Found:
         if bad:
             first = name_first(row.probe for row in bad)
             lines.append(
-                f"{len(bad):,} {self.unit} cannot be read ({first}); the first: {bad[0].note}"
+                f"{self.unit} that cannot be read: {len(bad):,} ({first}); the first: {bad[0].note}"
             )
         return "\n".join(lines)
 

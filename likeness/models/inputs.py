@@ -19,11 +19,11 @@ from likeness.eval.items.item_lists import SUFFIXES as TABLES
 from likeness.eval.items.item_lists import items_of_frame, listed_paths
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
-from likeness.eval.items.listing import list_items
 from likeness.eval.items.remote import is_url, refuse_missing_files
 from likeness.eval.items.suffixes import suffix_of, suffixes_of
 from likeness.eval.reports.colours import to_rgb
 from likeness.eval.types import item_id, nfc
+from likeness.toolkit.data import shards
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 _SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
@@ -47,8 +47,8 @@ def items_of(
     Args:
         inputs: one of
             a path: a file of the modality, a folder that is searched for such files, a list file, a
-            .csv, .tsv or .parquet file whose columns are known by their names, a Kaldi folder or an
-            .rttm file (see `likeness.eval.items.listing.list_items`);
+            .csv, .tsv or .parquet file whose columns are known by their names, a Kaldi folder an
+            .rttm file or tar shards (see `likeness.eval.items.listing.list_items`);
             a table with such columns, as of pandas or polars;
             an `Item`;
             an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an
@@ -166,7 +166,7 @@ class _Maker:
         if path.is_file() and path.suffix.lower() in self.suffixes:
             return [Item(item_id(text), path)]
         try:
-            return list_items(
+            return shards.or_files(
                 path,
                 suffixes=self.suffixes,
                 columns=self.columns,
@@ -175,7 +175,13 @@ class _Maker:
                 missing="leave",
             )
         except ValueError as error:
-            if path.is_dir() or path.suffix.lower() in (*TABLES, ".rttm", *self.suffixes):
+            if path.is_dir() or path.suffix.lower() in (
+                *TABLES,
+                ".rttm",
+                ".tar",
+                ".list",
+                *self.suffixes,
+            ):
                 raise
             raise LikenessError(
                 f"{error}. It was read as a list of files, since a {self.modality} model reads "

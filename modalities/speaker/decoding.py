@@ -21,6 +21,7 @@ from likeness.eval.items import containers
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS, suffix_of
+from likeness.eval.types import counted
 from likeness.modalities.speaker import _extent
 from likeness.toolkit.data.reading import Unreadable
 
@@ -292,8 +293,8 @@ def select_channel(raw: Wave, channel: int | None) -> Wave:
     number = channel or min(num, 1)  # 0 is the only channel of a recording
     if not (1 <= number <= num and (channel != 0 or num == 1)):
         raise BadAudio(
-            f"the recording has {num} channels, which count from 1; correct the channel in the "
-            "list, or leave it empty for the average of all"
+            f"the recording has {counted(num, 'channel')}, counted from 1; correct the channel in "
+            "the list, or leave it empty for the average of all"
         )
     return np.ascontiguousarray(raw[:, number - 1])
 

@@ -21,7 +21,7 @@ import json
 import re
 import tarfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
@@ -36,6 +36,9 @@ from likeness.eval.formats.files import json_object, refuse_device, text_lines
 from likeness.eval.formats.provenance import is_source, source_of
 from likeness.eval.formats.writing import move, staging_path, write_text
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
+from likeness.eval.items.listing import files_below, list_items
+from likeness.eval.option import if_option
+from likeness.eval.types import name_first
 
 _BLOCK = tarfile.BLOCKSIZE
 _LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
@@ -45,7 +48,9 @@ Member = tuple[str, str | None, str, int, int]  # id, label, suffix, offset, siz
 _Stated = dict[tuple[str, str], dict[str, str]]  # by key and suffix: the label, and perhaps the id
 
 
-def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
+def items(
+    data: str | Path, *, suffixes: tuple[str, ...] = (), root: str | Path | None = None
+) -> Items:
     """Lists the items of all shards; a recipe names it where others name the items of a folder.
 
     A missing index is written, with a warning where that is not permitted.
@@ -55,20 +60,21 @@ def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
             path of a shard in each line (WeSpeaker's shard.list).
         suffixes: The suffixes of the data members to list, such as (".flac",); () lists all members
             that are not labels.
+        root: The folder that relative paths of a list start from, by default the list's own.
 
     Returns:
         The items, in the order of the shards and of their places in them. Those without a label
         member have no label.
 
     Raises:
-        LikenessError: There are no shards; shards are truncated or damaged; or ids are repeated.
+        LikenessError: There are no shards; shards of a list do not exist; shards are truncated or
+            damaged; or ids are repeated.
     """
     data = Path(data)
     if data.is_dir():
         shards = sorted(data.glob("*.tar"))
     elif data.is_file():
-        is_list = data.suffix == ".list"
-        shards = [data.parent / line for _, line in text_lines(data)] if is_list else [data]
+        shards = _of_list(data, Path(root or data.parent)) if data.suffix == ".list" else [data]
     else:
         shards = sorted(map(Path, glob.glob(str(data))))
     parts = []
@@ -90,10 +96,43 @@ def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
     return listed
 
 
-def are_at(path: Path) -> bool:
-    """Says whether a path is a folder of shards, a shard, or a list of shards."""
+def _of_list(path: Path, base: Path) -> list[Path]:
+    """The shards of a list, all of which exist."""
+    shards = [base / line for _, line in text_lines(path)]
+    missing = [str(shard) for shard in shards if not shard.is_file()]
+    if missing:
+        raise LikenessError(
+            f"{path}: {len(missing)} of {len(shards)} shards do not exist ({name_first(missing)}); "
+            f"correct the paths{if_option(', or say with --root where they start')}"
+        )
+    return shards
+
+
+def or_files(
+    data: str | Path, *, suffixes: Collection[str], root: str | Path | None = None, **listing: Any
+) -> Items:
+    """Lists the items of shards, or of whatever else `list_items` takes.
+
+    Args:
+        data: As for `items` or `list_items`.
+        suffixes: The suffixes of the files that count.
+        root: The folder that relative paths start from.
+        listing: As for `list_items`.
+    """
+    path = Path(data)
+    if not are_at(path, suffixes):
+        return list_items(path, suffixes=suffixes, root=root, **listing)
+    return items(path, suffixes=tuple(suffixes), root=root)
+
+
+def are_at(path: Path, suffixes: Collection[str] = ()) -> bool:
+    """Says whether a path is a shard, a list of shards, or a folder of shards.
+
+    A folder that also holds files of the suffixes, at any depth, is one of files.
+    """
     if path.is_dir():
-        return any(path.glob("*.tar"))
+        has_shards = any(path.glob("*.tar"))
+        return has_shards and not (suffixes and files_below(path, suffixes, passed_over=[]))
     if path.suffix == ".list" and path.is_file():
         return next(text_lines(path), (0, ""))[1].endswith(".tar")
     return path.suffix == ".tar"

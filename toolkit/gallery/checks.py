@@ -88,7 +88,7 @@ class Checked:
         of = counted(self.subjects, "subject")
         lines = [f"{counted(self.enrolments, 'enrolment')} of {of}, compared with each other"]
         if self.mean_of:
-            lines[0] += f" without the mean of {self.mean_of}"
+            lines[0] += f", after subtracting the mean of {self.mean_of}"
         for finding, sentence in _FINDINGS.items():
             count = sum(doubt.finding == finding for doubt in self.doubts)
             lines.append(f"{count:,} {sentence}" if count else f"no {sentence}")

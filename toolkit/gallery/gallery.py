@@ -356,6 +356,9 @@ class Gallery:
             other = f"other settings: {'; '.join(wrong)}"
             if models[0] != models[1]:
                 other = f"another model ({models[0]}, and this is {models[1]})"
+            elif len(wrong) == 1 and meta.get("mean") != (expected or {}).get("mean"):
+                places = [of.get("mean") or "no place" for of in (meta, expected or {})]
+                other = f"the mean of {places[0]}, and not of {places[1]}"
             raise LikenessError(
                 f"{self._store.name} was made with {other}; scores between the two would mean "
                 "nothing: take the model and the options that it was made with, or enrol the files "

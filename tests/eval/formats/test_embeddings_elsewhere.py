@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import read_embeddings
+from likeness.eval.formats.embeddings import read_embeddings, vectors_of
 
 IDS = ["ann/1 a.wav", "ann/2.wav", "bob/1.wav"]
 ROWS = np.array([[0.5, -1.25, 3], [1e-3, 2, -0.0], [7, 8, 9]], np.float32)
@@ -193,3 +193,17 @@ def test_columns_that_are_not_there_or_of_no_role(tmp_path: Path) -> None:
     for columns, words in (("vector=x", "no column 'x'"), ("label=v", "label"), ("v", "ROLE")):
         with pytest.raises(LikenessError, match=words):
             read_embeddings(path, columns=columns)
+
+
+def test_vectors_need_no_ids_where_nobody_asks_for_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    np.save(tmp_path / "mean.npy", ROWS.mean(axis=0))
+    np.savez(tmp_path / "rows.npz", utt=TEXTS, xvec=ROWS)
+    assert vectors_of(tmp_path / "rows.npy").matrix.tobytes() == ROWS.tobytes()
+    assert vectors_of(tmp_path / "mean.npy").matrix.tolist() == [ROWS.mean(axis=0).tolist()]
+    for columns in ("vector=xvec", "id=of_another.txt,vector=xvec", "id=utt,vector=xvec"):
+        assert vectors_of(tmp_path / "rows.npz", columns).ids == tuple(IDS)
+    for wrong in (TEXTS, ROWS[None], np.array(3.0)):
+        np.save(tmp_path / "wrong.npy", wrong)
+        with pytest.raises(LikenessError, match="vectors are"):
+            vectors_of(tmp_path / "wrong.npy")

@@ -101,6 +101,7 @@ BLIND = [("a", "x", None), ("a", "y", None)]
         ("a,x\na,y\n", BLIND),
         ("enrol probe\na x\na y", BLIND),
         ("modelid\tsegmentid\na\tx\na\ty\n", BLIND),
+        ("prompt,clone\na,x\na,y\n", BLIND),
         ("Test-ID,Enroll-ID,Is_Target\nx,a,1\ny,b,0\n", [("a", "x", True), ("b", "y", False)]),
         ("key id1 id2\n1 0 1\n0 1 2\n", [("0", "1", True), ("1", "2", False)]),
         ("1 0 7\n0 1 7\n0 0 8\n", [("0", "7", True), ("1", "7", False), ("0", "8", False)]),

@@ -168,6 +168,8 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
     recording = touch(tmp_path, "my  first meeting.wav") / "my  first meeting.wav"
     (tmp_path / "m.rttm").write_text(rttm("my_first_meeting 1 0.5 1.5 by ann"))
     assert [item.path for item in listed(tmp_path / "m.rttm")] == [recording]
+    (tmp_path / "m.rttm").write_text(rttm(f"my_first_meeting{recording.suffix} 1 0.5 1.5 by ann"))
+    assert [item.path for item in listed(tmp_path / "m.rttm")] == [recording]
 
 
 # what is listed, its text -> a part of the message; m.wav is there for the turns

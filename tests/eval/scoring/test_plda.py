@@ -261,7 +261,9 @@ def test_the_command_fits_on_embeddings_whose_folders_are_their_classes(tmp_path
     assert fitted.model == "m1"
     np.testing.assert_allclose(fitted.project(rows), expected.project(rows), rtol=1e-6)
     write_embeddings(tmp_path / "e.npz", Embeddings(tuple(map(str, range(150))), rows))
-    assert "150 of 150 ids have no class" in refused(*fit, "--force")
+    said = refused(*fit, "--force")
+    assert "150 of 150 ids have no class" in said
+    assert "--labels" in said
 
 
 def test_the_command_adapts_to_embeddings_without_labels(tmp_path: Path) -> None:
@@ -278,5 +280,8 @@ def test_the_command_adapts_to_embeddings_without_labels(tmp_path: Path) -> None
     expected, fitted = plain.adapt(new, within=0.3, between=0.7), load_plda(tmp_path / "p.json")
     np.testing.assert_allclose(fitted.project(new), expected.project(new), rtol=1e-6)
     assert np.abs(fitted.project(new) - plain.project(new)).max() > 0.1
+    np.save(tmp_path / "new.npy", new)  # without ids
+    printed(*fit, "0.3", "--adapt", tmp_path / "new.npy", "--force")
+    assert (load_plda(tmp_path / "p.json").project(new) == fitted.project(new)).all()
     write_embeddings(tmp_path / "new.npz", Embeddings(named, rows, {"model": "m2"}))
     assert "m2" in refused(*fit, "0.3", "--force", "--adapt", tmp_path / "new.npz")

@@ -118,3 +118,16 @@ def test_nothing_is_left_out_without_need_and_not_everything(place: Path) -> Non
     embed_without("a/1")
     with pytest.raises(ValueError, match="no embedding for"):
         likeness.score(trials, "few.npz", missing="skip")
+
+
+def test_the_mean_to_subtract_may_be_given_itself(place: Path) -> None:
+    rows = read_embeddings("embeddings.npz").matrix
+    np.save("mean.npy", rows.mean(axis=0, dtype=np.float64))
+    np.save("rows.npy", rows)
+    scores = []
+    for mean_of in ("embeddings.npz", "rows.npy", "mean.npy"):
+        words = ("--embeddings", "embeddings.npz", "--subtract-mean", mean_of)
+        assert run_command("score", "--trials", "dev1.txt", *words, "--out", f"{mean_of}.txt") == 0
+        scores.append(read_scores(f"{mean_of}.txt")[1])
+    np.testing.assert_array_equal(scores[1], scores[0])
+    np.testing.assert_allclose(scores[2], scores[0], atol=1e-6)

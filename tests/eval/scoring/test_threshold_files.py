@@ -394,7 +394,7 @@ def test_a_gallery_of_a_place_subtracts_its_mean_and_decides_by_its_threshold(
     again = printed(*search, *here, "--far", 0.05, "-k", 4, "--thresholds", "lobby.json")
     assert list(csv.DictReader(again.splitlines())) == rows
     checked = ("gallery", "check", *here, "--far", 0.05)
-    assert "without the mean of lobby" in printed(*checked)
+    assert "subtracting the mean of lobby" in printed(*checked)
     for other in ("hall.json", "labelled.json"):
         for words in ((*search, *here, "--far", 0.05), checked):
             refused(*words, "--thresholds", other)
@@ -403,5 +403,5 @@ def test_a_gallery_of_a_place_subtracts_its_mean_and_decides_by_its_threshold(
     plain = ("--gallery", "plain")
     printed(*enrol, *plain)
     far = ("--far", 0.05, "--thresholds", "lobby.json")
-    assert "mean None" in refused(*search, *plain, *far)
+    assert "the mean of no place" in refused(*search, *plain, *far)
     assert "`enrol`" in refused("gallery", "check", *plain, *far)

@@ -173,3 +173,9 @@ def test_the_files_say_what_they_are(tmp_path: Path) -> None:
     assert {item.suffix for item in likeness.items(tmp_path / "things", "speaker")} == {".wav"}
     assert run_command("lists", tmp_path / "things", "--out", tmp_path / "lists") == 0
     assert len(read_trials(tmp_path / "lists" / "trials.txt")) == 6
+
+
+def test_lists_of_what_is_no_file_show_what_was_read(tmp_path: Path) -> None:
+    line = '{"key": "u1", "wav": "voices/ann/1.flac", "spk": "ann"}\n'
+    (tmp_path / "raw.list").write_text(line)
+    assert '"wav": "voices' in refused("lists", tmp_path / "raw.list", "--out", tmp_path / "lists")

@@ -58,7 +58,7 @@ def test_existing_subjects_are_added_to_replaced_or_left(folder):
     first, second = Embeddings(IDS[::2], ROWS[::2]), Embeddings(IDS[1::2], ROWS[1::2])
     assert enrol_embeddings("g", first).files == 6
     assert enrol_embeddings("g", first).files == 0  # the very same, as after a kill
-    with pytest.raises(LikenessError, match="3 subjects are enrolled already"):
+    with pytest.raises(LikenessError, match="enrolled already: 3 subjects"):
         enrol_embeddings("g", second)
     assert enrol_embeddings("g", second, existing="skip").skipped == ("ann", "bob", "Zo\u00eb")
     counts = []

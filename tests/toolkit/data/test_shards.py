@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import likeness
 from likeness.data import Item, audio, folders, shards
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import source_of
+from likeness.modalities.synthetic import write_voices
 from likeness.toolkit.models.parts import describe
 
 Members = list[tuple[str, bytes]]
@@ -208,3 +211,37 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str)
     with pytest.raises(ValueError, match=word):
         shards.items(tmp_path)
     assert not list(tmp_path.glob("*.index"))
+
+
+def test_what_lists_items_takes_shards_as_it_takes_files(voices: Path, packed: Path) -> None:
+    listed = packed.parent / "shard.list"
+    names = [f"{path.relative_to(packed.parent).as_posix()}\n" for path in packed.glob("*.tar")]
+    listed.write_text("".join(names))
+    elsewhere = packed / "shard.list"
+    elsewhere.write_text("".join(names))
+    ids = {item.id for item in folders.scan(voices)}
+    for data in (packed, listed):
+        assert {item.id for item in shards.or_files(data, suffixes=[".flac"])} == ids
+        assert likeness.check(data).items.ids == shards.items(data).ids
+        assert set(likeness.items(data).ids) == ids
+    with pytest.raises(LikenessError, match="--root"):
+        shards.items(elsewhere)
+    assert set(likeness.items(elsewhere, root=packed.parent).ids) == ids
+    elsewhere.unlink()
+
+
+def test_a_model_embeds_shards_as_it_embeds_files(tmp_path: Path) -> None:
+    write_voices(tmp_path / "voices", num_speakers=1, num_utterances=2)
+    (shard,) = shards.write(folders.scan(tmp_path / "voices"), tmp_path / "shards")
+    model = likeness.load("likeness:voice")
+    files = model.embed(tmp_path / "voices")
+    for data in (shard, shard.parent):
+        packed = model.embed(data)
+        assert (packed.matrix == files.matrix[files.rows(packed.ids)]).all()
+
+
+def test_an_archive_beside_files_hides_none(voices: Path, packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(voices, tmp_path / "voices")
+    shutil.copy(next(packed.glob("*.tar")), tmp_path / "voices")
+    assert len(shards.or_files(tmp_path / "voices", suffixes=[".flac"])) == 32
+    assert len(folders.scan(tmp_path / "voices")) == 32
