@@ -104,8 +104,8 @@ class Embeddings:
         if len(self._row) != len(self.ids):
             repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(
-                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
-                "every one must be unique"
+                f"embeddings: {quoted(repeated)} is there twice; ids are compared in Unicode NFC, "
+                "and every one must be unique"
             )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
@@ -114,7 +114,8 @@ class Embeddings:
             if not is_finite.all():
                 name = self.ids[start + int(np.argmin(is_finite))]
                 raise LikenessError(
-                    f"embeddings: that of {name!r} is not finite; extract it again, or remove it"
+                    f"embeddings: that of {quoted(name)} is not finite; extract it again, or "
+                    "remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -636,7 +636,7 @@ def _name_enrolled(probes: Sequence[str], enrolled: set[str]) -> None:
     """Name the probes that are enrolled themselves and find themselves, as they were asked to."""
     itself = np.unique(same_items(probes, [*enrolled])[0])
     if itself.size:
-        first = probes[itself[0]]
+        first = shorten(probes[itself[0]])
         text = itself_text("searches", itself.size, len(probes), first, left_out=False)
         warnings.warn(text, stacklevel=4)
 
