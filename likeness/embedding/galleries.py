@@ -626,9 +626,9 @@ def _by_speaker(
             stacklevel=3,
         )
     of_item = {item.id: item.id.rpartition("@")[0] if item.label else item.id for item in items}
-    names = np.array([of_item[id] for id in segments.ids], dtype=object)
-    speakers = templates.pool(segments, names)
-    lost = {of_item[each.id]: each.reason for each in bad if of_item[each.id] not in names}
+    names = [of_item[id] for id in segments.ids]
+    speakers, read = templates.pool(segments, np.array(names, dtype=object)), {*names}
+    lost = {of_item[each.id]: each.reason for each in bad if of_item[each.id] not in read}
     return speakers, [Bad(name, reason) for name, reason in lost.items()]
 
 
