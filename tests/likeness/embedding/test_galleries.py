@@ -62,9 +62,10 @@ def test_each_segment_is_searched_where_that_is_asked_for(meeting: list[list[Pat
 def test_a_folder_that_is_called_like_a_file_of_segments_has_files(
     meeting: list[list[Path]],
 ) -> None:
-    shutil.copytree(_world / "voices", "folder.rttm")
+    voices = meeting[0][0].parents[1]
+    shutil.copytree(voices, "folder.rttm")
     rows = rows_of(*SEARCH[:2], "folder.rttm", *SEARCH[3:], "-k", 1)
-    assert len(rows) == len([*(_world / "voices").rglob("*.flac")])
+    assert len(rows) == len([*voices.rglob("*.flac")])
 
 
 def test_what_cannot_be_read_and_who_is_unknown(

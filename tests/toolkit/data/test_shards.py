@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
 import tarfile
 from functools import partial
@@ -208,3 +209,14 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str)
     with pytest.raises(ValueError, match=word):
         shards.items(tmp_path)
     assert not list(tmp_path.glob("*.index"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_list_that_names_pipes_or_folders_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar")
+    (tmp_path / "shard.list").write_text("a.tar\n")
+    with pytest.raises(ValueError, match="is a pipe"):
+        shards.items(tmp_path / "shard.list")
+    (tmp_path / "shard.list").write_text(".\n")
+    with pytest.raises(OSError, match="directory"):
+        shards.items(tmp_path / "shard.list")
