@@ -111,7 +111,8 @@ def _written(out: Path) -> list[Path]:
     beside.append(f"{out.name}.skipped.txt")
     if out.suffix == ".ark":
         beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
-    within = ("index.html", "report.json", "items.txt", "trials.txt", "labels.txt")
+    lists = ("items.txt", "trials.txt", "labels.txt", "durations.txt")
+    within = ("index.html", "report.json", *lists)
     return [out, *map(out.with_name, beside), *(out / name for name in within)]
 
 
