@@ -296,10 +296,11 @@ def _read_av(path: Path, kind: str, start: float, end: float) -> tuple[Any, int,
     except ImportError:
         raise LikenessError(f"this needs PyAV; run `{install_line('m4a')}`") from None
     try:
-        with av.open(str(path), format=CONTAINERS[kind]) as container:
-            if not container.streams.audio:
-                raise LikenessError("no sound track")
-            stream, parts = container.streams.audio[0], []
+        options = {"format": CONTAINERS[kind], "metadata_errors": "replace"}
+        with av.open(str(path), **options) as container:
+            if not any(stream.codec_context for stream in container.streams.audio[:1]):
+                raise LikenessError("no sound track that FFmpeg decodes")
+            stream, parts, num = container.streams.audio[0], [], 0
             rate = int(stream.rate)
             _check_size(rate, stream.channels)
             seconds = min(end, (container.duration or 0) / av.time_base) - start
@@ -313,14 +314,17 @@ def _read_av(path: Path, kind: str, start: float, end: float) -> tuple[Any, int,
                     (part.time + np.arange(part.samples) / rate, part.to_ndarray().T)
                     for part in planar.resample(frame)
                 ]
-                if frame.time >= min(end, start + SECONDS):
+                num += frame.samples
+                # Times may stand still.
+                if frame.time >= min(end, start + SECONDS) or num > 2 * SECONDS * rate:
                     break
     except av.FFmpegError as error:
         raise LikenessError(error.strerror) from None
     if not parts:
         raise LikenessError("0 samples")
     times, raw = map(np.concatenate, zip(*parts, strict=True))
-    return raw[(times >= start) & (times < min(end, start + SECONDS))], rate, seconds
+    heard = raw[(times >= start) & (times < min(end, start + SECONDS))]
+    return heard[: int(SECONDS * rate)], rate, seconds
 
 
 def flac(heard: Heard) -> bytes:

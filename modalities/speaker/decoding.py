@@ -337,7 +337,7 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
     source, kind = source_of(item), kind_of(item)
-    options: Any = {"mode": "r", "format": CONTAINERS[kind]}
+    options: Any = {"mode": "r", "format": CONTAINERS[kind], "metadata_errors": "replace"}
     try:
         import av
     except ImportError as error:
@@ -352,6 +352,8 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
                     f"it has {len(container.streams.audio)} sound tracks; write the one that is "
                     "meant as a file of its own"
                 )
+            if container.streams.audio[0].codec_context is None:
+                raise BadAudio("FFmpeg has no decoder of its sound; convert it to .flac")
             yield container, container.streams.audio[0]
     except BadAudio as error:
         raise type(error)(_named(item, str(error))) from None
