@@ -212,8 +212,8 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
         LikenessError: The suffix is another one. The file is damaged, truncated or foreign, or it
             is a pipe or a device. Nothing says which columns have the ids and the vectors. It
             contains pickled objects, or a .scp contains commands. Ids are repeated, or numbers are
-            NaN. The embeddings take more than 1 GiB that is also over 100 times the size of the
-            file.
+            NaN. The embeddings, with 64 bytes an id, take more than 1 GiB that is also over 100
+            times the size of the file.
         FileNotFoundError: There is no such file.
     """
     path = Path(path)
