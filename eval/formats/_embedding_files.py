@@ -5,9 +5,10 @@ dimension. Columns and arrays are known by their names, by what they hold, or by
 of them: see `column_names.columns_of_embeddings`.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ Read = tuple[Sequence[str], NDArray[Any], str]
 
 KEY = b"likeness"  # the key of the meta in the schema's metadata of a .parquet
 _ROWS = 1 << 14  # of a .parquet, read at a time
+_ID_BYTES = 64  # of a short text in memory
 _NUMBER = r"(u?int\d+|halffloat|float|double)"
 _LIST = rf"(large_list|list|fixed_size_list)<\w+: {_NUMBER}( not null)?>(\[\d+\])?"
 _IDS_AND_VECTORS = {"id": (1, "USiu"), "vector": (2, "fiu")}  # their dims, and kinds of values
@@ -70,6 +72,8 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
                 f"{path}: its array{named} is {of.dtype} {of.shape}, but ids are (N,) texts or "
                 "integers, and vectors (N, D) numbers; name or write other arrays"
             )
+    rows = max(math.prod(headers[name].shape[:1]) for name in names.values())
+    _refuse_size(path, rows, math.prod(headers[names["vector"]].shape))
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")
     arrays = npz.read(path, names.values(), optional=["meta"] if is_ours else [])
     matrix, meta = arrays[names["vector"]], str(arrays.get("meta", "{}"))
@@ -87,6 +91,16 @@ def read_vectors(path: Path) -> NDArray[Any]:
             "is (D,); write another array"
         )
     return np.atleast_2d(npz.read(path, [""])[""])
+
+
+def _refuse_size(path: Path, rows: int, numbers: int) -> None:
+    """Refuses ids and vectors that would take too much memory for the size of their file."""
+    size, limit = _ID_BYTES * rows + 4 * numbers, size_limit(path.stat().st_size)
+    if size > limit:
+        raise LikenessError(
+            f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of a "
+            "file of its size; it is damaged or hostile"
+        )
 
 
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:
@@ -109,8 +123,8 @@ def _listed_ids(path: Path, stated: Mapping[str, str], num: int) -> list[str]:
             + if_option(", or name another, as in --columns id=FILE")
         )
     if listed.suffix.lower() == ".npy":
-        return _texts(npz.read(listed, [""])[""].ravel())
-    ids = [line.partition("\t")[0] for _, line in text_lines(listed)]
+        return _texts(npz.read(listed, [""])[""].ravel()[: num + 1])
+    ids = [line.partition("\t")[0] for _, line in islice(text_lines(listed), num + 2)]
     is_headed = len(ids) == num + 1 and role_of(ids[0], EMBEDDINGS) == "id"
     return ids[1:] if is_headed else ids
 
@@ -143,24 +157,34 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
             raise LikenessError(
                 f"{path}: its column {quoted(vectors[0])} holds {kind}; lists of numbers are needed"
             )
-        dim = getattr(schema.field(vectors[0]).type, "list_size", 0)
-        if not dim:
-            first = next(file.iter_batches(1, columns=vectors), None)
-            dim = 0 if first is None else _rows(path, [""], first.columns).shape[1]
-        size, limit = 4 * rows * dim, size_limit(path.stat().st_size)
-        if size > limit:
-            raise LikenessError(
-                f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
-                "a file of its size; it is damaged or hostile"
-            )
+        _refuse_size(path, rows, _num_values(file.metadata, vectors))
         (column,) = parquet.read_columns(path, file, [chosen["id"]])
         assert isinstance(column, parquet.Column)
-        ids, matrix, start = column.texts(), np.zeros((rows, dim), np.float32), 0
+        ids, dim = column.texts(), getattr(schema.field(vectors[0]).type, "list_size", 0)
+        if not dim:
+            first = next(file.iter_batches(1, columns=vectors), None)
+            dim = 0 if first is None else _rows(path, ids, first.columns).shape[1]
+            _refuse_size(path, rows, rows * dim)
+        matrix, start = np.zeros((rows, dim), np.float32), 0
         for batch in file.iter_batches(_ROWS, columns=vectors, use_threads=False):
             end = start + len(batch)
-            matrix[start:end] = _rows(path, ids[start:end], list(map(batch.column, vectors)), dim)
+            part = _rows(path, ids[start:end], list(map(batch.column, vectors)), dim)
+            with np.errstate(over="ignore"):  # rows that overflow are refused later
+                matrix[start:end] = part
             start = end
         return ids, matrix, (schema.metadata or {}).get(KEY, b"{}").decode()
+
+
+def _num_values(metadata: Any, columns: Sequence[str]) -> int:
+    """How many values the columns of a .parquet have; one of lists has several a row."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    names, of_lists = {*columns}, f"{columns[0]}."
+    return sum(
+        chunk.num_values
+        for chunk in chunks
+        if chunk.path_in_schema in names or chunk.path_in_schema.startswith(of_lists)
+    )
 
 
 def read_text(path: Path, stated: Mapping[str, str]) -> Read:
@@ -195,6 +219,11 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
             own = numeric.index(False) if False in numeric else 0
             vector = list(range(len(first)))
         places = {"id": own} | {str(place): place for place in vector if place != own}
+        if len(places) < 2:
+            raise LikenessError(
+                f"{path}: there is no column of vectors beside that of the ids; write it, or name "
+                "another"
+            )
         return tables.Shape(mark, len(first), places, header)
 
     ids: list[str] = []
@@ -203,6 +232,7 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
         listed = names.to_pylist()
         parts.append(_rows(path, listed, arrays, parts[0].shape[1] if parts else 0))
         ids += listed
+        _refuse_size(path, len(ids), len(ids) * parts[0].shape[1])
     return ids, np.concatenate(parts), "{}"
 
 

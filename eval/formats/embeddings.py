@@ -104,8 +104,8 @@ class Embeddings:
         if len(self._row) != len(self.ids):
             repeated = Counter(self.ids).most_common(1)[0][0]
             raise LikenessError(
-                f"embeddings: {repeated!r} is there twice; ids are compared in Unicode NFC, and "
-                "every one must be unique"
+                f"embeddings: {quoted(repeated)} is there twice; ids are compared in Unicode NFC, "
+                "and every one must be unique"
             )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
@@ -114,7 +114,8 @@ class Embeddings:
             if not is_finite.all():
                 name = self.ids[start + int(np.argmin(is_finite))]
                 raise LikenessError(
-                    f"embeddings: that of {name!r} is not finite; extract it again, or remove it"
+                    f"embeddings: that of {quoted(name)} is not finite; extract it again, or "
+                    "remove it"
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -211,8 +212,8 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
         LikenessError: The suffix is another one. The file is damaged, truncated or foreign, or it
             is a pipe or a device. Nothing says which columns have the ids and the vectors. It
             contains pickled objects, or a .scp contains commands. Ids are repeated, or numbers are
-            NaN. The embeddings take more than 1 GiB that is also over 100 times the size of the
-            file.
+            NaN. The embeddings, with 64 bytes an id, take more than 1 GiB that is also over 100
+            times the size of the file.
         FileNotFoundError: There is no such file.
     """
     path = Path(path)

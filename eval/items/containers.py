@@ -39,13 +39,16 @@ def opened(source: Path | BinaryIO, kind: str) -> Iterator[tuple[Any, Any]]:
         ) from error
     file = str(source) if isinstance(source, Path) else source
     try:
-        with av.open(file, mode="r", format=_READERS[kind]) as container:
+        options = {"format": _READERS[kind], "metadata_errors": "replace"}
+        with av.open(file, mode="r", **options) as container:
             tracks = container.streams.audio
             if len(tracks) != 1:
                 raise LikenessError(
                     f"it has {len(tracks)} sound tracks; write the one that is meant as a file of "
                     "its own"
                 )
+            if tracks[0].codec_context is None:
+                raise LikenessError("FFmpeg has no decoder of its sound; convert it to .flac")
             yield container, tracks[0]
     except (av.FFmpegError, OSError) as error:
         raise LikenessError(

@@ -130,8 +130,9 @@ def _refuse_missing(items: Items, path: Path, base: Path) -> None:
 
 
 def is_rttm(data: object) -> bool:
-    """Returns whether data is the path of an RTTM file."""
-    return isinstance(data, str | Path) and str(data).lower().endswith((".rttm", ".rttm.gz"))
+    """Returns whether data is the path of an RTTM file, and not of a folder of that name."""
+    is_named = isinstance(data, str | Path) and str(data).lower().endswith((".rttm", ".rttm.gz"))
+    return is_named and not os.path.isdir(str(data))
 
 
 def is_kaldi_folder(folder: Path) -> bool:

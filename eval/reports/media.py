@@ -292,7 +292,7 @@ def _read_av(path: Path, kind: str, start: float, end: float) -> tuple[Any, int,
     """(samples, channels) of the beginning of a stretch, the rate, and its length in seconds, of a
     file that PyAV reads.
     """
-    parts = []
+    parts, num = [], 0
     with containers.opened(path, kind) as (container, stream):
         rate = int(stream.rate)
         _check_size(rate, stream.channels)
@@ -308,12 +308,15 @@ def _read_av(path: Path, kind: str, start: float, end: float) -> tuple[Any, int,
                 (part.time + np.arange(part.samples) / rate, part.to_ndarray().T)
                 for part in planar.resample(frame)
             ]
-            if frame.time >= min(end, start + SECONDS):
+            num += frame.samples
+            # Times may stand still.
+            if frame.time >= min(end, start + SECONDS) or num > 2 * SECONDS * rate:
                 break
     if not parts:
         raise LikenessError("0 samples")
     times, raw = map(np.concatenate, zip(*parts, strict=True))
-    return raw[(times >= start) & (times < min(end, start + SECONDS))], rate, seconds
+    heard = raw[(times >= start) & (times < min(end, start + SECONDS))]
+    return heard[: int(SECONDS * rate)], rate, seconds
 
 
 def flac(heard: Heard) -> bytes:

@@ -178,8 +178,8 @@ def fit_labelled(
     *,
     lda_dim: Annotated[int, Option(least=0)] = 0,
     adapt: Annotated[File | Embeddings | None, Option(path="file")] = None,
-    within_covar_scale: Annotated[float, Option(least=0)] = 0.3,
-    between_covar_scale: Annotated[float, Option(least=0)] = 0.7,
+    within_covar_scale: Annotated[float, Option(least=0, most=1)] = 0.3,
+    between_covar_scale: Annotated[float, Option(least=0, most=1)] = 0.7,
     columns: ColumnNames = "",
 ) -> tuple[Plda, list[str]]:
     """Fit a PLDA as `fit_plda` on embeddings with their classes, which may be files.
@@ -192,7 +192,7 @@ def fit_labelled(
             needs no ids.
         within_covar_scale: The share of their excess variance that is within classes.
         between_covar_scale: The share that is between classes.
-        columns: As in `likeness.eval.formats.embeddings.read_embeddings`.
+        columns: As in `likeness.eval.formats.embeddings.read_embeddings`, of both files.
 
     Returns:
         The PLDA, and the class of each item.

@@ -132,7 +132,8 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
 def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
     entries = []
     for entry in document["measured"]:
-        made = {"origin": Origin(**entry["origin"]), "centre": tuple(entry.get("centre", ()))}
+        centre = tuple(map(float, entry.get("centre", ())))
+        made = {"origin": Origin(**entry["origin"]), "centre": centre}
         curve = tuple(CurvePoint(*map(float, row)) for row in entry["curve"])
         points = []
         for point in entry["points"]:

@@ -142,6 +142,8 @@ class Thresholds:
         check_counts("trials and subjects", (*counts, *subjects))
         if not self.data or not self.data.isprintable():
             raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
+        if not all(map(math.isfinite, self.centre)):
+            raise LikenessError(f"the mean of {self.data} is not finite; estimate it anew")
 
     def at(self, far: Far) -> Threshold:
         """The threshold of an operating point.

@@ -20,7 +20,7 @@ from likeness.embedding.galleries import (
     gallery_at,
     named_embeddings,
 )
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import File
@@ -258,9 +258,9 @@ def _by_speaker(
             stacklevel=3,
         )
     of_item = {item.id: item.id.rpartition("@")[0] if item.label else item.id for item in items}
-    names = np.array([of_item[id] for id in segments.ids], dtype=object)
-    speakers = templates.pool(segments, names)
-    lost = {of_item[each.id]: each.reason for each in bad if of_item[each.id] not in names}
+    names = [of_item[id] for id in segments.ids]
+    speakers, read = templates.pool(segments, np.array(names, dtype=object)), {*names}
+    lost = {of_item[each.id]: each.reason for each in bad if of_item[each.id] not in read}
     return speakers, [Bad(name, reason) for name, reason in lost.items()]
 
 
@@ -270,7 +270,7 @@ def _name_enrolled(gallery: Gallery, probes: Sequence[str], rows: Sequence[Found
     enrolled = gallery.items([*found]) if found else set()
     itself = np.unique(same_items(probes, [*enrolled])[0])
     if itself.size:
-        first = probes[itself[0]]
+        first = shorten(probes[itself[0]])
         text = itself_text("searches", itself.size, len(probes), first, left_out=False)
         warnings.warn(text, stacklevel=3)
 

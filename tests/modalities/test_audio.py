@@ -249,6 +249,12 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
         decoded(spanned(path, tmp_path)._replace(span=(0, 900)))
     with pytest.raises(BadAudio, match="--chunk-seconds 60"):
         read_file(path, max_seconds=0.5)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"SoundHandler", b"S\xf6undHandler"))  # which is Latin-1
+    np.testing.assert_array_equal(read_file(path), read_back)
+    path.write_bytes(content.replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
+    with pytest.raises(BadAudio, match="no decoder"):
+        read_file(path)
     path.write_bytes(b"no container")
     with pytest.raises(BadAudio, match="unreadable"):
         read_file(path)

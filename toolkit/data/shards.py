@@ -238,8 +238,10 @@ def _content(item: Item) -> bytes:
 
 def _listed(shard: Path) -> list[Member]:
     """The members of one shard, from its index or by scanning it once."""
-    index, source = shard.with_name(f"{shard.name}.index"), source_of(shard)
-    refuse_device(index)
+    index = Path(f"{shard}.index")
+    for path in (shard, index):
+        refuse_device(path)
+    source = source_of(shard)
     with suppress(OSError, ValueError, KeyError, TypeError):  # then it is made anew
         stated = json_object(index)
         size = source.size

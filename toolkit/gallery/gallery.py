@@ -105,7 +105,7 @@ class Gallery:
     ):
         self._store = store
         self.meta = dict(store.meta)
-        self.meta.pop("pooling", None)
+        self.meta.pop("template_pooling", None)
         text = self.meta.pop("thresholds", None)
         self.similarity = self.meta.get("similarity", "cosine")
         self.shared, self.folder = store.shared, store.folder
@@ -412,10 +412,14 @@ def open_gallery(
         ('ann', 0.99)
     """
     new, expected = None, None
+    if own := {"template_pooling", "thresholds"} & (meta or {}).keys():
+        raise LikenessError(
+            f"the meta of the embeddings has {min(own)!r}, which only galleries have; leave it out"
+        )
     if thresholds is not None:
         meta = _meta_with_mean(meta or {}, thresholds)
     if meta is not None or similarity:
-        new = dict(meta or {}) | {"pooling": pooling}
+        new = dict(meta or {}) | {"template_pooling": pooling}
         new["similarity"] = similarity or new.get("similarity", "cosine")
         if thresholds is not None:
             new["thresholds"] = thresholds_text(thresholds)

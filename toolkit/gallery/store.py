@@ -103,7 +103,7 @@ def templates_of(subjects: Sequence[str], rows: Floats32, meta: Mapping[str, str
         pooled = pool(
             Embeddings(tuple(map(str, range(len(rows)))), rows),
             np.array(subjects, dtype=object),
-            method=meta.get("pooling", "mean"),  # type: ignore[arg-type]
+            method=meta.get("template_pooling", "mean"),  # type: ignore[arg-type]
         )
     similarity = meta.get("similarity", "cosine")
     vectors = as_searched(pooled.matrix, angular_bias(similarity), similarity)
@@ -143,6 +143,6 @@ def several_templates(
         template_of[places] = [f"{group} {name}" for group in groups]
     order = np.concatenate(list(rows_of.values()))
     by_subject = Embeddings(tuple(map(str, order)), made.rows[order])
-    method: Any = meta.get("pooling", "mean")
+    method: Any = meta.get("template_pooling", "mean")
     pooled = pool(by_subject, template_of[order], method=method)
     return [name.split(" ", 1)[1] for name in pooled.ids], pooled.matrix

@@ -2,6 +2,7 @@
 lists, text, and a column for each dimension.
 """
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats import files
 from likeness.eval.formats.embeddings import read_embeddings, vectors_of
 
 IDS = ["ann/1 a.wav", "ann/2.wav", "bob/1.wav"]
@@ -207,3 +209,43 @@ def test_vectors_need_no_ids_where_nobody_asks_for_them(tmp_path: Path) -> None:
         np.save(tmp_path / "wrong.npy", wrong)
         with pytest.raises(LikenessError, match="vectors are"):
             vectors_of(tmp_path / "wrong.npy")
+
+
+@pytest.mark.parametrize(("text", "stated"), [("a\n", "id=1"), ("x,y\na,1\n", "id=x,vector=x")])
+def test_ids_without_vectors_beside_them(tmp_path: Path, text: str, stated: str) -> None:
+    (tmp_path / "e.csv").write_text(text)
+    with pytest.raises(LikenessError, match="no column of vectors"):
+        read_embeddings(tmp_path / "e.csv", columns=stated)
+
+
+@pytest.mark.parametrize("name", ["e.npz", "e.csv", "e.parquet"])
+def test_a_small_file_does_not_become_many_ids_or_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What is alike takes next to nothing in a compressed file."""
+    path, count = tmp_path / name, 40_000
+    monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 20)
+    if name == "e.npz":
+        np.savez_compressed(path, ids=np.zeros(count, np.int8), matrix=np.ones((count, 1), np.int8))
+    elif name == "e.csv":
+        path.write_bytes(gzip.compress(b"a,2\n" * count))
+    else:
+        lists = pa.ListArray.from_arrays([0, 1, 300_001], np.zeros(300_001, np.float32))
+        table(path, id=["a", "b"], vector=lists)
+    assert path.stat().st_size < 2_000
+    with pytest.raises(LikenessError, match="embeddings would take"):
+        read_embeddings(path)
+
+
+def test_an_id_of_any_length_makes_no_long_message(tmp_path: Path) -> None:
+    np.savez(tmp_path / "e.npz", ids=np.array(["a" * 10_000] * 2), matrix=np.ones((2, 3)))
+    with pytest.raises(LikenessError, match="is there twice") as refused:
+        read_embeddings(tmp_path / "e.npz")
+    assert len(str(refused.value)) < 300 + len(str(tmp_path))
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = table(tmp_path / "e.parquet", id=IDS, vector=[[1e300, 1.0]] * 3)
+    with pytest.raises(LikenessError, match="not finite"):
+        read_embeddings(path)

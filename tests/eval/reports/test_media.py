@@ -238,6 +238,27 @@ def test_what_pyav_reads_is_heard_as_well(
     assert media_of_folder(tmp_path).show(name) == ""
 
 
+def test_damaged_films_are_heard_within_bounds_or_not_at_all(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w", format="matroska") as container:
+        stream = container.add_stream("flac", rate=HZ, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 4096), "<i2"), format="s16", layout="mono")
+        frame.sample_rate = HZ
+        for place in range(200):
+            frame.pts = place * 4096
+            for packet in stream.encode(frame):
+                packet.pts = packet.dts = 0  # times stand still
+                container.mux(packet)
+    assert read_sound(path).wave.size == 10 * HZ
+    content = through_av(".m4a")
+    path.write_bytes(content.replace(b"SoundHandler", b"S\xf6undHandler"))  # which is Latin-1
+    assert read_sound(path).wave.size == pytest.approx(HZ, rel=0.1)
+    path.write_bytes(content.replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
+    with pytest.raises(LikenessError, match="no sound track"):
+        read_sound(path)
+
+
 def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:
     rate = 8000
     ramp = np.arange(4 * rate) / (4 * rate)

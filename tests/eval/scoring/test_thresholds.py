@@ -106,6 +106,9 @@ def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path
         {"nontargets": None},
         {"date": "yesterday"},
         {"data": "a\nb"},
+        {"centre": ["x"]},
+        {"centre": [[1.0]]},
+        {"centre": [math.nan]},
     ],
     ids=str,
 )

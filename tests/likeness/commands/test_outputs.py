@@ -44,6 +44,8 @@ def test_lists_stay_and_a_device_is_written_to(tmp_path):
     assert run_command(*words) == 2
     (tmp_path / "lists" / "items.txt").unlink()
     assert run_command(*words) == 2  # the trials are there
+    touch(tmp_path, "mine/durations.txt")
+    assert run_command(*words[:-1], tmp_path / "mine") == 2
     assert run_command(*words, "--force") == 0
     scores = tmp_path / "scores.txt"
     scores.write_text(SCORES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,15 @@ def test_each_segment_is_searched_where_that_is_asked_for(meeting: list[list[Pat
     assert [row["probe"].split("/")[0] for row in rows] == [speaker for speaker, _ in TURNS]
     assert len(rows_of(*SEARCH, "--each")) == 16
     assert ".rttm" in refused(*SEARCH[:2], "the meeting.flac", *SEARCH[3:], "--each")
+
+
+def test_a_folder_that_is_called_like_a_file_of_segments_has_files(
+    meeting: list[list[Path]],
+) -> None:
+    voices = meeting[0][0].parents[1]
+    shutil.copytree(voices, "folder.rttm")
+    rows = rows_of(*SEARCH[:2], "folder.rttm", *SEARCH[3:], "-k", 1)
+    assert len(rows) == len([*voices.rglob("*.flac")])
 
 
 def test_what_cannot_be_read_and_who_is_unknown(

@@ -105,3 +105,13 @@ def test_options_of_the_other_way_are_refused(folder):
         (("enrol", *place), "DATA is missing"),
     ):
         assert what in refused("gallery", *words)
+
+
+def test_what_a_model_pools_is_no_setting_of_a_gallery_and_thresholds_do_not_come_along(folder):
+    meta = {"model": "m", "pooling": "cls"}
+    rows = Embeddings(("ann/1", "bob/1"), ROWS[:2], meta)
+    assert enrol_embeddings("g", rows).subjects == 2
+    assert search_embeddings("g", rows).rows[0].subject == "ann"
+    with pytest.raises(LikenessError, match="thresholds"):
+        enrol_embeddings("other", Embeddings(rows.ids, ROWS[:2], meta | {"thresholds": "{}"}))
+    assert not Path("other").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
 import tarfile
 from functools import partial
@@ -245,3 +246,14 @@ def test_an_archive_beside_files_hides_none(voices: Path, packed: Path, tmp_path
     shutil.copy(next(packed.glob("*.tar")), tmp_path / "voices")
     assert len(shards.or_files(tmp_path / "voices", suffixes=[".flac"])) == 32
     assert len(folders.scan(tmp_path / "voices")) == 32
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_list_that_names_pipes_or_folders_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar")
+    (tmp_path / "shard.list").write_text("a.tar\n")
+    with pytest.raises(ValueError, match="is a pipe"):
+        shards.items(tmp_path / "shard.list")
+    (tmp_path / "shard.list").write_text(".\n")
+    with pytest.raises(OSError, match="directory"):
+        shards.items(tmp_path / "shard.list")
