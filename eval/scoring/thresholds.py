@@ -157,7 +157,7 @@ class Thresholds:
                 return point
         remedy = (
             f"measure that one by `likeness evaluate SCORES --far {far}`, on {LEAST_ERRORS} / FAR "
-            "nontarget trials or more, and keep it by --save-to"
+            "nontarget trials or more, and store it"
         )
         if self.unlabelled:
             remedy = "estimate another one by `likeness threshold --far RATE`"
