@@ -21,7 +21,7 @@ def prepare(prepared_by: Call[None]) -> None:
     `voice` is no data set, but a network of voices (Resemblyzer's, Apache 2.0): pip fetches its
     weights, which are checked and written as an .onnx file into the user's folder of models
     (~/.likeness/models, or what LIKENESS_MODELS names), and with it likeness:voice-plus. Writing
-    them needs torch, and using them does not. `face` fetches likeness:face likewise.
+    them needs torch, and using them does not. `face` puts likeness:face there.
     """
     if prepared_by["DATASET"] == "voice":
         prepared_by.refuse_idle("beside voice", "--data")
