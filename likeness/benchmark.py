@@ -107,10 +107,10 @@ class Bench:
         """What the numbers are, a sentence or two each."""
         texts = [
             *self.notes,
-            "A trial of which a model refused a side is not scored. Intervals: 95 % bootstrap over "
-            "subjects; none of fewer than 5. A star marks those of fewer than 20 subjects, exact "
-            "bounds where no error was seen, and intervals that hold every possible value, so that "
-            "nothing is known.",
+            "A trial of which a model refused a side is not scored; a refused file on both sides "
+            "counts twice. Intervals: 95 % bootstrap over subjects; none of fewer than 5. A star "
+            "marks those of fewer than 20 subjects, exact bounds where no error was seen, and "
+            "intervals that hold every possible value, so that nothing is known.",
         ]
         if self.summary():
             texts.append(

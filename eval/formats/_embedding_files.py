@@ -252,7 +252,9 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     if len(arrays) > 1 or not ("string" in kind or "list" in kind):
         return np.stack([_numbers(array) for array in arrays], axis=1)
     if "string" in kind:
-        rows = [re.findall(r"[^\s,;()\[\]]+", text) for text in arrays[0].to_pylist()]
+        # np.float64(0.5), as numpy's lists write their numbers, is 0.5
+        texts = [re.sub(r"[a-z_][\w.]*\(", " ", text) for text in arrays[0].to_pylist()]
+        rows = [re.findall(r"[^\s,;()\[\]]+", text) for text in texts]
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
         values = tables.floats(parquet.as_arrow(list(chain(*rows))))
     else:

@@ -90,7 +90,8 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
     """Returns which column is which, as it is stated on the command line.
 
     Args:
-        text: ROLE=COLUMN, several with commas between them; or the same as a mapping.
+        text: ROLE=COLUMN, several with commas between them; or the same as a mapping. A role may
+            have any name that such a column may have: first=a is enrol=a.
         words: The roles that there are.
 
     Raises:
@@ -99,20 +100,26 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
     Example:
         >>> parse_columns("label=spk,path=wav file")
         {'label': 'spk', 'path': 'wav file'}
+        >>> parse_columns("first=a,second=b,same=c", TRIALS)
+        {'enrol': 'a', 'probe': 'b', 'label': 'c'}
     """
     if isinstance(text, str):
         parts = [part.partition("=") for part in re.split(r",(?=\s*\w+\s*=)", text) if part]
-        roles = [role.strip() for role, _, _ in parts]
-        if twice := [role for role in roles if roles.count(role) > 1]:
-            raise LikenessError(f"columns: {twice[0]!r} is said twice; say it once")
-        text = {role.strip(): name.strip() for role, _, name in parts}
-    stated = {role: str(name) for role, name in text.items()}
-    wrong = [role for role, name in stated.items() if role not in words or not name]
-    if wrong:
-        raise LikenessError(
-            f"columns: {wrong[0]!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
-            f"{', '.join(words)} before the sign"
-        )
+        pairs = [(role.strip(), name.strip()) for role, _, name in parts]
+    else:
+        pairs = [(role, str(name)) for role, name in text.items()]
+    stated: dict[str, str] = {}
+    for said, name in pairs:
+        roles = [role for role in words if said == role or role_of(said, {role: words[role]})]
+        role = said if said in words else roles[0] if len(roles) == 1 else ""
+        if not role or not name:
+            raise LikenessError(
+                f"columns: {said!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
+                f"{', '.join(words)} before the sign"
+            )
+        if role in stated:
+            raise LikenessError(f"columns: {said!r} is said twice; say it once")
+        stated[role] = name
     return stated
 
 

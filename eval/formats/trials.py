@@ -219,11 +219,15 @@ def _read(
     fitting = [way for way, misfit in zip(ways, misfits, strict=True) if not misfit]
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
-        raise LikenessError(
-            f"{table.where}: {reasons}; labels must be of one kind, as 1 0 or target nontarget, "
-            "and scores that are all 0 or 1 need a header; name the columns in one"
-            + if_option(", or by --columns enrol=NAME --columns probe=NAME")
-        )
+        remedy = "labels must be of one kind, as 1 0, yes no or target nontarget"
+        if not is_named:
+            first = [c.keys[c.codes[0]] if isinstance(c, Column) else c[0] for c in table.columns]
+            remedy += (
+                ", and scores that are all 0 or 1 need a header; name the columns in the first "
+                f"line, which is ({', '.join(map(str, first[:12]))})"
+                + if_option(", or by --columns enrol=NAME --columns probe=NAME")
+            )
+        raise LikenessError(f"{table.where}: {reasons}; {remedy}")
     if len(fitting) > 1 and not all(_same(fitting[0], way, table.columns) for way in fitting):
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(

@@ -303,7 +303,11 @@ class Evaluation:
         """
         first, unknown = self.results[0], "not stated"
         counts = "; ".join(f"{count} {what}" for what, count in first.counts.items())
-        known = [f"{name}: {of.system} {dict(of.meta)}" for name, of in self.origins.items() if of]
+        known = [
+            f"{name}: {of.system}; " + ", ".join(f"{key} {value}" for key, value in of.meta.items())
+            for name, of in self.origins.items()
+            if of
+        ]
         groups = [
             f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
             for of in self.compared.grouped

@@ -306,8 +306,10 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
     high = 0.5 if max(rates.values()) < 0.3 else 0.92
     curves = {name: det(system.targets, system.nontargets) for name, system in scores.items()}
-    lows = np.full(2, 0.02)  # the axes begin where the first curve does
-    for curve in curves.values():
+    lows = np.full(2, 0.02)  # the axes begin where the first curve or its EER point does
+    for name, curve in curves.items():
+        if rates[name]:
+            lows = np.minimum(lows, 0.7 * rates[name])
         shown = (curve.far <= high) & (curve.frr <= high)
         if shown.any():
             lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))

@@ -81,10 +81,18 @@ class Media:
     Args:
         find: id -> its file, the item, its pixels, or None.
         max_bytes: of all that is shown, as base64.
+        folder: where the files are looked for, for `note`; None says nothing of absent ones.
     """
 
-    def __init__(self, find: Callable[[str], Source], *, max_bytes: int = MAX_PAGE) -> None:
-        self._find, self._left = find, max_bytes
+    def __init__(
+        self,
+        find: Callable[[str], Source],
+        *,
+        max_bytes: int = MAX_PAGE,
+        folder: Path | None = None,
+    ) -> None:
+        self._find, self._left, self._folder = find, max_bytes, folder
+        self._absent: set[str] = set()
         self._bad: dict[str, str] = {}
         self._over: set[str] = set()
         self._kind: dict[str, str] = {}  # of what is on the page already
@@ -104,6 +112,7 @@ class Media:
         try:
             source = self._find(id)
             if source is None:
+                self._absent.add(id)
                 return EMPTY
             # Nothing is decoded that has no room.
             kind, values = _contents(source) if self._left > 0 else ("", {})
@@ -120,6 +129,8 @@ class Media:
     def note(self) -> str:
         """What is missing and why, as text; "" if nothing is."""
         sentences = []
+        if self._folder and self._absent and not (self._kind or self._bad or self._over):
+            sentences.append(f"{self._folder} has no file of {name_first(sorted(self._absent))}.")
         if self._bad:
             first = next(iter(self._bad))
             sentences.append(
@@ -151,7 +162,7 @@ def media_of_folder(folder: Path) -> Media:
                 return path
         return None
 
-    return Media(find)
+    return Media(find, folder=folder)
 
 
 def _contents(source: Path | Item | Pixels) -> tuple[str, dict[str, Any]]:

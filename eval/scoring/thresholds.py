@@ -157,7 +157,10 @@ class Thresholds:
         for point in self.points:
             if point.at == "eer" if far == "eer" else is_rate(point, far):
                 return point
-        remedy = f"measure that one by --far, on {LEAST_ERRORS} / FAR nontarget trials or more"
+        remedy = (
+            f"measure that one by `likeness evaluate SCORES --far {far}`, on {LEAST_ERRORS} / FAR "
+            "nontarget trials or more, and store it"
+        )
         if self.unlabelled:
             remedy = "estimate another one by `likeness threshold --far RATE`"
         raise LikenessError(

@@ -31,6 +31,11 @@ SHUFFLES, MOST_AS_WELL = 999, 4
 COLUMNS = ("day", "date", "device", "microphone", "room", "channel", "codec")
 
 
+def size_text(size: tuple[int, int]) -> str:
+    """Write a size (height, width) as users do, such as "640x480"."""
+    return f"{size[1]}x{size[0]}"
+
+
 class Confound(NamedTuple):
     """An attribute that goes with the labels.
 
@@ -59,7 +64,7 @@ def find(items: Items, files: Sequence[Seen]) -> list[Confound]:
     named: dict[str, Any] = {
         "format": [of and of.format for of in headers],
         "rate in Hz": [of and of.rate_hz for of in headers],
-        "width and height": [of and of.size for of in headers],
+        "width x height": [of and of.size and size_text(of.size) for of in headers],
         **{name: items.column(name) for name in items.further if name.lower() in COLUMNS},
     }
     levels: list[Any] = [item.content and item.content.level_dbfs for item in files]

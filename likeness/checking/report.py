@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from likeness.checking._confounds import size_text
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.writing import write_rows
@@ -53,7 +54,7 @@ def facts(checked: Checked) -> dict[str, str]:
         "format": _most(header.format for header in known),
         "rate in Hz": _most(header.rate_hz for header in known),
         "channels": _most(header.channels for header in known),
-        "width x height": _most(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
+        "width x height": _most(size_text(h.size) for h in known if h.size is not None),
     }
     if seconds := [header.seconds for header in known if header.seconds is not None]:
         quantiles = zip(_SHARES, np.percentile(seconds, _SHARES), strict=True)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from likeness.commands._outputs import Report, write_rows_or_say, writes
-from likeness.commands._signature import Call, command
+from likeness.commands._outputs import Media, Report, write_rows_or_say, writes
+from likeness.commands._signature import Call, command, refuse_idle
 from likeness.embedding import galleries, gallery_search
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import SUFFIXES, TABLES, Embeddings, embeddings_of
@@ -202,12 +202,16 @@ def cluster(
         ),
     ],
     report: Report = None,
+    media: Media = None,
 ) -> None:
     """Group unknown files: how many subjects are there, and which file is whose?
 
     DATA is a folder, a list or a table of at most 10,000 files, which --model embeds, or a file of
-    their embeddings.
+    their embeddings. The report shows the files that were embedded, or what --media has, such as
+    the crops of `likeness align --faces all`.
     """
+    if report is None:
+        refuse_idle("without --report", {"--media": media})
     if "--far" not in clustered_by:
         clustered_by.refuse_idle("without --far", "--thresholds")
     hows = [name in clustered_by for name in ("--far", "--threshold", "--num-clusters")]
@@ -237,4 +241,4 @@ def cluster(
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
         say(f"if the first folders name the subjects: {text}")
     if report is not None:
-        say(f"page: {grouped.report(report, media=files, command=str(context.obj))}")
+        say(f"page: {grouped.report(report, media=media or files, command=str(context.obj))}")

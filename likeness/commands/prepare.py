@@ -9,7 +9,8 @@ from likeness.toolkit.console import say
 @command(
     preparing.prepare,
     optional=("DATASET",),
-    epilog="Examples: likeness prepare fsdd --data data; likeness prepare voice",
+    epilog="Examples: likeness prepare fsdd --data data; likeness prepare voice; likeness prepare "
+    "face",
 )
 def prepare(prepared_by: Call[None]) -> None:
     """Fetch a data set, or say what to fetch where its licence does not let us.
@@ -20,7 +21,7 @@ def prepare(prepared_by: Call[None]) -> None:
     `voice` is no data set, but a network of voices (Resemblyzer's, Apache 2.0): pip fetches its
     weights, which are checked and written as an .onnx file into the user's folder of models
     (~/.likeness/models, or what LIKENESS_MODELS names), and with it likeness:voice-plus. Writing
-    them needs torch, and using them does not.
+    them needs torch, and using them does not. `face` puts likeness:face there.
     """
     if prepared_by["DATASET"] == "voice":
         prepared_by.refuse_idle("beside voice", "--data")

@@ -102,7 +102,8 @@ def retrieval_metric(**settings: Any) -> Metric[dict[str, float]]:
     `likeness.metrics.retrieval_metrics` has besides.
 
     Args:
-        **settings: Keyword arguments of retrieval_metrics, such as ks=(1, 10).
+        **settings: Keyword arguments of retrieval_metrics, such as ks=(1, 10) and
+            similarity="euclidean" (default: cosine).
 
     Example:
         >>> metric = retrieval_metric(ks=(1,))

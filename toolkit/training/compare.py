@@ -220,9 +220,9 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
     searched = {name: ranges for name, ranges in terms.ranges.items() if name in variants}
     if not searched:
         raise LikenessError(
-            f"--tune: the recipe file states no RANGES for {name_first(variants)}; import Range "
-            "from likeness.recipe, and add such as "
-            'RANGES = {"arcface": {"loss.margin": Range(0.1, 0.5)}}'
+            f"--tune: the recipe file states no RANGES for {name_first(variants)}; in a file of "
+            "yours, such as a copy by `likeness recipes --copy`, import Range from "
+            'likeness.recipe, and add RANGES = {"arcface": {"loss.margin": Range(0.1, 0.5)}}'
         )
     for name, ranges in searched.items():
         check_ranges(variants[name], ranges)

@@ -149,6 +149,12 @@ def test_arrow_lists_of_any_names(
         ("e.csv", "n,{0},e\n5,{0},.5 -1.25 3\n5,{1},0.001 2 -0.0\n6,{2},7 8 9", {"id": "{0}"}),
         ("e.csv", '{0},"[0.5, -1.25, 3]"\n{1},"[0.001, 2, -0.0]"\n{2},"[7, 8,\n 9]"\n', ""),
         ("e.csv", "id,0,1,2\n{0},0.5,-1.25,3\n{1},0.001,2,-0.0\n{2},7,8,9\n", ""),
+        (
+            "e.csv",
+            '{0},"[np.float32(0.5), np.float32(-1.25), np.float32(3)]"\n'
+            '{1},"array([1e-3, 2, -0.0])"\n{2},"[7, 8, 9]"\n',
+            "",
+        ),
     ],
 )
 def test_text_with_and_without_a_header(tmp_path: Path, name: str, text: str, stated: Any) -> None:

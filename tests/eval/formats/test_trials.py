@@ -83,12 +83,25 @@ def test_columns_that_are_stated(put):
     trials, values = read_scores(put(lines), columns="enrol=1,probe=4,score=3")
     assert rows(trials) == [(enrol, probe, None) for enrol, probe, _ in PLAIN]
     assert values.tolist() == [7, 8, 9]
+    first = "first=mine,Second=theirs,same=verdict"  # as a header may name them
+    assert rows(read_trials(put(text), columns=first)) == PLAIN
+    with pytest.raises(LikenessError, match="said twice"):
+        read_trials(put(text), columns="enrol=mine,first=theirs")
     for wrong in ("enrol=mine,probe=other", "enrol=mine,who=theirs"):
         with pytest.raises(LikenessError, match=r"other|who"):
             read_trials(put(text), columns=wrong)
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(put(text), sep=";")
     assert rows(read_trials(frame, columns=columns)) == PLAIN
+
+
+def test_messages_about_columns_say_what_was_read(put):
+    odd = "clip A;clip B;person\na;x;ja\n"
+    with pytest.raises(LikenessError, match=r"is \(clip A, clip B, person\)"):
+        read_trials(put(odd))
+    with pytest.raises(LikenessError, match="'ja' is no label") as raised:
+        read_trials(put(odd), columns="enrol=clip A,probe=clip B,label=person")
+    assert "name the columns" not in str(raised.value)
 
 
 BLIND = [("a", "x", None), ("a", "y", None)]

@@ -35,6 +35,16 @@ def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
     assert len(longer) < 1.3 * len(shorter) < 125_000
 
 
+def test_the_eer_point_of_few_errors_is_inside_the_axes() -> None:
+    nontargets = np.append(np.linspace(0, 0.9, 997), [0.95, 0.96, 0.97])
+    values = np.append(nontargets, np.linspace(0.945, 1, 100))
+    figure = det_figure({"a": Scores(values, np.arange(1100) >= 1000)})
+    (point,) = figure.select({"name": "threshold of a"})
+    for name, ends in (("x", figure.x_range), ("y", figure.y_range)):
+        (at,) = point.data_source.data[name]
+        assert ends.start < at < ends.end
+
+
 @example(0.0, 91, 36)  # denormal numbers
 @given(st.floats(-1e300, 1e300), st.integers(0, 200), st.sampled_from([36, 72]))
 def test_histograms_of_nearly_equal_scores_have_edges(

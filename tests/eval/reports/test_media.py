@@ -144,6 +144,9 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
         assert media.show(value) == ""
     # a name that no file can have
     assert media.note().startswith("1 files could not be shown ('xxx")
+    without = media_of_folder(root)
+    assert without.show("s1/b.jpg") == without.show("s1/c.jpg") == ""
+    assert without.note() == f"{root} has no file of 's1/b.jpg', 's1/c.jpg'."
 
 
 def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:

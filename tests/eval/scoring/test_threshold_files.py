@@ -315,7 +315,9 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(world: Path) -> None:
     text = Path("page/index.html").read_text(encoding="utf-8")
     assert text.count("data:audio/flac") >= len(rows)
     assert all(row["id"] in text for row in rows)
-    printed("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv")
+    shown = ("--report", "stored", "--media", "voices")
+    printed("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv", *shown)
+    assert "data:audio/flac" in Path("stored/index.html").read_text(encoding="utf-8")
     by_id = {row["id"]: row["cluster"] for row in table("d.tsv", "\t")}
     assert by_id == {row["id"]: row["cluster"] for row in rows}
     printed("evaluate", "s", *FARS, "--save-to", "runs/voices")

@@ -312,6 +312,18 @@ def test_what_goes_with_some_speakers_is_found(odd, tmp_path):
     assert confounds_in(write(tmp_path / "single", odd, files=1)) == []
 
 
+def test_sizes_of_images_are_width_and_height_everywhere(tmp_path):
+    for k in range(6):
+        for i in range(4):
+            path = tmp_path / f"s{k}" / f"{i}.png"
+            path.parent.mkdir(exist_ok=True)
+            pixels = np.random.default_rng([k, i]).integers(0, 255, (30, 40 if k < 2 else 20, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    (finding,) = confounds_in(tmp_path)
+    assert {tuple(group) for group in finding.groups} == {("s0",), ("s1",)}
+    assert finding.details == {"s0": "40x30", "s1": "40x30"}
+
+
 def test_a_device_of_a_table_is_found_and_the_sex_is_not(tmp_path):
     write(tmp_path)
     rows = [
