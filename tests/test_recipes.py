@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import likeness
 from likeness.eval.items.items import Item
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic_faces, synthetic_glyphs
@@ -38,6 +39,7 @@ from tests.modalities.image import test_retrieval_sets, test_small_sets
 from tests.modalities.image.drawn import EDGE
 from tests.scripts import loaded
 from tests.tiny import shrunk, small_settings
+from tests.toolkit.training.tiny_runs import cut_and_resumed
 
 ROOT = Path(__file__).parents[1]
 
@@ -211,6 +213,27 @@ def test_trains_and_embeds(path, variant, data_of, tmp_path):
         assert 0 <= lines[-1]["eer"] <= 1
         assert all(np.isfinite(lines[-1][name]) for name in recipe.metrics)
     assert model.embedder.dim > 1
+
+
+@pytest.mark.slow  # trains twice, and exports
+@pytest.mark.parametrize(
+    "path",
+    [path for path, name in FIRST.items() if not module(path).RECIPES[name].init],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
+def test_a_stopped_miniature_goes_on_and_is_exported(path, data_of, tmp_path):
+    where = data_of(path)
+    recipe = small(path, FIRST[path], where)
+    recipe = replace(recipe, schedule=replace(recipe.schedule, save_every=1))
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    cut_and_resumed(recipe, at=2, data=where, out=stopped)
+    fit(recipe, data=where, out=whole)
+    log = (stopped / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in log if '"loss"' in line] == [1, 2, 3]
+    model = likeness.load(stopped)
+    assert model.meta["model"] == likeness.load(whole).meta["model"]  # bit for bit
+    if model.modality != "embedding":  # a head is exported with its network
+        assert model.export(tmp_path / "model.onnx").num_items > 0
 
 
 EDGES = {"short_edge": EDGE + 4, "size": f"{EDGE + 4},{EDGE + 4}", "crop": EDGE}
