@@ -217,7 +217,7 @@ WITHOUT_NAMES = {
     *("subjects.read_durations", "subjects.read_numbers", "origin.read_origin", "plda.load_plda"),
     *("parquet.read_columns", "tables.read_table", "tables.read_rows", "tables.read_parquet"),
     *("tables.read_frame", "meta_files.read_side"),
-    *(f"_embedding_files.read_{of}" for of in ("arrays", "parquet", "text")),
+    *(f"_embedding_files.read_{of}" for of in ("arrays", "parquet", "text", "vectors")),
     *("meta_files.read_faces", "meta_files.read_template_pairs", "meta_files.read_detector_scores"),
 }
 

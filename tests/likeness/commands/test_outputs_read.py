@@ -85,6 +85,7 @@ READERS = {
         gallery enrol {x} --model {m} --gallery {o}
         gallery search {x} --model {m} --gallery {w}/gallery
         gallery cluster {x} --model {m} --num-clusters 2 --out {o}.csv
+        gallery cluster {w}/e.npz --num-clusters 2 --out {o}.csv --report {o} --media {x}
         evaluate {w}/s.txt --resamples 0 --report {o} --media {x}
         retrieve --embeddings {w}/e.npz --report {o} --media {x}
         identify --gallery {w}/e.npz --probes {w}/e.npz --resamples 0 --report {o} --media {x}

@@ -251,9 +251,7 @@ def test_an_archive_beside_files_hides_none(voices: Path, packed: Path, tmp_path
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 def test_a_list_that_names_pipes_or_folders_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.tar")
-    (tmp_path / "shard.list").write_text("a.tar\n")
-    with pytest.raises(ValueError, match="is a pipe"):
-        shards.items(tmp_path / "shard.list")
-    (tmp_path / "shard.list").write_text(".\n")
-    with pytest.raises(OSError, match="directory"):
-        shards.items(tmp_path / "shard.list")
+    for name in ("a.tar", "."):
+        (tmp_path / "shard.list").write_text(f"{name}\n")
+        with pytest.raises(ValueError, match="1 of 1 shards do not exist"):
+            shards.items(tmp_path / "shard.list")
