@@ -94,6 +94,11 @@ def prepare_recipe(
         for folder in (data, *([] if test is None else [Path(test)])):
             recipe = replace(recipe, augment=_with_noise(recipe.augment, folder))
     recipe = _on_any_data(recipe, data, settings)
+    if settings and listing_of(recipe.items) is None:
+        raise LikenessError(
+            f"--{' and --'.join(settings)}: this recipe trains on a file of embeddings, for which "
+            "there are no such options; leave them out"
+        )
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)

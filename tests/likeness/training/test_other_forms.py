@@ -119,6 +119,11 @@ def test_without_other_data_speakers_are_held_out(formed):
     assert labels(plan(small(everything), everything.data).items) == SPEAKERS
 
 
+def test_embeddings_take_no_options_of_lists(data):
+    with pytest.raises(ValueError, match="--root: this recipe trains on"):
+        read_recipe("head", data, root=data)
+
+
 def test_a_part_of_the_set_trains_without_its_trials(data, tmp_path):
     shutil.copytree(data / "vox2", tmp_path / "vox2")
     prepared = read_recipe(VARIANT, tmp_path, settings=NOISELESS)
