@@ -79,8 +79,10 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _examples(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of `likeness` run in that folder; nothing else is touched."""
-    if isinstance(request.node, pytest.DoctestItem) and (
-        (ROOT / "likeness") in request.node.path.parents or request.node.path.name == "README.md"
-    ):
-        monkeypatch.chdir(request.getfixturevalue("_world"))
+    """The examples of `likeness` run in that folder, and others in an empty one, so that none
+    writes into the clone. Tests are not touched.
+    """
+    if isinstance(request.node, pytest.DoctestItem):
+        path = request.node.path
+        of_likeness = (ROOT / "likeness") in path.parents or path.name == "README.md"
+        monkeypatch.chdir(request.getfixturevalue("_world" if of_likeness else "tmp_path"))
