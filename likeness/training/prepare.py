@@ -118,15 +118,17 @@ def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe
     If the setting `test` is a folder with the trials of the data set, it is taken out of the
     settings.
     """
+    if recipe.modality == "embedding":
+        return recipe
     measure, modality = recipe.measure, cast(Modality, recipe.modality)
     test = Path(settings.get("test", ""))
     has_own_trials = isinstance(measure, Verification) and listing_of(measure.trials) is None
-    is_official = has_own_trials and "test" in settings and not _is_listed(test)
+    is_official = has_own_trials and "test" in settings and not _is_listed(test, modality)
     if isinstance(measure, Verification) and is_official:
         trials = partial(folders.list_folder, part=measure.trials, folder=str(test))
         del settings["test"]
         measure = replace(measure, trials=trials)
-    in_other_form = recipe.modality != "embedding" and (bool(settings) or _is_listed(data))
+    in_other_form = bool(settings) or _is_listed(data, modality)
     if not in_other_form or listing_of(recipe.items) is not None:
         return replace(recipe, measure=measure)
     if isinstance(measure, Classification):
@@ -146,9 +148,10 @@ def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe
     return replace(recipe, items=items, measure=measure)
 
 
-def _is_listed(data: Path) -> bool:
+def _is_listed(data: Path, modality: Modality) -> bool:
     """Whether the data are shards, a list, a table or a Kaldi folder, not a folder of files."""
-    return data.is_file() or is_kaldi_folder(data) or shards.are_at(data)
+    is_file_or_kaldi = data.is_file() or is_kaldi_folder(data)
+    return is_file_or_kaldi or shards.are_at(data, suffixes_of(modality))
 
 
 def _set(measure: Any, settings: Mapping[str, str]) -> Any:

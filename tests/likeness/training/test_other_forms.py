@@ -119,6 +119,13 @@ def test_without_other_data_speakers_are_held_out(formed):
     assert labels(plan(small(everything), everything.data).items) == SPEAKERS
 
 
+def test_an_archive_beside_a_data_set_is_passed_over(data, tmp_path):
+    shutil.copytree(data, tmp_path / "DATA")
+    (tmp_path / "DATA" / "vox1_dev_wav.tar").write_bytes(b"as it was fetched")
+    prepared = read_recipe(VARIANT, tmp_path / "DATA", settings=NOISELESS)
+    assert labels(plan(small(prepared), prepared.data).items) == SPEAKERS
+
+
 def test_embeddings_take_no_options_of_lists(data):
     with pytest.raises(ValueError, match="--root: this recipe trains on"):
         read_recipe("head", data, root=data)
