@@ -19,7 +19,7 @@ from likeness.eval.items.listing import files_below, is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs, hold_out
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.types import Trials, name_first
-from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 from likeness.toolkit.data import shards
 
 Modality = Literal["speaker", "face", "image"]
@@ -40,7 +40,7 @@ def items(
     root: str = "",
     test: str = "",
     speeds: Sequence[float] = (),
-    speed_items: Literal["all", "one"] = "all",
+    speed_items: SpeedItems = "all",
     every: Items | None = None,
 ) -> Items:
     """List the items of the labels of one split.

@@ -4,17 +4,20 @@ Every refusal is a `BadAudio` that names the file and the reason.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import soxr
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
+from likeness.eval.types import check_choice
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.bandwidth import is_narrow, narrow_audio
 from likeness.modalities.speaker.content import lack_of_voice
 from likeness.toolkit.data.reading import refuse_empty
+
+SpeedItems = Literal["all", "one"]
 
 _FRAME = 400  # samples whose power is taken together: 25 ms at 16 kHz
 _ACTIVE = 0.01  # frames within 20 dB of the loud ones count
@@ -239,7 +242,7 @@ def speed_copies(
     items: Iterable[Item],
     speeds: Iterable[float] = (0.9, 1.1),
     *,
-    speed_items: Literal["all", "one"] = "all",
+    speed_items: SpeedItems = "all",
 ) -> Items:
     """Return the items, followed by copies of them for each speed.
 
@@ -266,6 +269,7 @@ def speed_copies(
         >>> [(item.id, item.label) for item in speed_copies(items, speeds=(0.9,))]
         [('a/1', 'a'), ('a/1#speed=0.9', 'a#speed=0.9')]
     """
+    check_choice("speed_items", speed_items, get_args(SpeedItems))
     originals, factors = Items.of(items), list(speeds)
     if 1.0 in factors or len(set(factors)) != len(factors):
         raise LikenessError(

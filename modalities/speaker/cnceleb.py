@@ -34,7 +34,7 @@ from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
 from likeness.modalities.folders import scan
 from likeness.modalities.speaker._trial_items import match_items
-from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 
 FETCH = "`likeness prepare cnceleb --data DATA` fetches it"
 _ROOTS = ("CN-Celeb_flac", "CN-Celeb", "CN-Celeb_wav", ".")
@@ -48,7 +48,7 @@ def items(
     *,
     split: Split = "train",
     speeds: Sequence[float] = (),
-    speed_items: Literal["all", "one"] = "all",
+    speed_items: SpeedItems = "all",
 ) -> Items:
     """List the utterances of a split, sorted by id.
 

@@ -34,12 +34,11 @@ from likeness.eval.items.items import Items
 from likeness.eval.items.suffixes import SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
 from likeness.modalities.speaker._trial_items import match_items
-from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]
 Protocol = Literal["O", "E", "H", "O_cleaned", "E_cleaned", "H_cleaned"]
-SpeedItems = Literal["all", "one"]
 
 FETCH = "`likeness prepare voxceleb1` (or voxceleb2) says what to fetch and where to put it"
 
@@ -100,7 +99,6 @@ def items(
     """
     check_choice("corpus", corpus, get_args(Corpus))
     check_choice("split", split, get_args(Split))
-    check_choice("speed_items", speed_items, get_args(SpeedItems))
     return speed_copies(_scan(Path(data), corpus, split), speeds, speed_items=speed_items)
 
 

@@ -26,9 +26,8 @@ from likeness.recipe import (
 )
 
 METRICS: dict[str, Part] = {"eer": eer, "min_dcf(.01)": partial(min_dcf, p_target=0.01)}
-NO_MASK = partial(
-    spec_augment, prob=0.0
-)  # off, as in WeSpeaker's recipes; mask.prob switches it on
+# Off, as in WeSpeaker's recipes; mask.prob switches it on.
+NO_MASK = partial(spec_augment, prob=0.0)
 
 
 def resnet34(items: Part, trials: Part) -> Recipe:
