@@ -281,7 +281,7 @@ def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
         torch.testing.assert_close(ends["unit", start][1], torch.ones_like(ends["unit", start][1]))
     for name, equal in (("unit", True), ("free", False)):
         a, b = (ends[name, start][0] for start in (0.02, 0.2))
-        close = [torch.allclose(a[key].float(), b[key].float(), atol=1e-4) for key in a]
+        close = [torch.allclose(a[key].float(), b[key].float(), atol=2e-3) for key in a]
         assert all(close) == equal
 
 
