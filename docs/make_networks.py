@@ -17,22 +17,21 @@ HEAD = """\
 ```
 likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
 ```
-Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. For voices,
-WeSpeaker and ReDimNet are stronger, and for faces InsightFace (non-commercial).
+Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. WeSpeaker and
+ReDimNet are stronger for voices, and InsightFace (non-commercial) for faces.
 
-Every network here is a MODEL in `verify`, `embed`, `gallery`, `serve` and `export`. The line beside
-it fetches its weights, which belong to their project. `hub:` and `speechbrain:` ids are fetched
+Every network here is a MODEL in `verify`, `embed`, `gallery`, `serve` and `export`. The list below
+each table says how to fetch its weights, which belong to their projects. On [a machine without
+internet](hub.md#on-a-machine-without-a-network), copy those that are otherwise fetched
 automatically. Likeness executes nothing in these files.
 
-- Licences, sizes and numbers come from the projects' pages. If they state no licence, ask the
-  project. A licence of weights does not cover the training data.
-- Projects measure in different ways. Compare networks on your own recordings or photographs:
-  [bench](bench.md), [thresholds](choose_threshold.md).
-- **Tried here** is "yes" if we ran the published weights. "With random weights" means that our
-  network and front-end give the project's output on the same random weights.
+- Licences, sizes and numbers come from the projects' pages. Ask the project if it states no
+  licence. A licence of weights does not cover the training data.
+- Projects measure in different ways. Compare networks on your own files: [bench](bench.md),
+  [thresholds](choose_threshold.md).
+- **tried here** is "yes" if we ran the published weights. Otherwise it names the parts that gave
+  the project's output on the same random weights.
 - `own.py` is [your Python file](own_networks.md) around the project's network.
-
-This page is made by `python docs/make_networks.py` from `docs/networks.toml`.
 """
 
 
@@ -47,8 +46,9 @@ def page() -> str:
             f"| {network['tried']} |"
             for network in chosen
         ]
-        parts += [f"## {takes.capitalize()}", "| network | MODEL | published | tried here |"]
-        parts += ["| --- | --- | --- | --- |", *rows, ""]
+        published = "EER on VoxCeleb1-O" if takes == "voices" else "published"
+        parts += [f"## {takes.capitalize()}", f"| network | MODEL | {published} | tried here |"]
+        parts += ["|---|---|---|---|", *rows, ""]
         parts += [_details(network) for network in chosen]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -56,10 +56,14 @@ def page() -> str:
 
 def _details(network: dict[str, str]) -> str:
     """Return how a network is fetched, its size and its licences, as an item of a list."""
+    source, code, weights = network["source"], network["code"], network["weights"]
+    link = source if source.startswith("https://") else f"../../{source}"
+    size = "" if network["size"] == "not stated" else f" {network['size']}."
+    same = code == weights
+    licences = f"Code and weights: {code}" if same else f"Code: {code}. Weights: {weights}"
     text = (
-        f"- **{network['name']}**: {network['fetch']}. Size: {network['size']}. Code: "
-        f"{network['code']}. Weights: {network['weights']}. Training data: {network['data']}. "
-        f"Source: {network['source']}"
+        f"- **[{network['name']}]({link})**: {network['fetch']}.{size} {licences}. Training data: "
+        f"{network['data']}."
     )
     return textwrap.fill(
         text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
