@@ -25,8 +25,8 @@ each table says how to fetch its weights, which belong to their projects. On [a 
 internet](hub.md#on-a-machine-without-a-network), copy those that are otherwise fetched
 automatically. Likeness executes nothing in these files.
 
-- Licences, sizes and numbers come from the projects' pages. Ask the project if it states no
-  licence. A licence of weights does not cover the training data.
+- Licences, sizes and numbers come from the projects' pages; ask the project for what is missing.
+  The licence is that of the weights, and does not cover the training data.
 - Projects measure in different ways. Compare networks on your own files: [bench](bench.md),
   [thresholds](choose_threshold.md).
 - **tried here** is "yes" if we ran the published weights. Otherwise it names the parts that gave
@@ -56,15 +56,13 @@ def page() -> str:
 
 def _details(network: dict[str, str]) -> str:
     """Return how a network is fetched, its size and its licences, as an item of a list."""
-    source, code, weights = network["source"], network["code"], network["weights"]
+    source, size, data = network["source"], network["size"], network["data"]
     link = source if source.startswith("https://") else f"../../{source}"
-    size = "" if network["size"] == "not stated" else f" {network['size']}."
-    same = code == weights
-    licences = f"Code and weights: {code}" if same else f"Code: {code}. Weights: {weights}"
-    text = (
-        f"- **[{network['name']}]({link})**: {network['fetch']}.{size} {licences}. Training data: "
-        f"{network['data']}."
-    )
+    weights = network["weights"].replace("not stated", f"not stated (code: {network['code']})")
+    text = f"- **[{network['name']}]({link})**: {network['fetch']}."
+    text += "" if size == "not stated" else f" {size}."
+    text += f" Licence: {weights}."
+    text += "" if data == "not stated" else f" Trained on {data}."
     return textwrap.fill(
         text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
