@@ -20,17 +20,17 @@ likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
 Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. WeSpeaker and
 ReDimNet are stronger for voices, and InsightFace (non-commercial) for faces.
 
-Every network here is a MODEL in `verify`, `embed`, `gallery`, `serve` and `export`. The list below
-each table says how to fetch its weights, which belong to their projects. On [a machine without
-internet](hub.md#on-a-machine-without-a-network), copy those that are otherwise fetched
-automatically. Likeness executes nothing in these files.
+Every network here is a MODEL in all commands. The list below each table says how to fetch the
+weights, which belong to their projects. On [a machine without
+internet](hub.md#on-a-machine-without-a-network), copy those that are fetched automatically.
+Likeness executes nothing in these files.
 
 - Licences, sizes and numbers come from the projects' pages; ask the project for what is missing.
   The licence is that of the weights, and does not cover the training data.
 - Projects measure in different ways. Compare networks on your own files: [bench](bench.md),
   [thresholds](choose_threshold.md).
-- **tried here** is "yes" if we ran the published weights. Otherwise it names the parts that gave
-  the project's output on the same random weights.
+- We ran the published weights of networks with a `*`. For the others, except AdaFace, our code
+  gives the project's output on the same random weights.
 - `own.py` is [your Python file](own_networks.md) around the project's network.
 """
 
@@ -42,13 +42,13 @@ def page() -> str:
     for takes in dict.fromkeys(network["takes"] for network in networks):
         chosen = [network for network in networks if network["takes"] == takes]
         rows = [
-            f"| {network['name']} | `{network['model']}` | {network['published']} "
-            f"| {network['tried']} |"
+            f"| {network['name']}{' *' if network['tried'] == 'yes' else ''} "
+            f"| `{network['model']}` | {network['published']} |"
             for network in chosen
         ]
         published = "EER on VoxCeleb1-O" if takes == "voices" else "published"
-        parts += [f"## {takes.capitalize()}", f"| network | MODEL | {published} | tried here |"]
-        parts += ["|---|---|---|---|", *rows, ""]
+        parts += [f"## {takes.capitalize()}", f"| network | MODEL | {published} |"]
+        parts += ["|---|---|---|", *rows, ""]
         parts += [_details(network) for network in chosen]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
