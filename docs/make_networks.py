@@ -22,7 +22,7 @@ ReDimNet are stronger for voices, and InsightFace (non-commercial) for faces.
 
 Every network here is a MODEL in all commands. The list below each table says how to fetch the
 weights, which belong to their projects. On [a machine without
-internet](hub.md#on-a-machine-without-a-network), copy those that are fetched automatically.
+internet](hub.md#on-a-machine-without-internet), copy those that are fetched automatically.
 Likeness executes nothing in these files.
 
 - Licences, sizes and numbers come from the projects' pages; ask the project for what is missing.
@@ -59,7 +59,7 @@ def _details(network: dict[str, str]) -> str:
     source, size, data = network["source"], network["size"], network["data"]
     link = source if source.startswith("https://") else f"../../{source}"
     weights = network["weights"].replace("not stated", f"not stated (code: {network['code']})")
-    text = f"- **[{network['name']}]({link})**: {network['fetch']}."
+    text = f"- [{network['name']}]({link}): {network['fetch']}."
     text += "" if size == "not stated" else f" {size}."
     text += f" Licence: {weights}."
     text += "" if data == "not stated" else f" Trained on {data}."
