@@ -17,22 +17,21 @@ HEAD = """\
 ```
 likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
 ```
-Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. For voices,
-WeSpeaker and ReDimNet are stronger, and for faces InsightFace (non-commercial).
+Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. WeSpeaker and
+ReDimNet are stronger for voices, and InsightFace (non-commercial) for faces.
 
-Every network here is a MODEL in `verify`, `embed`, `gallery`, `serve` and `export`. The line beside
-it fetches its weights, which belong to their project. `hub:` and `speechbrain:` ids are fetched
-automatically. Likeness executes nothing in these files.
+Every network here is a MODEL in all commands. The list below each table says how to fetch the
+weights, which belong to their projects. On [a machine without
+internet](hub.md#on-a-machine-without-internet), copy those that are fetched automatically.
+Likeness executes nothing in these files.
 
-- Licences, sizes and numbers come from the projects' pages. If they state no licence, ask the
-  project. A licence of weights does not cover the training data.
-- Projects measure in different ways. Compare networks on your own recordings or photographs:
-  [bench](bench.md), [thresholds](choose_threshold.md).
-- **Tried here** is "yes" if we ran the published weights. "With random weights" means that our
-  network and front-end give the project's output on the same random weights.
+- Licences, sizes and numbers come from the projects' pages; ask the project for what is missing.
+  The licence is that of the weights, and does not cover the training data.
+- Projects measure in different ways. Compare networks on your own files: [bench](bench.md),
+  [thresholds](choose_threshold.md).
+- We ran the published weights of networks with a `*`. For the others, except AdaFace, our code
+  gives the project's output on the same random weights.
 - `own.py` is [your Python file](own_networks.md) around the project's network.
-
-This page is made by `python docs/make_networks.py` from `docs/networks.toml`.
 """
 
 
@@ -43,12 +42,13 @@ def page() -> str:
     for takes in dict.fromkeys(network["takes"] for network in networks):
         chosen = [network for network in networks if network["takes"] == takes]
         rows = [
-            f"| {network['name']} | `{network['model']}` | {network['published']} "
-            f"| {network['tried']} |"
+            f"| {network['name']}{' *' if network['tried'] == 'yes' else ''} "
+            f"| `{network['model']}` | {network['published']} |"
             for network in chosen
         ]
-        parts += [f"## {takes.capitalize()}", "| network | MODEL | published | tried here |"]
-        parts += ["| --- | --- | --- | --- |", *rows, ""]
+        published = "EER on VoxCeleb1-O" if takes == "voices" else "published"
+        parts += [f"## {takes.capitalize()}", f"| network | MODEL | {published} |"]
+        parts += ["|---|---|---|", *rows, ""]
         parts += [_details(network) for network in chosen]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -56,11 +56,13 @@ def page() -> str:
 
 def _details(network: dict[str, str]) -> str:
     """Return how a network is fetched, its size and its licences, as an item of a list."""
-    text = (
-        f"- **{network['name']}**: {network['fetch']}. Size: {network['size']}. Code: "
-        f"{network['code']}. Weights: {network['weights']}. Training data: {network['data']}. "
-        f"Source: {network['source']}"
-    )
+    source, size, data = network["source"], network["size"], network["data"]
+    link = source if source.startswith("https://") else f"../../{source}"
+    weights = network["weights"].replace("not stated", f"not stated (code: {network['code']})")
+    text = f"- [{network['name']}]({link}): {network['fetch']}."
+    text += "" if size == "not stated" else f" {size}."
+    text += f" Licence: {weights}."
+    text += "" if data == "not stated" else f" Trained on {data}."
     return textwrap.fill(
         text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
