@@ -174,7 +174,7 @@ def trained_by(cls: Any, fits: Callable[[dict[str, Any]], bool]) -> str:
     values = {name: x.default for name, x in inspect.signature(cls).parameters.items()}
     every = networks_of_recipes()
     found = [name for name, own, stated in every if own is cls and fits(values | stated)]
-    return ", ".join(f"`{name}`" for name in dict.fromkeys(found)) or "-"
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(found))
 
 
 def has_any(rows: Sequence[dict[str, Any]], values: dict[str, Any]) -> bool:
@@ -182,11 +182,6 @@ def has_any(rows: Sequence[dict[str, Any]], values: dict[str, Any]) -> bool:
     return any(
         all(values[name] == value for name, value in row.items() if name != "dim") for row in rows
     )
-
-
-def has_config(config: dict[str, Any], values: dict[str, Any]) -> bool:
-    """Whether a network of the hub is of this size."""
-    return config.items() <= json.loads(values["config"]).items()
 
 
 def backbones_table(kind: str) -> str:
@@ -205,10 +200,10 @@ def backbones_table(kind: str) -> str:
         recipes = trained_by(
             cls, partial(has_any, [arguments(text) for text, *_ in family["settings"]])
         )
-        known = [family["weights"], recipes, family.get("published", "-"), family["source"]]
+        known = [family["weights"], recipes, family.get("published", ""), family.get("paper", "")]
         rows.append([f"`{family['class']}`", "; ".join(sizes), *images, *known])
     images = ["images"] if kind == "images" else []
-    known = ["weights of", "recipes", "published", "source"]
+    known = ["weights of", "recipes", "published", "paper"]
     return table(("network", "parameters, M", *images, *known), rows)
 
 
@@ -221,11 +216,8 @@ def hub_table() -> str:
             network = cls(family["in_dim"], config=json.dumps(family["config"]))
         count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
         exact = "-" if cls is backbones.HubImage else "yes" if network.pads_exactly else "no"
-        recipes = trained_by(cls, partial(has_config, family["config"]))
-        known = [recipes, family.get("published", "-"), family["source"]]
-        rows.append([f"`{family['name']}`", f"{count:.2f}", exact, *known])
-    columns = ("network", "parameters, M", "exact", "recipes", "published", "source")
-    return table(columns, rows)
+        rows.append([f"`{family['name']}`", f"{count:.2f}", exact])
+    return table(("network", "parameters, M", "exact"), rows)
 
 
 # ---------------------------------------------------------------- recipes
