@@ -45,7 +45,7 @@ from likeness.toolkit.training.recipe import (
     Verification,
     read,
 )
-from likeness.training.recipe_files import folder, head, names
+from likeness.training.recipe_files import folder, names
 
 DOCS = Path(__file__).parent
 PAGES = ("losses", "backbones", "recipes")
@@ -117,7 +117,7 @@ def losses_details() -> str:
     entries, sections = catalogue("losses"), []
     for cls in sorted(loss_classes(), key=lambda cls: cls.__name__.lower()):
         entry = entries[cls.__name__]
-        checked = f" Checked against {entry['checked']}." if "checked" in entry else ""
+        checked = f" Checked: {entry['checked']}." if "checked" in entry else ""
         text = f"{entry['paper']}.{checked} {entry.get('notes', '')}"
         sections.append(f"### {cls.__name__}\n{wrapped(text)}")
     return "\n\n".join(sections)
@@ -240,10 +240,8 @@ GROUPS: tuple[tuple[str, Any], ...] = (
 
 
 def recipes_list() -> str:
-    """Make the list of the recipes, with the first line of each."""
-    lines = {name: head(folder() / f"{name}.py").partition("\n")[0] for name in names()}
-    rows = (f"- `{name}`: {line}".replace("*", "\\*") for name, line in lines.items())
-    return "\n".join(wrapped(row, "  ") for row in rows)
+    """Name the recipes."""
+    return wrapped(", ".join(f"`{name}`" for name in names()))
 
 
 def meanings(cls: Any) -> dict[str, str]:

@@ -47,14 +47,14 @@ class Tuning:
     "backbone.network", "backbone.network.encoder.layer.0".
 
     Attributes:
-        freeze: Parts to freeze: they get no gradient and stay in evaluation mode, so batch norm
-            keeps its statistics and dropout is off.
+        freeze: Parts that get no gradient and stay in evaluation mode, so batch norm keeps its
+            statistics and dropout is off.
         freeze_until: The step at which these parts begin to train; 0 is never.
         rates: The rate of a part as a multiple of optim.lr. If several names match a parameter, the
             longest counts.
         lora: Adapters. With them only the adapters train, and parts that are new to the network.
-        average_last: Measure and save the mean of the last N checkpoints (schedule.save_every)
-            as the model; 0 takes the last weights.
+        average_last: The model is the mean of the last N checkpoints (schedule.save_every); 0 takes
+            the last weights.
     """
 
     freeze: tuple[str, ...] = ()
