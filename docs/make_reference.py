@@ -13,7 +13,6 @@ import ast
 import dataclasses
 import importlib
 import inspect
-import json
 import pkgutil
 import re
 import textwrap
@@ -145,18 +144,6 @@ def millions(cls: Any, settings: dict[str, Any]) -> float:
     return sum(parameter.numel() for parameter in made.parameters()) / 1e6
 
 
-def images_of(cls: Any, settings: dict[str, Any]) -> str:
-    """Say which images a backbone takes."""
-    fixed = {"BNInception": "multiples of 32", "EdgeFace": "32 x 32 or more"}
-    if cls.__name__ in fixed:
-        return fixed[cls.__name__]
-    parameters = inspect.signature(cls).parameters
-    values = {name: parameter.default for name, parameter in parameters.items()} | settings
-    if cls.__name__ == "ViT":
-        return f"multiples of {values['patch']}"
-    return f"{values['image_size']} x {values['image_size']}" if "image_size" in values else "any"
-
-
 @cache
 def networks_of_recipes() -> list[tuple[str, Any, dict[str, Any]]]:
     """The recipe, the class and the settings of every network that a recipe trains."""
@@ -188,36 +175,19 @@ def backbones_table(kind: str) -> str:
     """Make the table of the families of networks for "speech" or "images"."""
     rows = []
     for family in catalogue("backbones")[kind]:
-        cls, sizes, takes = getattr(backbones, family["class"]), [], []
+        cls, sizes = getattr(backbones, family["class"]), []
         for text, *stated in family["settings"]:
             settings = arguments(text)
             count = millions(cls, settings)
             others = [number for number in stated if abs(number - count) >= 0.01]
             differs = f" ({', '.join(f'{number:g}' for number in others)})" if others else ""
             sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
-            takes.append(images_of(cls, settings))
-        images = [", ".join(dict.fromkeys(takes))] if kind == "images" else []
         recipes = trained_by(
             cls, partial(has_any, [arguments(text) for text, *_ in family["settings"]])
         )
         known = [family["weights"], recipes, family.get("published", ""), family.get("paper", "")]
-        rows.append([f"`{family['class']}`", "; ".join(sizes), *images, *known])
-    images = ["images"] if kind == "images" else []
-    known = ["weights of", "recipes", "published", "paper"]
-    return table(("network", "parameters, M", *images, *known), rows)
-
-
-def hub_table() -> str:
-    """Make the table of the networks of the hub."""
-    rows = []
-    for family in catalogue("backbones")["hub"]:
-        cls = getattr(backbones, family["class"])
-        with torch.device("meta"):
-            network = cls(family["in_dim"], config=json.dumps(family["config"]))
-        count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-        exact = "-" if cls is backbones.HubImage else "yes" if network.pads_exactly else "no"
-        rows.append([f"`{family['name']}`", f"{count:.2f}", exact])
-    return table(("network", "parameters, M", "exact"), rows)
+        rows.append([f"`{family['class']}`", "; ".join(sizes), *known])
+    return table(("network", "parameters, M", "weights of", "recipes", "published", "paper"), rows)
 
 
 # ---------------------------------------------------------------- recipes
@@ -296,7 +266,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "details of losses": losses_details,
     "speech": lambda: backbones_table("speech"),
     "images": lambda: backbones_table("images"),
-    "hub": hub_table,
     "recipes": recipes_list,
     "fields": lambda: "\n\n".join(fields_of(prefix, cls) for prefix, cls in GROUPS),
 }
