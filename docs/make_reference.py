@@ -179,7 +179,7 @@ def backbones_table(kind: str) -> str:
         for text, *stated in family["settings"]:
             settings = arguments(text)
             count = millions(cls, settings)
-            others = [number for number in stated if abs(number - count) >= 0.01]
+            others = [number for number in stated if abs(number - count) >= 0.1]
             differs = f" ({', '.join(f'{number:g}' for number in others)})" if others else ""
             sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
         recipes = trained_by(
@@ -238,7 +238,6 @@ def fields_of(prefix: str, cls: Any) -> str:
         KeyError: A field has no meaning in the docstring.
     """
     hints, meaning_of = typing.get_type_hints(cls), meanings(cls)
-    introduction = (inspect.getdoc(cls) or "").partition("\n\n")[0]
     entries = []
     for field in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[field.name]):
@@ -252,9 +251,8 @@ def fields_of(prefix: str, cls: Any) -> str:
         name = f"`{prefix}{field.name}{f'={default}' if shown else ''}`"
         label = f"{name} ({type_text})" if type_text and not plain else name
         entries.append(wrapped(f"- {label}: {meaning_of[field.name]}", "  "))
-    introduction = wrapped(" ".join(introduction.split()))
     title = f"## {cls.__name__}" + (f", `{prefix.rstrip('.')}`" if prefix else "")
-    return "\n".join([title, introduction, "", *entries])
+    return "\n".join([title, *entries])
 
 
 # ---------------------------------------------------------------- pages

@@ -26,8 +26,9 @@ class LoRA:
     Source: Hu et al. 2021, arXiv 2106.09685. The layers are those of the package peft.
 
     Attributes:
-        rank: The rows of A and columns of B; 0 adds no adapter.
-        alpha: The factor of B A is alpha / rank.
+        rank: The rows of A and columns of B in W + alpha / rank * B A, where only A and B train; 0
+            adds no adapter.
+        alpha: The numerator of this factor.
         targets: Names of linear layers and convolutions in the backbone, whole or their ends, such
             as "attn.qkv" or "fc1". Empty adapts the projections of queries and values.
         dropout: The share of an adapter's inputs dropped in training.

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser. Biases and norm layers have no weight decay.
+    """The optimiser.
 
     Attributes:
         name: SGD, Adam or AdamW.
@@ -38,7 +38,7 @@ class Optim:
             lr * N / reference_batch, as in WeSpeaker and arcface_torch. 0 takes lr for every batch.
         momentum: The momentum of SGD.
         nesterov: Whether SGD uses Nesterov's momentum.
-        weight_decay: The decay of the weights.
+        weight_decay: The decay of the weights, except of biases and norm layers.
         proxy_lr_scale: The learning rate of the class proxies, as a multiple of lr.
         unit_proxies: Whether to normalise the class proxies before every step, as OpenSphere does,
             for losses that use only their directions.
