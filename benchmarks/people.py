@@ -17,7 +17,7 @@ Needs: speechbrain and scikit-learn, which come with Likeness, and an4/, speecho
     folder of --data.
 Takes: one to three CPU minutes a fold of statistics, seven one of ecapa, 5.5 one of SpeechBrain's;
     seconds one of faces.
-Gives: the tables of sections AN4, speechocean and ORL of docs/reference/results.md.
+Gives: the tables "AN4 and speechocean" and "ORL" of docs/reference/results.md.
 """
 
 from __future__ import annotations

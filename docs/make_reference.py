@@ -13,7 +13,6 @@ import ast
 import dataclasses
 import importlib
 import inspect
-import json
 import pkgutil
 import re
 import textwrap
@@ -45,7 +44,7 @@ from likeness.toolkit.training.recipe import (
     Verification,
     read,
 )
-from likeness.training.recipe_files import folder, head, names
+from likeness.training.recipe_files import folder, names
 
 DOCS = Path(__file__).parent
 PAGES = ("losses", "backbones", "recipes")
@@ -117,7 +116,7 @@ def losses_details() -> str:
     entries, sections = catalogue("losses"), []
     for cls in sorted(loss_classes(), key=lambda cls: cls.__name__.lower()):
         entry = entries[cls.__name__]
-        checked = f" Checked against {entry['checked']}." if "checked" in entry else ""
+        checked = f" Checked: {entry['checked']}." if "checked" in entry else ""
         text = f"{entry['paper']}.{checked} {entry.get('notes', '')}"
         sections.append(f"### {cls.__name__}\n{wrapped(text)}")
     return "\n\n".join(sections)
@@ -145,18 +144,6 @@ def millions(cls: Any, settings: dict[str, Any]) -> float:
     return sum(parameter.numel() for parameter in made.parameters()) / 1e6
 
 
-def images_of(cls: Any, settings: dict[str, Any]) -> str:
-    """Say which images a backbone takes."""
-    fixed = {"BNInception": "multiples of 32", "EdgeFace": "32 x 32 or more"}
-    if cls.__name__ in fixed:
-        return fixed[cls.__name__]
-    parameters = inspect.signature(cls).parameters
-    values = {name: parameter.default for name, parameter in parameters.items()} | settings
-    if cls.__name__ == "ViT":
-        return f"multiples of {values['patch']}"
-    return f"{values['image_size']} x {values['image_size']}" if "image_size" in values else "any"
-
-
 @cache
 def networks_of_recipes() -> list[tuple[str, Any, dict[str, Any]]]:
     """The recipe, the class and the settings of every network that a recipe trains."""
@@ -174,7 +161,7 @@ def trained_by(cls: Any, fits: Callable[[dict[str, Any]], bool]) -> str:
     values = {name: x.default for name, x in inspect.signature(cls).parameters.items()}
     every = networks_of_recipes()
     found = [name for name, own, stated in every if own is cls and fits(values | stated)]
-    return ", ".join(f"`{name}`" for name in dict.fromkeys(found)) or "-"
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(found))
 
 
 def has_any(rows: Sequence[dict[str, Any]], values: dict[str, Any]) -> bool:
@@ -184,48 +171,23 @@ def has_any(rows: Sequence[dict[str, Any]], values: dict[str, Any]) -> bool:
     )
 
 
-def has_config(config: dict[str, Any], values: dict[str, Any]) -> bool:
-    """Whether a network of the hub is of this size."""
-    return config.items() <= json.loads(values["config"]).items()
-
-
 def backbones_table(kind: str) -> str:
     """Make the table of the families of networks for "speech" or "images"."""
     rows = []
     for family in catalogue("backbones")[kind]:
-        cls, sizes, takes = getattr(backbones, family["class"]), [], []
+        cls, sizes = getattr(backbones, family["class"]), []
         for text, *stated in family["settings"]:
             settings = arguments(text)
             count = millions(cls, settings)
-            others = [number for number in stated if abs(number - count) >= 0.01]
+            others = [number for number in stated if abs(number - count) >= 0.1]
             differs = f" ({', '.join(f'{number:g}' for number in others)})" if others else ""
             sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
-            takes.append(images_of(cls, settings))
-        images = [", ".join(dict.fromkeys(takes))] if kind == "images" else []
         recipes = trained_by(
             cls, partial(has_any, [arguments(text) for text, *_ in family["settings"]])
         )
-        known = [family["weights"], recipes, family.get("published", "-"), family["source"]]
-        rows.append([f"`{family['class']}`", "; ".join(sizes), *images, *known])
-    images = ["images"] if kind == "images" else []
-    known = ["weights of", "recipes", "published", "source"]
-    return table(("network", "parameters, M", *images, *known), rows)
-
-
-def hub_table() -> str:
-    """Make the table of the networks of the hub."""
-    rows = []
-    for family in catalogue("backbones")["hub"]:
-        cls = getattr(backbones, family["class"])
-        with torch.device("meta"):
-            network = cls(family["in_dim"], config=json.dumps(family["config"]))
-        count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-        exact = "-" if cls is backbones.HubImage else "yes" if network.pads_exactly else "no"
-        recipes = trained_by(cls, partial(has_config, family["config"]))
-        known = [recipes, family.get("published", "-"), family["source"]]
-        rows.append([f"`{family['name']}`", f"{count:.2f}", exact, *known])
-    columns = ("network", "parameters, M", "exact", "recipes", "published", "source")
-    return table(columns, rows)
+        known = [family["weights"], recipes, family.get("published", ""), family.get("paper", "")]
+        rows.append([f"`{family['class']}`", "; ".join(sizes), *known])
+    return table(("network", "parameters, M", "weights of", "recipes", "published", "paper"), rows)
 
 
 # ---------------------------------------------------------------- recipes
@@ -248,10 +210,8 @@ GROUPS: tuple[tuple[str, Any], ...] = (
 
 
 def recipes_list() -> str:
-    """Make the list of the recipes, with the first line of each."""
-    lines = {name: head(folder() / f"{name}.py").partition("\n")[0] for name in names()}
-    rows = (f"- `{name}`: {line}".replace("*", "\\*") for name, line in lines.items())
-    return "\n".join(wrapped(row, "  ") for row in rows)
+    """Name the recipes."""
+    return wrapped(", ".join(f"`{name}`" for name in names()))
 
 
 def meanings(cls: Any) -> dict[str, str]:
@@ -278,7 +238,6 @@ def fields_of(prefix: str, cls: Any) -> str:
         KeyError: A field has no meaning in the docstring.
     """
     hints, meaning_of = typing.get_type_hints(cls), meanings(cls)
-    introduction = (inspect.getdoc(cls) or "").partition("\n\n")[0]
     entries = []
     for field in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[field.name]):
@@ -292,9 +251,8 @@ def fields_of(prefix: str, cls: Any) -> str:
         name = f"`{prefix}{field.name}{f'={default}' if shown else ''}`"
         label = f"{name} ({type_text})" if type_text and not plain else name
         entries.append(wrapped(f"- {label}: {meaning_of[field.name]}", "  "))
-    introduction = wrapped(" ".join(introduction.split()))
     title = f"## {cls.__name__}" + (f", `{prefix.rstrip('.')}`" if prefix else "")
-    return "\n".join([title, introduction, "", *entries])
+    return "\n".join([title, *entries])
 
 
 # ---------------------------------------------------------------- pages
@@ -306,7 +264,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "details of losses": losses_details,
     "speech": lambda: backbones_table("speech"),
     "images": lambda: backbones_table("images"),
-    "hub": hub_table,
     "recipes": recipes_list,
     "fields": lambda: "\n\n".join(fields_of(prefix, cls) for prefix, cls in GROUPS),
 }

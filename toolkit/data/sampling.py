@@ -42,7 +42,7 @@ class Sampling:
       sample of the data.
 
     Attributes:
-        batch_size: Items per step. An epoch drops items that do not fill a batch.
+        batch_size: Items per step of all processes. An epoch drops items that do not fill a batch.
         items_per_class: K items of each of batch_size/K classes per step; 0 ignores classes.
         open_shards: Tar shards mixed at a time; 0 shuffles all items.
     """

@@ -26,8 +26,9 @@ class LoRA:
     Source: Hu et al. 2021, arXiv 2106.09685. The layers are those of the package peft.
 
     Attributes:
-        rank: The rows of A and columns of B; 0 adds no adapter.
-        alpha: The factor of B A is alpha / rank.
+        rank: The rows of A and columns of B in W + alpha / rank * B A, where only A and B train; 0
+            adds no adapter.
+        alpha: The numerator of this factor.
         targets: Names of linear layers and convolutions in the backbone, whole or their ends, such
             as "attn.qkv" or "fc1". Empty adapts the projections of queries and values.
         dropout: The share of an adapter's inputs dropped in training.
@@ -47,14 +48,14 @@ class Tuning:
     "backbone.network", "backbone.network.encoder.layer.0".
 
     Attributes:
-        freeze: Parts to freeze: they get no gradient and stay in evaluation mode, so batch norm
-            keeps its statistics and dropout is off.
+        freeze: Parts that get no gradient and stay in evaluation mode, so batch norm keeps its
+            statistics and dropout is off.
         freeze_until: The step at which these parts begin to train; 0 is never.
         rates: The rate of a part as a multiple of optim.lr. If several names match a parameter, the
             longest counts.
         lora: Adapters. With them only the adapters train, and parts that are new to the network.
-        average_last: Measure and save the mean of the last N checkpoints (schedule.save_every)
-            as the model; 0 takes the last weights.
+        average_last: The model is the mean of the last N checkpoints (schedule.save_every); 0 takes
+            the last weights.
     """
 
     freeze: tuple[str, ...] = ()

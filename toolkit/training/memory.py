@@ -13,11 +13,9 @@ class Memory:
     """How many keys a loss compares with the batch, and what encodes them.
 
     Attributes:
-        size: The number of keys in the bank, those of the batch of all processes included. They are
-            written in batch order.
-        momentum: eta of theta_q <- eta theta_q + (1 - eta) theta, .999 in the SimPLE paper. 0 uses
-            no second encoder: the keys are the batch's own embeddings (cross-batch memory, Wang et
-            al. 2020).
+        size: The number of keys in the bank, those of the batch of all processes included.
+        momentum: eta of theta_q <- eta theta_q + (1 - eta) theta. 0 uses no second encoder: the
+            keys are the batch's own embeddings (cross-batch memory, Wang et al. 2020).
     """
 
     size: int

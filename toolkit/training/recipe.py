@@ -29,20 +29,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser. Biases and norm layers have no weight decay.
+    """The optimiser.
 
     Attributes:
         name: SGD, Adam or AdamW.
         lr: The learning rate.
         reference_batch: The batch size that lr is for: a batch of N items takes
-            lr * N / reference_batch (the linear rule of WeSpeaker and of insightface's
-            arcface_torch). 0 takes lr for every batch.
+            lr * N / reference_batch, as in WeSpeaker and arcface_torch. 0 takes lr for every batch.
         momentum: The momentum of SGD.
         nesterov: Whether SGD uses Nesterov's momentum.
-        weight_decay: The decay of the weights.
+        weight_decay: The decay of the weights, except of biases and norm layers.
         proxy_lr_scale: The learning rate of the class proxies, as a multiple of lr.
-        unit_proxies: Whether to normalise the class proxies before every step, as OpenSphere does:
-            for losses that use only their directions. A step turns a shorter proxy farther.
+        unit_proxies: Whether to normalise the class proxies before every step, as OpenSphere does,
+            for losses that use only their directions.
         grad_clip: The largest norm of the gradient; 0 does not clip.
     """
 
@@ -67,17 +66,16 @@ class Schedule:
         steps: The number of steps.
         epochs: Passes over the training items, in whole batches; above 0 they replace `steps`. The
             other numbers of steps (of this group, tuning.freeze_until and the loss's warmup_steps)
-            then count as shares of `steps`, so they keep their place in the run.
+            then count as shares of `steps`.
         warmup_steps: The number of steps in which the rate rises.
         decay: A function of likeness.toolkit.training.schedules.
-        eval_every: Steps between evaluations by `measure`, or by its validation if it has one. 0
-            evaluates only at the end.
+        eval_every: Steps between evaluations by `measure`, or by its validation. 0 evaluates only
+            at the end.
         save_every: Steps between checkpoints.
         watch: The metric that selects the best model, which is then used; "" selects none.
         higher_is_better: Whether a higher value of this metric is better.
-        halve_after: Halve the rate after this number of evaluations without a better value; 0 never
-            does.
-        stop_after: Stop after this number of evaluations without a better value; 0 never does.
+        halve_after: Halve the rate after N evaluations without a better value; 0 never does.
+        stop_after: Stop after N evaluations without a better value; 0 never does.
     """
 
     steps: int = 1000
@@ -99,19 +97,17 @@ class Compute:
     Attributes:
         precision: The precision of the network; losses always use float32. "auto" is bfloat16 on a
             GPU that supports it, float16 with loss scaling on other GPUs, and float32 on a CPU.
-        accumulate: Split the batch into this number of pieces to save memory. Activations are
-            computed again for the gradient. The loss sees the whole batch, but batch norm sees the
-            pieces.
+        accumulate: Split the batch into N pieces to save memory; activations are computed twice.
+            The loss sees the whole batch, but batch norm sees the pieces.
         workers: The number of processes that read files; 0 reads in the training process.
         prefetch: The number of batches that each worker prepares ahead.
         threads: CPU threads for training; 0 lets torch decide.
         cache: Whether to keep items in memory once read.
         channels_last: Whether networks and image batches use this memory layout. None uses it on a
-            GPU, where two-dimensional convolutions are up to 2.8 times as fast.
-        compile: Whether torch.compile compiles the backbone, for crops of one length. After eight
-            lengths the backbone runs uncompiled.
-        deterministic: Whether to raise an error at nondeterministic operations, which is slower on
-            a GPU.
+            GPU, where it is faster.
+        compile: Whether torch.compile compiles the backbone. After eight lengths of crops the
+            backbone runs uncompiled.
+        deterministic: Whether to raise an error at nondeterministic operations.
     """
 
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -156,8 +152,8 @@ class Verification:
     Attributes:
         trials: trials(data) -> (list[Item], Trials).
         metrics: Name -> f(target scores, nontarget scores).
-        flip: How to join the embeddings of an image and of its mirror image, as in `likeness embed
-            --flip`; "none" uses only the image.
+        flip: How to join the embeddings of an image and its mirror image, as `embed --flip` does;
+            "none" uses only the image.
     """
 
     trials: Part
@@ -195,8 +191,7 @@ class Retrieval:
         diversity: Whether to measure the diversity of classes and features.
         num_samples: Draws of each embedding that is a distribution; 0 treats it as a point.
         similarity: How to compare embeddings; "" uses the model's similarity.
-        compat: A tool whose map@r and map@1000 to print too (likeness.eval.metrics.retrieval), such
-            as map@r(rdml) and map@1000(rdml); "" is none.
+        compat: A tool whose map@r and map@1000 to print too, such as map@r(rdml); "" is none.
         disjoint: Whether to refuse classes that were trained on.
         metrics: As in `Classification`. Empty means recall at the first of ks, R-precision and
             MAP@R.
@@ -234,9 +229,8 @@ class Recipe:
         items: items(data) -> list[Item] to train on.
         read: read(item) -> array.
         train_read: Reads training items if they differ from test items, such as uncropped images.
-            None uses `read`.
-        augment: augment(array, rng, batch_rng) -> array. None leaves items as they are.
-        mask: mask(features, lengths) -> features, in training only. None masks nothing.
+        augment: augment(array, rng, batch_rng) -> array.
+        mask: mask(features, lengths) -> features, in training only.
         similarity: How to compare embeddings; "" uses the similarity of the loss, or the cosine.
         sampling: How batches are drawn.
         memory: The bank of keys and the momentum encoder; None for losses without keys.
@@ -248,12 +242,10 @@ class Recipe:
         estimate_views: Training views per item, at most 4,096 in all, from which a backbone or loss
             with `estimate` computes its constants before the first step.
         start_at_means: Whether each class vector starts in the mean direction of its class in these
-            views, as the initial network embeds them. Its norm stays; vectors of classes without
-            a view do not move.
+            views, as the initial network embeds them.
         max_bad_share: The share of unreadable items that a run skips and names; it stops above it.
-        init: A run folder or model to start from. A run provides the network of its best checkpoint
-            or, if classes and loss agree, the network and class proxies of its last. `likeness
-            train` also takes other projects' models, as MODEL in its other commands.
+        init: A run folder or another MODEL to start from. A run provides the network of its best
+            checkpoint or, if classes and loss agree, the network and class proxies of its last.
         compute: How the machine is used.
         parallel: What many processes share.
         measure: How to test the finished model, and the model during training; None skips tests.
