@@ -86,9 +86,7 @@ def test_views_of_a_step_share_the_draws_of_its_batch_and_are_the_same_from_memo
         read.append(item.id)
         return np.full(2, ord(item.id), np.float32)
 
-    def drawn(
-        value: Array, rng: np.random.Generator, batch_rng: np.random.Generator
-    ) -> np.ndarray:
+    def drawn(value: Array, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:
         # an odd number of 32-bit draws leaves half of one in the generator
         return np.array([value[0], batch_rng.integers(9, dtype=np.int32), rng.random()])
 
@@ -96,9 +94,9 @@ def test_views_of_a_step_share_the_draws_of_its_batch_and_are_the_same_from_memo
     draws = [Draw(0, 3, 0), Draw(1, 3, 1), Draw(0, 4, 0), Draw(1, 3, 1)]
     expected = []
     for item, step, position in draws:
-        batch_rng, rng = np.random.default_rng((7, step)), np.random.default_rng((7, step, position))
-        first = batch_rng.integers(9, dtype=np.int32)
-        expected.append([ord(items[item].id), first, rng.random()])
+        of_batch = np.random.default_rng((7, step)).integers(9, dtype=np.int32)
+        own = np.random.default_rng((7, step, position)).random()
+        expected.append([ord(items[item].id), of_batch, own])
     for cache in (False, True):
         views = Views(items, np.zeros(2, np.int64), numbers, drawn, seed=7, cache=cache)
         assert [views[draw].input.tolist() for draw in draws] == expected
