@@ -109,6 +109,7 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
         found = self._values.get(draw.item) or self._read(draw.item)
         if isinstance(found, reading.Bad):
             return found
+        value: Any
         id, value = found
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))

@@ -340,12 +340,16 @@ def lack_of_subject(pixels: Pixels) -> reading.Lack | None:
     sizes = np.outer(
         np.diff(rows, append=levels.shape[0]), np.diff(columns, append=levels.shape[1])
     )
-    sums = []
-    for block in np.split(levels, rows[1:]):  # a row of cells stays in the cache for both sums
-        floats = block.astype(np.float32)
-        sums.append((floats.sum(axis=0), np.square(floats, out=floats).sum(axis=0)))
-    totals = np.add.reduceat(np.array(sums), columns, axis=2, dtype=np.float64)
-    cells, squares = (totals / sizes[:, None, :, None]).swapaxes(0, 1).reshape(2, _CELLS**2, -1)
+    # A row of cells stays in the cache of the CPU for both sums.
+    floats = np.empty((-(-len(levels) // _CELLS), *levels.shape[1:]), np.float32)
+    sums = np.empty((2, _CELLS, *levels.shape[1:]), np.float32)
+    for number, block in enumerate(np.split(levels, rows[1:])):
+        row = floats[: len(block)]
+        row[...] = block
+        row.sum(axis=0, out=sums[0, number])
+        np.square(row, out=row).sum(axis=0, out=sums[1, number])
+    totals = np.add.reduceat(sums, columns, axis=2, dtype=np.float64)
+    cells, squares = (totals / sizes[..., None]).reshape(2, _CELLS**2, -1)
     grain = np.maximum((squares - cells**2).mean(axis=0), 0.0)
     cells -= cells.mean(axis=0)
     gradient = _gradients()
