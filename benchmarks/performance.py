@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 SCRIPTS = [
     *sorted(path.stem for path in HERE.glob("eval_*.py")),
-    *("losses", "scale", "speaker", "start_up", "train", "use", "use_serve"),
+    *("inputs", "losses", "scale", "speaker", "start_up", "train", "use", "use_serve"),
 ]
 
 

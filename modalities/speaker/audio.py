@@ -229,7 +229,7 @@ def at_level(wave: decoding.Wave, dbfs: float) -> decoding.Wave:
         return wave
     size = min(_FRAME, len(wave))
     frames = wave[: len(wave) // size * size].reshape(-1, size).astype(np.float64)
-    power = np.square(frames).mean(axis=1)
+    power = np.square(frames, out=frames).mean(axis=1)
     active = power[power >= _ACTIVE * np.quantile(power, 0.95)]
     level = float(np.median(active))
     if not level > 0:

@@ -16,7 +16,7 @@ docs/how-to/check_data.md has the margins, of speech that is whispered, noisy an
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +145,13 @@ def _window(size: int) -> Wave:
     return np.hanning(size + 1)[:-1].astype(np.float32)
 
 
+def _running(values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """The sums of the first rows: (T, F) -> (T + 1, F), of which the first are 0."""
+    sums = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, dtype=np.float64, out=sums[1:])
+    return sums
+
+
 def _bands(last: int, rate_hz: float) -> NDArray[np.int64]:
     """The first frequency of each band of a spectrum up to half the rate, and that after it.
 
@@ -164,7 +171,7 @@ def _look(stretch: Wave, rate_hz: int) -> _Seen:
     spectrum = (complex_spectrum.real**2 + complex_spectrum.imag**2).astype(np.float32)
     # Below 100 Hz lie rumble and what is left of the mean.
     upper, rows = spectrum[:, 3:], np.arange(len(spectrum))
-    sums = np.cumsum(np.pad(upper, ((0, 0), (1, 0))), axis=1, dtype=np.float64)
+    sums = _running(upper.T).T
     top = upper.argmax(axis=1)
     tone = sums[rows, np.minimum(top + 3, upper.shape[1])] - sums[rows, np.maximum(top - 2, 0)]
     beside = 1 - tone / np.maximum(sums[:, -1], 1e-30)
@@ -181,7 +188,7 @@ def _look(stretch: Wave, rate_hz: int) -> _Seen:
     powers += _FLOOR * powers.sum(axis=1, keepdims=True) * (widths / widths.sum())
     shape = np.log(powers)
     shape -= shape.mean(axis=1, keepdims=True)
-    sums = np.cumsum(np.pad(shape, ((1, 0), (0, 0))), axis=0)
+    sums = _running(shape)
     shape = (sums[_TOGETHER:] - sums[:-_TOGETHER]) / _TOGETHER
     change = np.square(shape - shape.mean(axis=0)) / _OF_NOISE[: len(widths)]
     per_frame = change.mean(axis=1) * (num / (num - _LOST))

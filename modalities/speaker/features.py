@@ -216,7 +216,11 @@ class KaldiFbank(nn.Module):
             if not self.snip_edges:
                 wave = self._mirrored(wave, lengths, total)
             frames = None if lengths is None else self._valid_frames(lengths, samples)
-            feats = cmn.in_groups(self._log_mel, wave)
+            is_plain = wave.device.type == "cpu" and not wave.requires_grad
+            if is_plain and not self._dithers() and not torch.compiler.is_compiling():
+                feats = self._log_mel_in_place(wave, total)
+            else:
+                feats = cmn.in_groups(self._log_mel, wave)
             return cmn.finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
 
     def _valid_frames(self, lengths: Tensor, samples: int) -> Tensor:
@@ -249,11 +253,34 @@ class KaldiFbank(nn.Module):
         # What lies beyond the mirror is in no valid frame.
         return wave.gather(1, place.clamp(0, samples - 1))
 
+    def _dithers(self) -> bool:
+        return self.training and self.dither > 0.0
+
+    def _log_mel_in_place(self, waves: Tensor, total: int) -> Tensor:
+        """Compute what _log_mel does, to the bit, one utterance after another in one buffer.
+
+        On a CPU each new array of that size costs as much as the arithmetic in it.
+        """
+        feats = waves.new_empty(len(waves), total, self.num_mels)
+        padded = waves.new_zeros(total, self.fft_size)
+        frames = padded[:, : self.frame_samples]
+        for wave, energies in zip(waves, feats, strict=True):
+            scaled = (wave * self.scale).unfold(0, self.frame_samples, self.hop_samples)
+            torch.sub(scaled, scaled.mean(1, keepdim=True), out=frames)
+            if self.preemphasis > 0.0:
+                before = frames[:, :-1] * self.preemphasis
+                frames[:, 0].sub_(frames[:, 0] * self.preemphasis)
+                frames[:, 1:].sub_(before)
+            frames.mul_(self.taper)
+            squares = torch.view_as_real(torch.fft.rfft(padded)).square_()
+            torch.mm(squares[..., 0] + squares[..., 1], self.mel, out=energies)
+        return feats.clamp_(min=LOG_FLOOR).log_()
+
     def _log_mel(self, wave: Tensor) -> Tensor:
         """Compute log mel energies without normalisation: (b, S) -> (b, T, F)."""
         scaled = wave * self.scale
         frames = scaled.unfold(1, self.frame_samples, self.hop_samples)  # (b, T, frame_samples)
-        if self.training and self.dither > 0.0:
+        if self._dithers():
             frames = frames + self.dither * torch.randn_like(frames)
         frames = frames - frames.mean(2, keepdim=True)
         if self.preemphasis > 0.0:

@@ -102,14 +102,29 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
     augment: Augment | None
     seed: int
     cache: bool = False
-    _values: dict[int, Any] = field(default_factory=dict, init=False)
+    _values: dict[int, tuple[str, Any]] = field(default_factory=dict, init=False)
+    _of_step: tuple[int, np.random.Generator, Any] | None = field(default=None, init=False)
 
     def __getitem__(self, draw: Draw) -> View | reading.Bad:
-        item = self.items[draw.item]
+        found = self._values.get(draw.item) or self._read(draw.item)
+        if isinstance(found, reading.Bad):
+            return found
+        value: Any
+        id, value = found
+        if self.augment is not None:
+            rng = np.random.default_rng((self.seed, draw.step, draw.position))
+            batch_rng = self._batch_rng(draw.step)
+            try:
+                value = reading.as_input(self.augment(value, rng, batch_rng), self.augment, id)
+            except reading.Unreadable as error:
+                return reading.Bad(id, str(error))
+        return View(value, self.labels.item(draw.item), draw.item)
+
+    def _read(self, place: int) -> tuple[str, Any] | reading.Bad:
+        """The id of an item and what is read of it."""
+        item = self.items[place]
         try:
-            value = self._values[draw.item] if draw.item in self._values else self.read(item)
-            if self.cache:
-                self._values[draw.item] = value
+            value = self.read(item)
             # A reading may give an opened file to the augmentation, which is no value of Python's
             # own.
             plain = isinstance(value, Tensor) or type(value).__module__ == "builtins"
@@ -117,14 +132,18 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
                 value = reading.as_input(value, self.read, item.id)
         except (ValueError, OSError) as error:
             return reading.Bad(item.id, str(error))
-        if self.augment is not None:
-            rng = np.random.default_rng((self.seed, draw.step, draw.position))
-            batch_rng = np.random.default_rng((self.seed, draw.step))
-            try:
-                value = reading.as_input(self.augment(value, rng, batch_rng), self.augment, item.id)
-            except reading.Unreadable as error:
-                return reading.Bad(item.id, str(error))
-        return View(value, self.labels.item(draw.item), draw.item)
+        if self.cache:
+            self._values[place] = item.id, value
+        return item.id, value
+
+    def _batch_rng(self, step: int) -> np.random.Generator:
+        """The generator of a step, in its first state; seeding takes ten times as long."""
+        if self._of_step is None or self._of_step[0] != step:
+            rng = np.random.default_rng((self.seed, step))
+            self._of_step = step, rng, rng.bit_generator.state
+        _, rng, state = self._of_step
+        rng.bit_generator.state = state
+        return rng
 
 
 def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, list[reading.Bad]]:

@@ -335,18 +335,22 @@ def lack_of_subject(pixels: Pixels) -> reading.Lack | None:
         )
     # Fewer pixels show the same, noise included, where none are averaged.
     step = max(1, min(height, width) // _LONGEST)
-    levels = np.atleast_3d(pixels[::step, ::step]).astype(np.float32)
+    levels = np.atleast_3d(pixels[::step, ::step])
     rows, columns = (np.arange(_CELLS) * edge // _CELLS for edge in levels.shape[:2])
     sizes = np.outer(
         np.diff(rows, append=levels.shape[0]), np.diff(columns, append=levels.shape[1])
     )
-
-    def means(values: NDArray[np.float32]) -> NDArray[np.float64]:
-        sums = np.add.reduceat(np.add.reduceat(values, rows), columns, axis=1, dtype=np.float64)
-        return np.asarray((sums / sizes[..., None]).reshape(_CELLS**2, -1))
-
-    cells = means(levels)
-    grain = np.maximum((means(levels * levels) - cells**2).mean(axis=0), 0.0)
+    # A row of cells stays in the cache of the CPU for both sums.
+    floats = np.empty((-(-len(levels) // _CELLS), *levels.shape[1:]), np.float32)
+    sums = np.empty((2, _CELLS, *levels.shape[1:]), np.float32)
+    for number, block in enumerate(np.split(levels, rows[1:])):
+        row = floats[: len(block)]
+        row[...] = block
+        row.sum(axis=0, out=sums[0, number])
+        np.square(row, out=row).sum(axis=0, out=sums[1, number])
+    totals = np.add.reduceat(sums, columns, axis=2, dtype=np.float64)
+    cells, squares = (totals / sizes[..., None]).reshape(2, _CELLS**2, -1)
+    grain = np.maximum((squares - cells**2).mean(axis=0), 0.0)
     cells -= cells.mean(axis=0)
     gradient = _gradients()
     beside = (cells - gradient @ (gradient.T @ cells)).std(axis=0)

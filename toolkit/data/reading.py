@@ -184,10 +184,14 @@ def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
     sizes = np.array([value.shape[-1] for value in inputs])
     longest = int(sizes.max())
     dtype = np.uint8 if all(value.dtype == np.uint8 for value in inputs) else np.float32
-    stacked = np.zeros((len(inputs), *inputs[0].shape[:-1], longest), dtype=dtype)
+    shape = len(inputs), *inputs[0].shape[:-1], longest
+    if (sizes == longest).all():
+        # into an array in C order: by itself np.stack takes the order of the inputs in memory
+        return np.stack(inputs, out=np.empty(shape, dtype), casting="unsafe"), None
+    stacked = np.zeros(shape, dtype)
     for row, value in zip(stacked, inputs, strict=True):
         row[..., : value.shape[-1]] = value
-    return stacked, (None if (sizes == longest).all() else sizes / longest)
+    return stacked, sizes / longest
 
 
 def read_with(**settings: Any) -> Callable[[F], F]:

@@ -220,8 +220,10 @@ def test_saved_without_weights_and_restored_from_its_description(name: str) -> N
 def test_gradients_are_finite_and_reach_the_samples_alone(name: str) -> None:
     frontend = FRONTENDS[name]().eval()
     for samples in (torch.zeros(2, 3000), torch.randn(2, 3000)):
-        samples.requires_grad_()
-        feats, _ = frontend(samples, torch.tensor([1.0, 0.5]))
+        lengths = torch.tensor([1.0, 0.5])
+        plain, _ = frontend(samples, lengths)
+        feats, _ = frontend(samples.requires_grad_(), lengths)
+        torch.testing.assert_close(feats, plain, atol=4e-6, rtol=0)
         feats.square().sum().backward()
         assert feats.isfinite().all()
         assert samples.grad.isfinite().all()
@@ -229,6 +231,16 @@ def test_gradients_are_finite_and_reach_the_samples_alone(name: str) -> None:
     assert samples.grad[1, :1500].any()
     with pytest.raises(ValueError, match="shape"):
         frontend(torch.zeros(2, 3, 4))
+
+
+@pytest.mark.slow  # six seconds, as torch.export imports much
+def test_exported_features_are_the_same(wave: torch.Tensor) -> None:
+    frontend = KaldiFbank().eval()
+    batch = torch.stack([wave, wave.flip(0), -wave])
+    before = batch.clone()
+    exported = torch.export.export(frontend, (batch,), strict=False).module()
+    torch.testing.assert_close(frontend(batch)[0], exported(batch)[0], atol=4e-6, rtol=0)
+    assert torch.equal(batch, before)
 
 
 def masked(

@@ -77,3 +77,34 @@ def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_er
     assert refuse(Unreadable)[Draw(0, 0, 0)] == Bad("a", "cut short")
     with pytest.raises(ValueError, match="cut short"):
         refuse(ValueError)[Draw(0, 0, 0)]
+
+
+def test_views_of_a_step_share_the_draws_of_its_batch_and_are_the_same_from_memory() -> None:
+    read: list[str] = []
+
+    def numbers(item: Item) -> Array:
+        read.append(item.id)
+        return np.full(2, ord(item.id), np.float32)
+
+    def drawn(value: Array, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:
+        # an odd number of 32-bit draws leaves half of one in the generator
+        return np.array([value[0], batch_rng.integers(9, dtype=np.int32), rng.random()])
+
+    items = [Item("a", Path("a")), Item("b", Path("b"))]
+    draws = [Draw(0, 3, 0), Draw(1, 3, 1), Draw(0, 4, 0), Draw(1, 3, 1)]
+    expected = []
+    for item, step, position in draws:
+        of_batch = np.random.default_rng((7, step)).integers(9, dtype=np.int32)
+        own = np.random.default_rng((7, step, position)).random()
+        expected.append([ord(items[item].id), of_batch, own])
+    for cache in (False, True):
+        views = Views(items, np.zeros(2, np.int64), numbers, drawn, seed=7, cache=cache)
+        assert [views[draw].input.tolist() for draw in draws] == expected
+    assert read == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_a_batch_is_in_the_order_of_its_axes_whatever_that_of_its_images() -> None:
+    images = [View(level.transpose(1, 2, 0).copy().transpose(2, 0, 1), 0, 0) for level in LEVELS]
+    batch, _ = collate_views(images)
+    assert batch.inputs.is_contiguous()
+    np.testing.assert_array_equal(batch.inputs, LEVELS)
