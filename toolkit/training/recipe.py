@@ -109,7 +109,9 @@ class Compute:
         channels_last: Whether networks and image batches use this memory layout. None uses it on a
             GPU, where two-dimensional convolutions are up to 2.8 times as fast.
         compile: Whether torch.compile compiles the backbone, for crops of one length. After eight
-            lengths the backbone runs uncompiled.
+            lengths the backbone runs uncompiled. With "graphs" a GPU also repeats it as CUDA
+            graphs, in place of one launch for each operation. That needs `accumulate` 1, and was
+            not measured yet.
         deterministic: Whether to raise an error at nondeterministic operations, which is slower on
             a GPU.
     """
@@ -121,7 +123,7 @@ class Compute:
     threads: int = 0
     cache: bool = False
     channels_last: bool | None = None
-    compile: bool = False
+    compile: Literal[False, True, "graphs"] = False
     deterministic: bool = False
 
     def is_channels_last(self, device: str) -> bool:
