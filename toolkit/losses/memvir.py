@@ -100,7 +100,7 @@ class MemVir(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         """Move and cast everything but `sizes` and `remembered`."""
         numbers = {name: self._buffers[name] for name in ("sizes", "remembered")}
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._buffers.update(numbers)
         return self
 

@@ -70,7 +70,9 @@ def on_device(
     """Batches on the device. A GPU copies each while it computes the steps before, which were
     launched in another stream.
     """
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    stream: Any = None
+    if device.type == "cuda":
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     for batch in batches:
         if batch is not None:
             with torch.cuda.stream(stream):

@@ -81,4 +81,4 @@ def update_encoder(encoder: nn.Module, network: nn.Module, momentum: float) -> N
     average = get_ema_multi_avg_fn(momentum)  # type: ignore[no-untyped-call]
     average(*map(list, zip(*moving, strict=True)), 0)
     if counters:
-        torch._foreach_copy_(*map(list, zip(*counters, strict=True)))
+        torch._foreach_copy_([pair[0] for pair in counters], [pair[1] for pair in counters])
