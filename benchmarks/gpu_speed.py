@@ -220,28 +220,25 @@ def _arcface_torch(
 
 
 def extraction(setting: Setting) -> None:
-    """Measure `embed` over the bare forward pass, in batches of several sizes.
+    """Measure `embed` over the bare forward pass, in batches of 256.
 
     Inputs are in memory on the CPU, so that nothing is decoded. The bare pass gets one batch of
     float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.
     """
-    table("network", "batch", "items/s", "bare items/s", "of the bare pass", "GiB")
+    table("items/s", "embedding", "of the bare pass", "GiB")
     makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
-        "IResNet-50, 112 x 112": (FACE, (3, 112, 112)),
-        "ResNet34, 3 s": (SPEECH, (setting.size(3 * RATE_HZ, RATE_HZ // 2),)),
+        "IResNet-50": (FACE, (3, 112, 112)),
+        "ResNet34": (SPEECH, (3 * RATE_HZ,)),
     }
     if setting.small:
         makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
-        for size in (4,) if setting.small else (16, 64, 256):
-            setting.row(name, partial(_extraction_cells, recipe, shape, size, setting))
+        setting.row(name, partial(_extraction_cells, recipe, shape, setting))
 
 
-def _extraction_cells(
-    recipe: Recipe, shape: tuple[int, ...], size: int, setting: Setting
-) -> list[object]:
-    """Return the batch, items a second of both, their ratio, and the memory of the bare pass."""
-    frontend = recipe.frontend()
+def _extraction_cells(recipe: Recipe, shape: tuple[int, ...], setting: Setting) -> list[object]:
+    """Return items a second, their ratio to the bare pass, and the memory of that."""
+    frontend, size = recipe.frontend(), setting.size(256, 4)
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim)).eval().to(setting.device)
     number = setting.size(4_096, 8)
     items = [Item(str(place), Path(), "") for place in range(number)]
@@ -263,37 +260,77 @@ def _extraction_cells(
         with torch.inference_mode():
             embedder(inputs, None)
 
-    limit = setting.seconds(bare) / size
-    return [size, 1 / seconds, 1 / limit, limit / seconds, setting.peak_gib(bare)]
+    return [1 / seconds, setting.seconds(bare) / size / seconds, setting.peak_gib(bare)]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "training without channels_last": {"channels_last": False},
+    "with": {},
+    "compiled too": {"compile": True},
+    "with graphs too": {"compile": "graphs"},
+}
+
+
+def settings(setting: Setting) -> None:
+    """Measure the training step of `steps` with other settings of `compute`."""
+    table("items/s", *SETTINGS)
+    chosen = {"ResNet34": STEPS[3], "IResNet-50": STEPS[0], "ReDimNet": STEPS[5]}
+    for name in ("ResNet34",) if setting.small else chosen:
+        _, recipe, num_classes, size = chosen[name]
+        if setting.small:
+            recipe = replace(recipe, backbone=partial(ResNet, dim=16, width=4))
+        setting.row(name, partial(_settings_cells, recipe, size, num_classes, setting))
+
+
+def _settings_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
+    """Return the items a second with each of SETTINGS; a small run compiles nothing."""
+    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
+    cells: list[object] = []
+    for changes in SETTINGS.values():
+        own = replace(recipe, compute=Compute(**changes))
+        if setting.small and own.compute.compile:
+            cells.append(None)
+        else:
+            take = partial(_take_step, *_ready(own, size, num_classes, setting), own)
+            cells.append(size / setting.seconds(take))
+    return cells
 
 
 def loops(setting: Setting) -> None:
     """Measure fit() as a whole beside its bare step: reading, batching, logging, saving.
 
     64 synthetic items that the loader keeps in memory, as in benchmarks/train.py; larger batches
-    here, four processes read.
+    here, four processes read. "waiting" is the share of fit()'s time in which it waits for them:
+    where it is large, the loop is as fast as the reading.
     """
-    table("recipe", "items/s of fit()", "items/s of the bare step", "ratio")
-    names = ("order statistics, ArcFace",) if setting.small else tuple(cpu_train.RECIPES)
+    table("recipe", "ms of the bare step", "items/s of fit()", "of the bare step", "waiting")
+    recipes = dict(cpu_train.RECIPES)
+    recipes["ResNet-18, ArcFace, images, graphs"] = replace(
+        cpu_train.IMAGE, compute=Compute(compile="graphs")
+    )
+    if setting.small:
+        recipes = {"order statistics, ArcFace": cpu_train.STATISTICS}
     with tempfile.TemporaryDirectory() as folder:
         cpu_train.write(Path(folder))
-        for name in names:
-            recipe = cpu_train.RECIPES[name]
+        for name, recipe in recipes.items():
             setting.row(name, partial(_loop_cells, recipe, Path(folder), setting))
 
 
 def _loop_cells(base: Recipe, data: Path, setting: Setting) -> list[object]:
-    """Return items a second of fit() and of the bare step, and their ratio."""
+    """Return the bare step's milliseconds, items a second of fit(), and their ratio."""
     number, size = setting.size(400, 6), setting.size(64, 8)
     recipe = replace(
         base,
         sampling=replace(base.sampling, batch_size=size),
         compute=Compute(
-            cache=True, workers=setting.size(4, 0), channels_last=base.modality != "speaker"
+            cache=True,
+            workers=setting.size(4, 0),
+            channels_last=base.modality != "speaker",
+            compile=base.compute.compile,
         ),
     )
-    taken = cpu_train.steps_of(recipe, number, data, time.perf_counter)
+    taken, waiting = cpu_train.steps_of(recipe, number, data, time.perf_counter)
     seconds = float(taken[number // 3 :].mean())
     run, batch = _ready(recipe, size, cpu_train.CLASSES, replace(setting, small=False))
     limit = setting.seconds(partial(_take_step, run, batch, recipe))
-    return [size / seconds, size / limit, limit / seconds]
+    return [1000 * limit, size / seconds, limit / seconds, waiting]

@@ -77,7 +77,7 @@ for start in range(0, size, 1 << 14):
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "items of a CSV": ("csv", ()),
     "items of a RecordIO index": ("records", ()),
-    "items of the indexes of tar shards": ("shards", ()),
+    "items of indexes of tar shards": ("shards", ()),
     "items of a folder tree": ("tree", ()),
     "CSV, unique ids, labels, digest, an epoch's order": ("planned", ()),
     "score, text": ("score .txt", ("limit read", "limit products")),

@@ -109,8 +109,7 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
     fbank = torchaudio.compliance.kaldi.fbank
     norm = InputNormalization(norm_type="sentence", std_norm=False).eval()
     parts = (Fbank(n_mels=80).eval(), norm)
-    heading = "whole extraction, utterances/s"
-    table(heading, "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
+    table("network; peer", "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
     resnet = TorchEmbedder(WESPEAKER_FBANK(), ResNet(80)).eval()
     backbone = ECAPA(80, channels=512)
     ecapa = TorchEmbedder(SpeechBrainFbank(), backbone).eval()
@@ -134,7 +133,7 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
         limit = min(bare for bare, _ in rest[len(peers) :])
         for peer_name, (peer, theirs) in zip(peers, rest, strict=False):
             row(
-                f"{name}, {len(items)} files; {peer_name}",
+                f"{name}; {peer_name}",
                 *(f"{len(items) / taken:.1f}" for taken in (seconds, peer, limit)),
                 f"{limit / seconds:.2f}",
                 f"{peer / seconds:.2f}",
