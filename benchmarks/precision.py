@@ -27,7 +27,8 @@ from performance import in_turn, parser_of, row, table
 from train import items, write
 from use import exported, inputs_of, model_of
 
-import likeness
+from likeness.models.bundled import run_of
+from likeness.models.load import load_named
 from likeness.toolkit.models.loaded import Loaded
 
 
@@ -65,7 +66,7 @@ def main() -> None:
         for name, model in {
             "ResNet34, voices": model_of("ResNet34"),
             "IResNet18, faces": model_of("IResNet18"),
-            "likeness:voice": likeness.load("likeness:voice").loaded,
+            "likeness:voice": load_named(run_of("likeness:voice")),
         }.items():
             print_rows(name, model, Path(folder), repeats)
 
