@@ -79,11 +79,12 @@ ARGUMENTS ?=
 results: $(READY)
 	$(BIN)/python benchmarks/results.py --data $(DATA) --out runs/results $(ARGUMENTS)
 
-# Half an hour of one core: the ratios of docs/reference/performance.md, against peers and bare
-# limits. pytorch-metric-learning is installed for it.
+# Two hours of one core: runs the commands of docs/reference/performance.toml, and prints what moved
+# by more than a quarter. ARGUMENTS="start_up --write" runs the commands that have this word, and
+# writes their numbers into performance.toml and the page. pytorch-metric-learning is installed.
 bench: $(READY)
 	$(BIN)/python $(INSTALL) "pytorch-metric-learning>=2.8,<3"
-	$(BIN)/python benchmarks/performance.py
+	$(BIN)/python benchmarks/performance.py $(ARGUMENTS)
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -86,7 +86,7 @@ def voice_rows(repeats: int) -> None:
     i, j = rng.integers(0, NUM_ITEMS, (2, NUM_TRIALS))
     is_target = rng.random(NUM_TRIALS) < 0.2
     compared_row(
-        "580,000 trials, 5,000 x 256: score",
+        "score 580,000 trials, 5,000 x 256",
         lambda: pairs(x, x, i, j),
         lambda: speechbrain_scores(x, i[:3_000], j[:3_000]),
         lambda: x @ x.T,
@@ -95,7 +95,7 @@ def voice_rows(repeats: int) -> None:
     )
     scores = pairs(x, x, i, j)
     compared_row(
-        "the same: as_norm, cohort 6,000, top 300",
+        "AS-norm, cohort 6,000, top 300",
         lambda: as_norm(scores, x, x, cohort, top_n=TOP_N, i=i, j=j),
         lambda: speechbrain_scores(x, i[:10], j[:10], cohort),
         lambda: x @ cohort.T,
@@ -107,7 +107,7 @@ def voice_rows(repeats: int) -> None:
         (np.round(side * 1e9).astype(np.int64) % 100 / 100).astype(np.float32) for side in sides
     ]
     compared_row(
-        "the same: metrics (EER, minDCF at .01 and .05; peer: EER only)",
+        "EER and two minDCF (peer: EER only)",
         lambda: verification_metrics(*sides, fars=()),
         lambda: speechbrain_eer(*few_values),
         lambda: np.sort(scores),
@@ -139,7 +139,7 @@ def reading_row(repeats: int) -> None:
         path = Path(folder) / "trials.txt"
         path.write_bytes(data)
         compared_row(
-            f"reading a 580,000-line trial list ({len(data) / 1e6:.0f} MB)",
+            f"read the trial list ({len(data) / 1e6:.0f} MB)",
             partial(read_trials, path),
             partial(plain_reader, path),
             lambda: len(data.split()),
@@ -196,7 +196,7 @@ def retrieval_row(num_items: int, num_classes: int, scale: int, repeats: int) ->
         pml(rows[:200], labels[:200], 200)  # its imports are not its cost
         peer = partial(pml, rows, labels, num_items // scale)
     compared_row(
-        f"retrieval metrics, {num_items:,} x 512, {num_classes:,} classes",
+        f"retrieval, {num_items:,} x 512, {num_classes:,} classes",
         partial(retrieval_metrics, rows, labels),
         peer,
         partial(block_products, rows),

@@ -4,8 +4,8 @@
     python benchmarks/gpu.py --only losses,steps
     python benchmarks/gpu.py --small          tiny sizes, also without a GPU: shows that it runs
 
-Measures: `losses` says whether a GPU gives what the CPU gives. `steps`, `loops` and `extraction`
-    measure how fast it is. The functions of this file and of benchmarks/gpu_speed.py say what each
+Measures: `losses` says whether a GPU gives what the CPU gives. The other sections measure how fast
+    it is. The functions of this file and of benchmarks/gpu_speed.py say what each
     row is. Times are the median wall time of repeated calls after a warm-up, each of which waits
     for the GPU.
 Peer: arcface_torch's steps, written down in gpu_speed.py.
@@ -13,8 +13,8 @@ Limit: the bare forward and backward pass of the same network.
 Needs: a clone, which need not be installed, Python 3.11 or newer, torch 2.11 or newer, torchaudio,
     numpy, scipy, scikit-learn, safetensors and rich. What needs more (soundfile, OpenCV, Pillow)
     says so in its rows. No data and no network.
-Takes: nine minutes.
-Gives: the tables "Training on a GPU" of docs/reference/performance.md.
+Takes: nine minutes, and four for `settings`, most of which compile.
+Gives: the tables "Training on a GPU" and "GPU settings" of docs/reference/performance.md.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ SECTIONS = {  # in the order of need
     "losses": losses,
     "steps": speed.steps,
     "extraction": speed.extraction,
+    "settings": speed.settings,
     "loops": speed.loops,
 }
 

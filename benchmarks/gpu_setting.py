@@ -57,15 +57,6 @@ class Setting:
             times.append(time.perf_counter() - started)
         return statistics.median(times)
 
-    def peak_gib(self, work: Callable[[], object]) -> float | None:
-        """Return the most memory of the GPU during a call, in GiB; None on a CPU."""
-        if not self.on_gpu:
-            return None
-        torch.cuda.reset_peak_memory_stats(self.device)
-        work()
-        self.wait()
-        return torch.cuda.max_memory_allocated(self.device) / 2**30
-
     def waits(self, work: Callable[[], object]) -> int | None:
         """Return how often a call waits for the GPU; None on a CPU."""
         if not self.on_gpu:

@@ -24,16 +24,13 @@ from torch.nn.functional import cross_entropy, linear, normalize
 
 from likeness.eval.items.items import Item
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array
 from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -62,9 +59,6 @@ SPEECH = replace(
     loss=partial(ArcFace, margin=0.2, scale=32.0),
     compute=Compute(),
 )
-IMAGE = replace(
-    FACE, modality="image", frontend=IMAGENET, backbone=partial(ViT, dim=128), loss=ProxyAnchor
-)
 MS1MV2, WEBFACE, VOXCELEB = 93_431, 617_970, 17_982  # classes; VoxCeleb2 at three speeds
 # Name, recipe, classes, items in a batch.
 STEPS: list[tuple[str, Recipe, int, int]] = [
@@ -77,14 +71,12 @@ STEPS: list[tuple[str, Recipe, int, int]] = [
         256,
     ),
     ("ResNet34, ArcFace, 2 s", SPEECH, VOXCELEB, 256),
-    ("ECAPA, ArcFace, 2 s", replace(SPEECH, backbone=partial(ECAPA, dim=192)), VOXCELEB, 256),
     (
         "ReDimNet, ArcFace, 2 s",
         replace(SPEECH, backbone=ReDimNet, frontend=partial(KaldiFbank, num_mels=72)),
         VOXCELEB,
         128,
     ),
-    ("ViT-S/16, Proxy-Anchor", IMAGE, 100, 128),
     (
         "IResNet-50, SimPLE, 65,536 keys",
         replace(FACE, loss=SimPLE, memory=Memory(65_536)),
@@ -95,12 +87,11 @@ STEPS: list[tuple[str, Recipe, int, int]] = [
 
 
 def inputs_of(recipe: Recipe, number: int, setting: Setting) -> Tensor:
-    """Return random inputs on the device: crops of 2 s, or images of the network's size."""
+    """Return random inputs on the device: crops of 2 s, or images of 112 x 112."""
     if recipe.modality == "speaker":
         samples = setting.size(2 * RATE_HZ, RATE_HZ // 2)
         return torch.randn(number, samples, device=setting.device) * 0.1
-    side = 224 if recipe.modality == "image" else 112
-    images = torch.rand(number, 3, side, side, device=setting.device) * 255
+    images = torch.rand(number, 3, 112, 112, device=setting.device) * 255
     return images.contiguous(memory_format=torch.channels_last)
 
 
@@ -111,7 +102,7 @@ def steps(setting: Setting) -> None:
     bare loop has the same network, one linear layer on unit vectors of all classes, cross-entropy
     and SGD. "waits" is how often a step waits for the GPU.
     """
-    headings = ("of the bare loop", "of arcface_torch", "GiB", "waits")
+    headings = ("of the bare loop", "of arcface_torch", "waits")
     table("network and loss", "classes", "items/s", *headings)
     for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
         if setting.small:
@@ -153,7 +144,7 @@ def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -
     inputs, labels = batch.inputs, batch.labels
     ours = partial(_take_step, run, batch, recipe)
     seconds = setting.seconds(ours)
-    after = setting.peak_gib(ours), setting.waits(ours)
+    waits = setting.waits(ours)
     network = run.embedder
     dim = int(network.backbone.dim)
     torch.manual_seed(0)
@@ -175,7 +166,7 @@ def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -
             ratios.append(setting.seconds(work) / seconds if work else None)
         except torch.OutOfMemoryError:
             ratios.append("out of memory")
-    return [f"{num_classes:,}", size / seconds, *ratios, *after]
+    return [f"{num_classes:,}", size / seconds, *ratios, waits]
 
 
 def _arcface_torch(
@@ -220,28 +211,25 @@ def _arcface_torch(
 
 
 def extraction(setting: Setting) -> None:
-    """Measure `embed` over the bare forward pass, in batches of several sizes.
+    """Measure `embed` over the bare forward pass, in batches of 256.
 
     Inputs are in memory on the CPU, so that nothing is decoded. The bare pass gets one batch of
     float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.
     """
-    table("network", "batch", "items/s", "bare items/s", "of the bare pass", "GiB")
+    table("items/s", "embedding", "of the bare pass")
     makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
-        "IResNet-50, 112 x 112": (FACE, (3, 112, 112)),
-        "ResNet34, 3 s": (SPEECH, (setting.size(3 * RATE_HZ, RATE_HZ // 2),)),
+        "IResNet-50": (FACE, (3, 112, 112)),
+        "ResNet34": (SPEECH, (3 * RATE_HZ,)),
     }
     if setting.small:
         makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
-        for size in (4,) if setting.small else (16, 64, 256):
-            setting.row(name, partial(_extraction_cells, recipe, shape, size, setting))
+        setting.row(name, partial(_extraction_cells, recipe, shape, setting))
 
 
-def _extraction_cells(
-    recipe: Recipe, shape: tuple[int, ...], size: int, setting: Setting
-) -> list[object]:
-    """Return the batch, items a second of both, their ratio, and the memory of the bare pass."""
-    frontend = recipe.frontend()
+def _extraction_cells(recipe: Recipe, shape: tuple[int, ...], setting: Setting) -> list[object]:
+    """Return items a second, and their ratio to the bare pass."""
+    frontend, size = recipe.frontend(), setting.size(256, 4)
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim)).eval().to(setting.device)
     number = setting.size(4_096, 8)
     items = [Item(str(place), Path(), "") for place in range(number)]
@@ -263,37 +251,77 @@ def _extraction_cells(
         with torch.inference_mode():
             embedder(inputs, None)
 
-    limit = setting.seconds(bare) / size
-    return [size, 1 / seconds, 1 / limit, limit / seconds, setting.peak_gib(bare)]
+    return [1 / seconds, setting.seconds(bare) / size / seconds]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "training without channels_last": {"channels_last": False},
+    "with": {},
+    "compiled too": {"compile": True},
+    "with graphs too": {"compile": "graphs"},
+}
+
+
+def settings(setting: Setting) -> None:
+    """Measure the training step of `steps` with other settings of `compute`."""
+    table("items/s", *SETTINGS)
+    chosen = {"ResNet34": STEPS[3], "IResNet-50": STEPS[0], "ReDimNet": STEPS[4]}
+    for name in ("ResNet34",) if setting.small else chosen:
+        _, recipe, num_classes, size = chosen[name]
+        if setting.small:
+            recipe = replace(recipe, backbone=partial(ResNet, dim=16, width=4))
+        setting.row(name, partial(_settings_cells, recipe, size, num_classes, setting))
+
+
+def _settings_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
+    """Return the items a second with each of SETTINGS; a small run compiles nothing."""
+    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
+    cells: list[object] = []
+    for changes in SETTINGS.values():
+        own = replace(recipe, compute=Compute(**changes))
+        if setting.small and own.compute.compile:
+            cells.append(None)
+        else:
+            take = partial(_take_step, *_ready(own, size, num_classes, setting), own)
+            cells.append(size / setting.seconds(take))
+    return cells
 
 
 def loops(setting: Setting) -> None:
     """Measure fit() as a whole beside its bare step: reading, batching, logging, saving.
 
     64 synthetic items that the loader keeps in memory, as in benchmarks/train.py; larger batches
-    here, four processes read.
+    here, four processes read. "waiting" is the share of fit()'s time in which it waits for them:
+    where it is large, the loop is as fast as the reading.
     """
-    table("recipe", "items/s of fit()", "items/s of the bare step", "ratio")
-    names = ("order statistics, ArcFace",) if setting.small else tuple(cpu_train.RECIPES)
+    table("recipe", "ms of the bare step", "items/s of fit()", "of the bare step", "waiting")
+    recipes = dict(cpu_train.RECIPES)
+    recipes["ResNet-18, ArcFace, images, graphs"] = replace(
+        cpu_train.IMAGE, compute=Compute(compile="graphs")
+    )
+    if setting.small:
+        recipes = {"order statistics, ArcFace": cpu_train.STATISTICS}
     with tempfile.TemporaryDirectory() as folder:
         cpu_train.write(Path(folder))
-        for name in names:
-            recipe = cpu_train.RECIPES[name]
+        for name, recipe in recipes.items():
             setting.row(name, partial(_loop_cells, recipe, Path(folder), setting))
 
 
 def _loop_cells(base: Recipe, data: Path, setting: Setting) -> list[object]:
-    """Return items a second of fit() and of the bare step, and their ratio."""
+    """Return the bare step's milliseconds, items a second of fit(), and their ratio."""
     number, size = setting.size(400, 6), setting.size(64, 8)
     recipe = replace(
         base,
         sampling=replace(base.sampling, batch_size=size),
         compute=Compute(
-            cache=True, workers=setting.size(4, 0), channels_last=base.modality != "speaker"
+            cache=True,
+            workers=setting.size(4, 0),
+            channels_last=base.modality != "speaker",
+            compile=base.compute.compile,
         ),
     )
-    taken = cpu_train.steps_of(recipe, number, data, time.perf_counter)
+    taken, waiting = cpu_train.steps_of(recipe, number, data, time.perf_counter)
     seconds = float(taken[number // 3 :].mean())
     run, batch = _ready(recipe, size, cpu_train.CLASSES, replace(setting, small=False))
     limit = setting.seconds(partial(_take_step, run, batch, recipe))
-    return [size / seconds, size / limit, limit / seconds]
+    return [1000 * limit, size / seconds, limit / seconds, waiting]

@@ -1,9 +1,11 @@
-"""Runs the benchmarks in turn and prints the sections of docs/reference/performance.md.
+"""Runs the commands of docs/reference/performance.toml, and compares what they measure with it.
 
     python benchmarks/performance.py
-        runs all of them (`make bench`)
-    python benchmarks/performance.py eval_scoring
-        runs only this script
+        runs all of them but those that need a GPU (`make bench`)
+    python benchmarks/performance.py start_up
+        runs the commands in which this word is
+    python benchmarks/performance.py start_up --write
+        then writes numbers, date and machine into performance.toml, and the page anew
 
 Measures: nothing itself. Every script measures our code, a peer and a bare limit in one run, and
     what counts is their ratio. What the scripts share stands here: how they take times, how they
@@ -11,15 +13,16 @@ Measures: nothing itself. Every script measures our code, a peer and a bare limi
 Needs: what the scripts need. `make bench` installs pytorch-metric-learning, a peer of some of them,
     and AN4 is read from ../shared/data.
 Takes: about an hour of one core; the losses alone take ten minutes.
-Gives: a heading for each script, the line with its command, the date and the machine, and its
-    tables. The numbers are copied by hand into docs/reference/performance.toml, from which
-    docs/make_results.py makes the page.
+Gives: the tables of each script; then each number that is more than a quarter above or below that
+    of the same row and column of performance.toml, before and now, and the rows that no script
+    measured. Of a table with ratios only these are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -27,7 +30,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
@@ -35,11 +39,11 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-SCRIPTS = [
-    *sorted(path.stem for path in HERE.glob("eval_*.py")),
-    *("inputs", "losses", "scale", "speaker", "start_up", "train", "use", "use_serve"),
-]
+BARS = ROOT / "docs" / "reference" / "performance.toml"
+MOVED = 1.25  # times a bar, or a bar so many times this
+RATIO = re.compile(r"ours/|of |x ")  # how the names of columns begin that hold ratios
 
+Rows = dict[str, dict[str, str]]  # a row's first cell -> column -> cell
 
 FOLDERS = {
     "data": "folder of the data sets",
@@ -139,7 +143,10 @@ def forked(work: Callable[[], Any], repeats: int) -> tuple[float, float]:
     return seconds, megabytes
 
 
-COMPARED = ("work", "ours", "peer", "limit", "ours/limit", "ours/peer", "peak MB, ours; peer")
+COMPARED = (
+    *("work", "ours, s", "peer, s", "limit, s"),
+    *("ours/limit", "ours/peer", "peak MB, ours; peer"),
+)
 
 
 def compared_row(
@@ -158,13 +165,13 @@ def compared_row(
     """
     bare, _ = measure(limit, repeats)
     seconds, megabytes = measure(ours, repeats)
-    times, ratios = [f"{seconds:.3f} s", "-"], [f"{seconds / bare:.2f}", "-"]
+    times, ratios = [f"{seconds:.3f}", "-"], [f"{seconds / bare:.2f}", "-"]
     peaks = f"{megabytes:.0f}"
     if peer is not None:
         taken, peer_megabytes = measure(peer, 1)
-        times[1], ratios[1] = f"{scale * taken:,.2f} s", f"{seconds / (scale * taken):.2g}"
+        times[1], ratios[1] = f"{scale * taken:,.2f}", f"{seconds / (scale * taken):.2g}"
         peaks += f"; {peer_megabytes:.0f}"
-    row(title, *times, f"{bare:.3f} s", *ratios, peaks)
+    row(title, *times, f"{bare:.3f}", *ratios, peaks)
 
 
 class Cost(NamedTuple):
@@ -217,14 +224,110 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 
+def cells_of(text: str) -> Rows:
+    """The cells of the Markdown tables in a text, by the row's first cell and the column.
+
+    >>> cells_of("| work | s |\\n|---|---|\\n| sort | 1.5 |\\n")
+    {'sort': {'s': '1.5'}}
+    """
+    rows: Rows = {}
+    before, columns = list[str](), list[str]()
+    for line in text.splitlines():
+        cells = line[2:-2].split(" | ") if line.startswith("| ") else []
+        if line.startswith("|---"):
+            columns = before
+        elif cells and columns and len(cells) == len(columns):
+            rows[cells[0]] = dict(zip(columns[1:], cells[1:], strict=True))
+        before = cells
+        columns = columns if line.startswith("|") else []
+    return rows
+
+
+def numbers(cells: Iterable[str]) -> list[float]:
+    """Those of the cells that are numbers."""
+    plain = (cell.replace(",", "") for cell in cells)
+    return [float(cell) for cell in plain if re.fullmatch(r"[\d.]+", cell)]
+
+
+def findings(table: Mapping[str, Any], rows: Rows) -> list[str]:
+    """A line for each number of a table that has moved, and for each row that was not measured."""
+    names = table["columns"][1:]
+    compared = [name for name in names if RATIO.match(name)] or names
+    lines = []
+    for title, *cells in table["rows"]:
+        now = rows.get(title, {})
+        for name, cell in zip(names, cells, strict=True):
+            values = numbers([cell, now.get(name, "")])
+            if name in compared and len(values) == 2 and max(values) > MOVED * min(values):
+                lines.append(f"{title}, {name}: {cell} before, {now[name]} now")
+        if not now:
+            lines.append(f"{title}: not measured")
+    return lines
+
+
+def rewritten(section: str, table: Mapping[str, Any], rows: Rows, where: str) -> str:
+    """The text of a table in performance.toml with new numbers, date and machine."""
+    for title, *cells in table["rows"]:
+        now = rows.get(title, {})
+        new = [now.get(name, old) for name, old in zip(table["columns"][1:], cells, strict=True)]
+        old_line, new_line = (
+            f"    {json.dumps([title, *side], ensure_ascii=False)},\n" for side in (cells, new)
+        )
+        assert old_line in section, f"performance.toml has no line {old_line}"
+        section = section.replace(old_line, new_line)
+    for name, value in (("date", str(date.today())), ("machine", where)):
+        section = re.sub(rf"^{name} = .*", f"{name} = {json.dumps(value)}", section, flags=re.M)
+    return section
+
+
+def output_of(command: str) -> str:
+    """Run a command that begins with python; show what it prints, and return it."""
+    words = [sys.executable, *command.split()[1:]]
+    lines = []
+    with subprocess.Popen(
+        words, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise SystemExit(f"{command} failed with exit status {process.returncode}")
+    return "".join(lines)
+
+
+def gpu() -> str:
+    """The name of the GPU."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(query, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
 def main() -> None:
-    """Run the scripts that the command names, and print their sections."""
+    """Run the commands that have one of the words, compare and perhaps write."""
     parser = parser_of(__doc__)
-    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", default=SCRIPTS)
-    for script in parser.parse_args().scripts:
-        command = f"`python benchmarks/{script}.py`"
-        print(f"\n## {script}\n\n{command}, {date.today()}, {machine()}, one thread.\n", flush=True)
-        subprocess.run([sys.executable, HERE / f"{script}.py"], env=environment(), check=True)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="of the commands to be run")
+    parser.add_argument("--write", action="store_true", help="change performance.toml, too")
+    arguments = parser.parse_args()
+    text = BARS.read_text(encoding="utf-8")
+    bars = tomllib.loads(text)
+    head, *sections = text.split("[[table]]")
+    found = []
+    for number, table in enumerate(bars["table"]):
+        rows: Rows = {}
+        for command in table["command"].strip().splitlines():
+            words = arguments.words
+            if any(word in command for word in words) if words else "gpu.py" not in command:
+                print(f"\n## {table['title']}\n\n`{command}`, {date.today()}, {machine()}.\n")
+                rows |= cells_of(output_of(command))
+        if rows:
+            found += [f"{table['title']}: {line}" for line in findings(table, rows)]
+            usual, here = bars["usual_machine"], machine()
+            where = gpu() if "gpu.py" in table["command"] else usual if usual in here else here
+            sections[number] = rewritten(sections[number], table, rows, where)
+    print("\n## Moved by more than a quarter, or not measured\n", *found, sep="\n")
+    if arguments.write:
+        BARS.write_text("[[table]]".join([head, *sections]), encoding="utf-8")
+        subprocess.run([sys.executable, ROOT / "docs" / "make_results.py"], check=True)
 
 
 if __name__ == "__main__":

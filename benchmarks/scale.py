@@ -7,9 +7,8 @@
 
 Measures: CPU seconds and the peak of the memory of a fresh process of one thread for each row.
     items: synthetic data sets of N items are listed in each way that there is. No images are read.
-    lists: `likeness score`, `likeness evaluate --resamples 0` and `likeness evaluate` with 1,000
-    resamples on synthetic trials between 20,000 items of 500 subjects with embeddings of 192 dims,
-    as text; scoring also from .parquet.
+    lists: `likeness score`, and `likeness evaluate` with 1,000 resamples, on synthetic trials
+    between 20,000 items of 500 subjects with embeddings of 192 dims, as text.
     search: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions,
     2,000 probes, without intervals, for galleries of up to a million.
 Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows of each trial with
@@ -23,7 +22,6 @@ Gives: the table "Scale" of docs/reference/performance.md.
 from __future__ import annotations
 
 import json
-import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +32,13 @@ from performance import Cost, cost, parser_of, row, table
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.trials import write_scores, write_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.items import check_unique, fingerprint, label_numbers
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.types import Trials
 from likeness.modalities import folders
-from likeness.modalities.face import recordio
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.sampling import Sampling, epoch_batches
 
@@ -48,7 +46,6 @@ SPEAKERS = 5_994  # of the items
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists
 PROBES, PER_CLASS = 2_000, 10  # of the searches
 MOST = dict.fromkeys(("tree", "identify", "retrieve"), 1_000_000)
-SUFFIXES = (".txt", ".parquet")
 LIKENESS = [sys.executable, "-m", "likeness"]
 LIMITS = {
     "limit read": "import sys, pyarrow as pa; from pyarrow import csv; "
@@ -76,14 +73,11 @@ for start in range(0, size, 1 << 14):
 # What a row of the table is called: a measurement, and the measurements that are its limit.
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "items of a CSV": ("csv", ()),
-    "items of a RecordIO index": ("records", ()),
-    "items of the indexes of tar shards": ("shards", ()),
+    "items of indexes of tar shards": ("shards", ()),
     "items of a folder tree": ("tree", ()),
     "CSV, unique ids, labels, digest, an epoch's order": ("planned", ()),
-    "score, text": ("score .txt", ("limit read", "limit products")),
-    "score, .parquet": ("score .parquet", ("limit products",)),
-    "evaluate without intervals, text": ("evaluate", ("limit read", "limit sort")),
-    "evaluate, 1,000 resamples, text": ("intervals", ("limit read", "limit sort")),
+    "score, text": ("score", ("limit read", "limit products")),
+    "evaluate, 1,000 resamples, text": ("evaluate", ("limit read", "limit sort")),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
     "retrieve, 2,000 probes x 512": ("retrieve", ("product",)),
 }
@@ -123,19 +117,10 @@ def make_shards(folder: Path, n: int) -> None:
             for i in range(start, min(n, start + 10_000))
         ]
         shard = folder / f"shard-{number:06d}.tar"
-        size = 512 + 1024 * len(rows) + 1024
         with shard.open("wb") as file:
-            file.truncate(size)
-        text = json.dumps({"bytes": size, "items": rows})
+            file.truncate(512 + 1024 * len(rows) + 1024)
+        text = json.dumps({"source": source_of(shard), "items": rows})
         shard.with_name(f"{shard.name}.index").write_text(text)
-
-
-def make_records(folder: Path, n: int) -> None:
-    """Write a .rec file whose images have 20 bytes, and its index."""
-    with (folder / "train.rec").open("wb") as rec, (folder / "train.idx").open("w") as idx:
-        for i in range(n):
-            rec.write(struct.pack("<IIIfQQ", 0xCED7230A, 44, 0, i // 20, i, 0) + b"\xff" * 20)
-            idx.write(f"{i}\t{52 * i}\n")
 
 
 def plan(folder: Path) -> None:
@@ -153,7 +138,6 @@ WORKS: dict[str, tuple[Callable[[Path, int], object], Work]] = {
     "csv": (make_csv, lambda folder: read_items(folder / "items.csv")),
     "tree": (make_tree, lambda folder: folders.scan(folder, modality="image")),
     "shards": (make_shards, shards.items),
-    "records": (make_records, lambda folder: recordio.items(folder / "train.rec")),
     "planned": (make_csv, plan),
 }
 
@@ -167,7 +151,7 @@ def items(most: int) -> Iterator[tuple[str, Cost]]:
 
 
 def write_lists(folder: Path, size: int) -> None:
-    """Write embeddings, and trials and their scores in every format."""
+    """Write embeddings, and trials and their scores as text."""
     rng = np.random.default_rng(0)
     of_item = np.repeat(np.arange(SUBJECTS), ITEMS_OF_SUBJECT)
     ids = tuple(f"id{subject:05d}/clip{k:05d}" for k, subject in enumerate(of_item))
@@ -182,9 +166,8 @@ def write_lists(folder: Path, size: int) -> None:
     embeddings.write_embeddings(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
     np.savez(folder / "limits.npz", enrol=enrol, probe=probe, score=values)
-    for suffix in SUFFIXES:
-        write_trials(folder / f"t{suffix}", trials)
-        write_scores(folder / f"s{suffix}", trials, values)
+    write_trials(folder / "t.txt", trials)
+    write_scores(folder / "s.txt", trials, values)
 
 
 def lists(most: int) -> Iterator[tuple[str, Cost]]:
@@ -192,13 +175,9 @@ def lists(most: int) -> Iterator[tuple[str, Cost]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_lists(folder, most)
-        for suffix in SUFFIXES:
-            files = [f"--trials={folder}/t{suffix}", f"--embeddings={folder}/e.npz"]
-            command = [*LIKENESS, "score", *files, f"--out={folder}/o{suffix}"]
-            yield measured(f"score {suffix}", command)
-        evaluate = [*LIKENESS, "evaluate", f"{folder}/s.txt"]
-        yield measured("evaluate", [*evaluate, "--resamples", "0"])
-        yield measured("intervals", evaluate)
+        files = [f"--trials={folder}/t.txt", f"--embeddings={folder}/e.npz"]
+        yield measured("score", [*LIKENESS, "score", *files, f"--out={folder}/o.txt"])
+        yield measured("evaluate", [*LIKENESS, "evaluate", f"{folder}/s.txt"])
         for title, code in LIMITS.items():
             yield measured(title, [sys.executable, "-c", code, name])
 

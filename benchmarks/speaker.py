@@ -11,8 +11,8 @@ Measures: CPU seconds of one thread, the least of the repeats; all rows of a tab
 Peers: WeSpeaker's bin/extract.py, restated because it is no package: torchaudio's Kaldi fbank, mean
     subtraction, batch 1 ("batch_size of test set must be 1 !!!"), files through soundfile, since
     torchaudio.load no longer reads without TorchCodec. SpeechBrain's own Fbank, InputNormalization
-    and ECAPA_TDNN, batch 1 as in its extraction, and in padded batches of 16, which change its
-    embeddings. The networks and weights are the same on both sides.
+    and ECAPA_TDNN in padded batches of 16, which change its embeddings. The networks and weights
+    are the same on both sides.
 Limit: the network alone on features that are in memory, in the best of batch 1, 4 and 16.
 Needs: speechbrain and torchaudio, which come with Likeness, and an4/ in the folder of --data.
 Takes: five minutes of one core.
@@ -109,17 +109,13 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
     fbank = torchaudio.compliance.kaldi.fbank
     norm = InputNormalization(norm_type="sentence", std_norm=False).eval()
     parts = (Fbank(n_mels=80).eval(), norm)
-    heading = "whole extraction, utterances/s"
-    table(heading, "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
+    table("network; peer", "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
     resnet = TorchEmbedder(WESPEAKER_FBANK(), ResNet(80)).eval()
     backbone = ECAPA(80, channels=512)
     ecapa = TorchEmbedder(SpeechBrainFbank(), backbone).eval()
     network = cast(nn.Module, backbone.network)
     of_resnet = {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, fbank)}
-    of_ecapa = {
-        f"SpeechBrain, batch {size}": partial(speechbrain, network, items, size, parts)
-        for size in (1, 16)
-    }
+    of_ecapa = {"SpeechBrain, batch 16": partial(speechbrain, network, items, 16, parts)}
     compared: list[tuple[str, TorchEmbedder, dict[str, Callable[[], Any]]]] = [
         ("ResNet34 (6.6 M)", resnet, of_resnet),
         ("ECAPA c512, SpeechBrain's", ecapa, of_ecapa),
@@ -134,7 +130,7 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
         limit = min(bare for bare, _ in rest[len(peers) :])
         for peer_name, (peer, theirs) in zip(peers, rest, strict=False):
             row(
-                f"{name}, {len(items)} files; {peer_name}",
+                f"{name}; {peer_name}",
                 *(f"{len(items) / taken:.1f}" for taken in (seconds, peer, limit)),
                 f"{limit / seconds:.2f}",
                 f"{peer / seconds:.2f}",

@@ -35,7 +35,7 @@ def write_models(folder: str) -> None:
 def print_costs(commands: dict[str, list[str]], folder: Path, repeats: int) -> None:
     """Print a row for each command, which are run in turn."""
     rounds = [[cost(command, folder) for command in commands.values()] for _ in range(repeats)]
-    table("process", "processor seconds", "MB of the largest process")
+    table("process", "CPU s", "peak MB")
     for name, several in zip(commands, zip(*rounds, strict=True), strict=True):
         seconds = min(run.cpu_seconds for run in several)
         row(name, f"{seconds:.2f}", f"{max(run.megabytes for run in several):.0f}")

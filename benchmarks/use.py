@@ -22,68 +22,77 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from performance import in_turn, parser_of, row, table
 from torch import nn
 
 from likeness.modalities.face import images as faces
-from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models.load import load_exported
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.eres2net import ERes2NetV2
-from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.mobileface import MobileFaceNet
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.backbones.vit import FaceViT, ViT
-from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.data.reading import Floats
 from likeness.toolkit.models import export
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
 from likeness.toolkit.models.loaded import Loaded
 
 BATCH, SECONDS = 8, 3.0
-
-
 ECAPA_C512 = partial(ECAPA, channels=512)
-CROP_224 = partial(images.read, short_edge=256, crop=224)
 # The front-end, the backbone, and the reader that they are used with.
 KINDS: dict[str, tuple[Callable[..., Any], Callable[..., nn.Module], Callable[..., Any]]] = {
     "OrderStatistics": (WESPEAKER_FBANK, OrderStatistics, audio.read),
     "CAM++": (WESPEAKER_FBANK, CAMPPlus, audio.read),
     "ECAPA c512": (SpeechBrainFbank, ECAPA_C512, audio.read),
     "ResNet34": (WESPEAKER_FBANK, ResNet, audio.read),
-    "ERes2NetV2": (WESPEAKER_FBANK, ERes2NetV2, audio.read),
     "MobileFaceNet": (INSIGHTFACE, MobileFaceNet, faces.read),
     "IResNet50": (INSIGHTFACE, IResNet, faces.read),
-    "FaceViT": (INSIGHTFACE, FaceViT, faces.read),
-    "ImageResNet50": (IMAGENET, ImageResNet, CROP_224),
-    "ViT-S/16": (IMAGENET, ViT, CROP_224),
+    "IResNet18": (INSIGHTFACE, partial(IResNet, depth=18), faces.read),
 }
+
+
+def model_of(name: str) -> Loaded:
+    """An untrained model with a backbone of KINDS."""
+    torch.manual_seed(0)
+    make_frontend, make_network, read = KINDS[name]
+    frontend, modality = make_frontend(), "speaker" if read is audio.read else "image"
+    embedder = TorchEmbedder(frontend, make_network(frontend.dim)).eval()
+    return Loaded(embedder, read, modality, "cosine", "", 0)
+
+
+def inputs_of(model: Loaded) -> Floats:
+    """A batch of recordings of 3 s, or of images of 112 x 112."""
+    rng = np.random.default_rng(0)
+    if model.modality == "speaker":
+        return 0.1 * rng.standard_normal((BATCH, round(SECONDS * 16_000)), dtype=np.float32)
+    return 255 * rng.random((BATCH, 3, 112, 112), dtype=np.float32)
+
+
+def exported(model: Loaded, file: Path, **settings: Any) -> Loaded:
+    """The model as a file of `likeness export`, read again."""
+    export.export(model, file, **settings)
+    loaded = load_exported(file)
+    assert loaded is not None
+    return loaded
 
 
 def onnx_row(name: str, repeats: int) -> None:
     """Print the row of a backbone."""
-    torch.manual_seed(0)
-    make_frontend, make_network, read = KINDS[name]
-    frontend, spoken = make_frontend(), read is audio.read
-    embedder = TorchEmbedder(frontend, make_network(frontend.dim)).eval()
-    model = Loaded(embedder, read, "speaker" if spoken else "image", "cosine", "", 0)
+    model = model_of(name)
     with tempfile.TemporaryDirectory() as folder:
-        export.export(model, Path(folder) / "model.onnx")
-        exported = load_exported(Path(folder) / "model.onnx")
-    assert exported is not None
-    edge = 224 if make_frontend is IMAGENET else 112
-    shape = (round(SECONDS * 16_000),) if spoken else (3, edge, edge)
-    inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
+        in_onnx = exported(model, Path(folder) / "model.onnx")
+    inputs = inputs_of(model)
     works = [
-        partial(side.embedder.embed_batch, part.numpy())
+        partial(side.embedder.embed_batch, part)
         for part in (inputs[:1], inputs)
-        for side in (model, exported)
+        for side in (model, in_onnx)
     ]
     times = in_turn(works, repeats, clock=time.perf_counter)
     single, single_onnx, batch, batch_onnx = (seconds for seconds, _ in times)
@@ -100,7 +109,7 @@ def main() -> None:
     only = ("only", "", "one backbone, by the name in the table")
     arguments = parser_of(__doc__, ("repeats", 3), only).parse_args()
     torch.set_num_threads(1)
-    times = ("torch, ms", "ONNX, ms", "batch: torch, items/s", "ONNX, items/s")
+    times = ("one: torch, ms", "ONNX, ms", "batch of 8: torch, items/s", "ONNX, items/s")
     table("backbone", "parameters, M", *times)
     for name in KINDS:
         if arguments.only in ("", name):

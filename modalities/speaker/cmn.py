@@ -6,7 +6,7 @@ The functions also define what lengths mean, for every front-end.
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
 
@@ -70,7 +70,16 @@ def finish(
     return feats, (frames / total).to(feats.dtype)
 
 
-def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:
+def are_seen(lengths: Tensor, owner: nn.Module) -> bool:
+    """Say whether a front-end looks at lengths, to refuse some.
+
+    Not where it is traced, nor in training on a GPU, where every step would wait for it.
+    """
+    waits = owner.training and lengths.device.type != "cpu"
+    return not waits and not torch.compiler.is_compiling() and lengths.numel() > 0
+
+
+def valid_samples(lengths: Tensor, samples: int, owner: nn.Module) -> Tensor:
     """Convert relative lengths to numbers of samples.
 
     The arithmetic is float64: relative float32 lengths are exact to the sample up to 2**22 samples.
@@ -78,26 +87,22 @@ def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:
     Args:
         lengths: (B,) relative to `samples`.
         samples: The length of the padded batch.
-        owner: The name of the front-end, for the message.
+        owner: The front-end.
 
     Returns:
         (B,) int64 numbers of samples.
 
     Raises:
-        LikenessError: A length lies outside (0, 1].
+        LikenessError: A length lies outside (0, 1], where `are_seen` says that it is looked at.
 
     Example:
-        >>> valid_samples(torch.tensor([1.0, 0.5]), 16000, "owner").tolist()
+        >>> valid_samples(torch.tensor([1.0, 0.5]), 16000, nn.Identity()).tolist()
         [16000, 8000]
     """
-    if (
-        not torch.compiler.is_compiling()
-        and lengths.numel()
-        and not bool(((lengths > 0) & (lengths <= 1)).all())
-    ):
+    if are_seen(lengths, owner) and not bool(((lengths > 0) & (lengths <= 1)).all()):
         raise LikenessError(
-            f"{owner}: lengths run from {float(lengths.min())} to {float(lengths.max())}; relative "
-            "ones, above 0 up to 1, are needed"
+            f"{type(owner).__name__}: lengths run from {float(lengths.min())} to "
+            f"{float(lengths.max())}; relative ones, above 0 up to 1, are needed"
         )
     return (lengths.double() * samples).round().long()
 

@@ -221,17 +221,21 @@ class KaldiFbank(nn.Module):
                 feats = self._log_mel_in_place(wave, total)
             else:
                 feats = cmn.in_groups(self._log_mel, wave)
-            return cmn.finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
+            feats, relative = cmn.finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
+            if frames is not None and self.training and frames.device.type != "cpu":
+                # nobody looked; a training stops at NaN
+                feats = feats.masked_fill((frames < 1).view(-1, 1, 1), math.nan)
+            return feats, relative
 
     def _valid_frames(self, lengths: Tensor, samples: int) -> Tensor:
         """Count the whole frames (B,) of each utterance; refuse utterances without one."""
-        num_samples = cmn.valid_samples(lengths, samples, "KaldiFbank")
+        num_samples = cmn.valid_samples(lengths, samples, self)
         hop = self.hop_samples
         frames = 1 + (num_samples - self.frame_samples).div(hop, rounding_mode="floor")
         if not self.snip_edges:
             rounded = (num_samples + hop // 2).div(hop, rounding_mode="floor")
             frames = torch.where(frames < 1, frames, rounded)
-        if not torch.compiler.is_compiling() and frames.numel() and int(frames.min()) < 1:
+        if cmn.are_seen(frames, self) and int(frames.min()) < 1:
             raise LikenessError(
                 f"KaldiFbank: {int((frames < 1).sum())} of {frames.numel()} waves are shorter than "
                 f"one frame of {self.frame_samples} samples"
@@ -243,11 +247,11 @@ class KaldiFbank(nn.Module):
         """Mirror each utterance at its ends, so that whole frames are those without snip_edges."""
         batch, samples = wave.shape
         before = (self.frame_samples - self.hop_samples) // 2
-        place = torch.arange((frames - 1) * self.hop_samples + self.frame_samples) - before
-        place = place.to(wave.device).expand(batch, -1)
+        most = (frames - 1) * self.hop_samples + self.frame_samples - before
+        place = torch.arange(-before, most, device=wave.device).expand(batch, -1)
         end = torch.full((batch, 1), samples, device=wave.device)
         if lengths is not None:
-            end = cmn.valid_samples(lengths, samples, "KaldiFbank").long()[:, None]
+            end = cmn.valid_samples(lengths, samples, self)[:, None]
         place = torch.where(place < 0, -1 - place, place)
         place = torch.where(place < end, place, 2 * end - 1 - place)
         # What lies beyond the mirror is in no valid frame.
@@ -407,7 +411,7 @@ class UnitWave(nn.Module):
             wave = wave if wave.dtype == torch.float64 else wave.float()
             counts = torch.full((wave.shape[0],), wave.shape[1], device=wave.device)
             if lengths is not None:
-                counts = cmn.valid_samples(lengths, wave.shape[1], "UnitWave")
+                counts = cmn.valid_samples(lengths, wave.shape[1], self)
             padding = cmn.past_the_end(counts, wave.shape[1])
             wave = wave.masked_fill(padding, 0.0)
             if self.normalise:

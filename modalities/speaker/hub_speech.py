@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likeness.eval.errors import LikenessError
-from likeness.modalities.speaker.cmn import check_wave, past_the_end, valid_samples
+from likeness.modalities.speaker.cmn import are_seen, check_wave, past_the_end, valid_samples
 from likeness.modalities.speaker.features import VARIANCE_FLOOR, KaldiFbank
 from likeness.toolkit.backbones.hub_networks import import_transformers
 
@@ -75,17 +75,16 @@ class StackedFbank(nn.Module):
         """
         result = torch.float64 if wave.dtype == torch.float64 else torch.float32
         feats, relative = self.fbank(wave, lengths)
-        total = feats.shape[1] // self.stride
+        total, shortest = feats.shape[1] // self.stride, feats.shape[1]
         frames = None
         if lengths is not None:
             frames = (relative.double() * feats.shape[1]).round().long()
-        if not torch.compiler.is_compiling():
-            shortest = feats.shape[1] if frames is None else int(frames.min())
-            if shortest < max(2, self.stride):
-                raise LikenessError(
-                    f"StackedFbank: an utterance has {shortest} frames of 25 ms; at least "
-                    f"{max(2, self.stride)} are needed: give longer audio"
-                )
+            shortest = int(frames.min()) if are_seen(frames, self) else shortest
+        if not torch.compiler.is_compiling() and shortest < max(2, self.stride):
+            raise LikenessError(
+                f"StackedFbank: an utterance has {shortest} frames of 25 ms; at least "
+                f"{max(2, self.stride)} are needed: give longer audio"
+            )
         with torch.autocast(wave.device.type, enabled=False):
             feats = _by_band(feats, frames)
             # Slices of equal size, so that torch.export can follow their number.
@@ -194,7 +193,7 @@ class WhisperMel(nn.Module):
             wave = wave.to(self.mel.dtype)
             counts = torch.full((batch,), samples, device=wave.device)
             if lengths is not None:
-                counts = valid_samples(lengths, samples, "WhisperMel")
+                counts = valid_samples(lengths, samples, self)
                 wave = wave.masked_fill(past_the_end(counts, samples), 0.0)
             size = self.window_samples
             parts = [

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.modalities.speaker.cmn import check_wave, finish, in_groups, valid_samples
+from likeness.modalities.speaker.cmn import are_seen, check_wave, finish, in_groups, valid_samples
 from likeness.modalities.speaker.features import mel_bank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
@@ -146,12 +146,13 @@ class MelSpectrogram(nn.Module):
         check_wave(wave.shape, "MelSpectrogram", self.mel.dtype)
         samples, beyond = wave.shape[1], self.beyond
         shortest = beyond + 1 if self.framing == "centred" else self.fft_size - 2 * beyond
-        ends = torch.full((wave.shape[0],), samples, device=wave.device)
+        ends, least = torch.full((wave.shape[0],), samples, device=wave.device), samples
         if lengths is not None:
-            ends = valid_samples(lengths, samples, "MelSpectrogram")
-        if not torch.compiler.is_compiling() and int(ends.min()) < shortest:
+            ends = valid_samples(lengths, samples, self)
+            least = int(ends.min()) if are_seen(ends, self) else samples
+        if not torch.compiler.is_compiling() and least < shortest:
             raise LikenessError(
-                f"MelSpectrogram: the shortest utterance has {int(ends.min())} samples; at least "
+                f"MelSpectrogram: the shortest utterance has {least} samples; at least "
                 f"{shortest} are needed: give longer audio"
             )
         with torch.autocast(wave.device.type, enabled=False):

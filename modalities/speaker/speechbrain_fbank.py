@@ -144,7 +144,7 @@ class SpeechBrainFbank(nn.Module):
             wave = wave.to(self.mel.dtype)
             frames = None
             if lengths is not None:
-                num_samples = cmn.valid_samples(lengths, samples, "SpeechBrainFbank")
+                num_samples = cmn.valid_samples(lengths, samples, self)
                 # The zeros are what a wave of that length would be padded with.
                 wave = wave.masked_fill(cmn.past_the_end(num_samples, samples), 0.0)
                 frames = 1 + num_samples.div(self.hop_samples, rounding_mode="floor")

@@ -1,11 +1,13 @@
 """The benchmarks: what those over folds share against its definitions; scorers.py, whose rules are
 derived once more in exact fractions, and whose answers on small sets are counted by hand, as
-docs/explanation/comparing.md says; gpu.py on a CPU; the ways of values.
+docs/explanation/comparing.md says; gpu.py on a CPU; the bars of performance.toml; the ways of
+values.
 """
 
 import os
 import subprocess
 import sys
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 
@@ -217,12 +219,71 @@ def test_all_sections_run_on_a_cpu(tmp_path):
         text=True,
     )
     tables = [section.split("\n| ")[1:] for section in done.stdout.split("\n### ")[1:]]
-    assert len(tables) == 4
+    assert len(tables) == 5
     assert all(len(rows) > 1 for rows in tables)  # columns and rows
     assert "failed: " not in done.stdout
     values = [row.split(" | ")[1] for row in tables[0][1:]]
     assert set(values) == {"0"}  # the CPU beside itself
 
+
+# ---------------------------------------------------------------- numbers and their bars
+
+performance = loaded(BENCHMARKS / "performance.py")
+BARS = """
+usual_machine = "AMD"
+
+[[table]]
+title = "Sorting"
+date = "2026-01-01"
+machine = "AMD"
+command = '''
+python benchmarks/sorting.py'''
+columns = ["work", "ours, s", "ours/limit", "MB"]
+rows = [
+    ["sort", "1,000", "1.00", "7"],
+    ["sort é", "2.0", "1.20", "7"],
+    ["by hand", "3.0", "-", "7"],
+]
+"""
+OUTPUT = """
+| work | ours, s | limit, s | ours/limit |
+|---|---|---|---|
+| sort | 4,000 | 3,000 | 1.30 |
+| sort é | 4.0 | 2.0 | 1.40 |
+"""
+
+
+def test_what_moved_by_more_than_a_quarter_is_named_and_written_where_it_stands():
+    (table,) = tomllib.loads(BARS)["table"]
+    rows = performance.cells_of(f"a line\n{OUTPUT}\n| no table |\n")
+    assert rows["sort"] == {"ours, s": "4,000", "limit, s": "3,000", "ours/limit": "1.30"}
+    assert performance.findings(table, rows) == [
+        "sort, ours/limit: 1.00 before, 1.30 now",
+        "by hand: not measured",
+    ]
+    written = performance.rewritten(BARS, table, rows, "ARM")
+    (changed,) = tomllib.loads(written)["table"]
+    assert changed["rows"] == [
+        ["sort", "4,000", "1.30", "7"],
+        ["sort é", "4.0", "1.40", "7"],
+        table["rows"][2],
+    ]
+    assert changed["machine"] == "ARM"
+    assert changed["date"] > table["date"]
+    assert changed["command"] == table["command"]
+
+
+def test_every_table_has_a_command_whose_script_is_there_and_rows_that_can_be_written():
+    text = performance.BARS.read_text(encoding="utf-8")
+    _, *sections = text.split("[[table]]")
+    for table, section in zip(tomllib.loads(text)["table"], sections, strict=True):
+        for command in table["command"].strip().splitlines():
+            assert (BENCHMARKS.parent / command.split()[1]).is_file(), command
+        assert performance.rewritten(section, table, {}, table["machine"]).count("date") == 1
+        assert len({row[0] for row in table["rows"]}) == len(table["rows"])
+
+
+# ---------------------------------------------------------------- ways of values
 
 # From the command and from Python: at most so many functions, in so many files.
 BOUNDS = {

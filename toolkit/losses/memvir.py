@@ -1,6 +1,7 @@
 """Proxy losses over the classes of earlier steps, which count as classes of their own."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +63,10 @@ class MemVir(nn.Module):
     """
 
     past: Tensor  # (S, batch_size, D) unit embeddings of S = num_steps (step_gap + 1) steps
-    past_labels: Tensor  # (S, batch_size) -1 = empty place
+    past_labels: Tensor  # (S, batch_size)
     past_proxies: Tensor  # (S, C, D)
+    # These two stay on the CPU, so that reading them waits for no GPU.
+    sizes: Tensor  # (S,) the number of rows of each of these steps
     remembered: Tensor  # the number of steps that were remembered; step n is in place n modulo S
 
     # many parameters: each is a setting of the paper or of its release
@@ -89,10 +92,17 @@ class MemVir(nn.Module):
         self.proxies = proxies(num_classes, dim)
         places = num_steps * (step_gap + 1)
         self.register_buffer("past", torch.zeros(places, batch_size, dim))
-        labels = torch.full((places, batch_size), -1, dtype=torch.int64)
-        self.register_buffer("past_labels", labels)
+        self.register_buffer("past_labels", torch.zeros(places, batch_size, dtype=torch.int64))
         self.register_buffer("past_proxies", torch.zeros(places, num_classes, dim))
-        self.register_buffer("remembered", torch.zeros((), dtype=torch.int64))
+        for name, shape in (("sizes", (places,)), ("remembered", ())):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.int64, device="cpu"))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+        """Move and cast everything but `sizes` and `remembered`."""
+        numbers = {name: self._buffers[name] for name in ("sizes", "remembered")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._buffers.update(numbers)
+        return self
 
     def at_step(self, step: int) -> None:
         """Say which step comes next; before step warmup_steps nothing is remembered."""
@@ -111,23 +121,27 @@ class MemVir(nn.Module):
         """
         now, every = int(self.remembered), self.step_gap + 1
         steps = range(now - every, max(now - every * self.num_steps, 0) - 1, -every)
-        places = torch.tensor([step % len(self.past) for step in steps], dtype=torch.int64)
-        places = places.to(self.past_labels.device)
-        labels = self.past_labels[places]
-        filled = labels >= 0
-        first = self.num_classes * torch.arange(1, len(places) + 1, device=labels.device)
+        places = [step % len(self.past) for step in steps]
+        sizes = self.sizes.tolist()
+        old = [self.past_proxies[place] for place in places]
+        rows = [self.past[place, : sizes[place]] for place in places]
+        labels = [
+            self.past_labels[place, : sizes[place]] + (number + 1) * self.num_classes
+            for number, place in enumerate(places)
+        ]
+        # of no step at first
         return (
-            self.past_proxies[places].flatten(0, 1),
-            self.past[places][filled],
-            (labels + first[:, None])[filled],
+            torch.cat([self.past_proxies[0, :0], *old]),
+            torch.cat([self.past[0, :0], *rows]),
+            torch.cat([self.past_labels[0, :0], *labels]),
         )
 
     @torch.no_grad()
     def _remember(self, rows: Tensor, y: Tensor) -> None:
         place = int(self.remembered) % len(self.past)
         self.past[place, : len(y)] = rows.to(self.past.dtype)
-        self.past_labels[place] = -1
         self.past_labels[place, : len(y)] = y
+        self.sizes[place] = len(y)
         self.past_proxies[place] = self.proxies.to(self.past_proxies.dtype)
         self.remembered += 1
 

@@ -29,7 +29,9 @@ class TerminateOnNaN:
 
     A loss alone would not do: of embeddings that are NaN, mined pairs make 0. The numbers of a CPU
     are looked at before the weights change. Those of a GPU wait for `every` steps and for
-    `check_all`, so that no step waits for them. Under float16, gradients may be infinite:
+    `check_all`, so that no step waits for them. Gradients are judged by the norm by which they
+    were clipped. Without one, a GPU looks at them in one of `every` steps, since in the others
+    they show in the embeddings of the next step. Under float16, gradients may be infinite:
     GradScaler leaves such steps out, and the run stops only when it has left out some 30 more than
     it could make up for.
 
@@ -44,6 +46,8 @@ class TerminateOnNaN:
         self.pending: list[tuple[int, float, Tensor]] = []
         self.embeddings: Tensor | None = None
         self._hook = run.loss.register_forward_pre_hook(self._record_inputs)
+        for part in run.loss.modules():
+            part.checks_nan = False  # type: ignore[assignment]
 
     def __enter__(self) -> TerminateOnNaN:
         return self
@@ -51,6 +55,8 @@ class TerminateOnNaN:
     def __exit__(self, *_: object) -> None:
         # through it the run would hold itself, and its memory until the garbage collector comes
         self._hook.remove()
+        for part in self.run.loss.modules():
+            del part.checks_nan
 
     def _record_inputs(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Note whether the loss gets finite numbers: embeddings of the whole batch, and keys."""
@@ -58,14 +64,26 @@ class TerminateOnNaN:
         before = self.embeddings
         self.embeddings = all_finite(tensors) if before is None else before & all_finite(tensors)
 
-    def add_step(self, loss: Tensor) -> None:
-        """Take the run's step, after its gradients are there and before the weights change."""
-        gradients = [value.grad for value in self.run.trained if value.grad is not None]
+    def add_step(self, loss: Tensor, norm: Tensor | None = None) -> None:
+        """Take the run's step, after its gradients are there and before the weights change.
+
+        Args:
+            loss: The step's loss.
+            norm: The norm of its gradients before they were clipped, if they were.
+        """
         true = torch.ones((), dtype=torch.bool, device=loss.device)
+        gradients = true
+        if not self.run.scaler.is_enabled():
+            if norm is not None:
+                gradients = norm.isfinite()
+            elif self.run.step % self.every == 0:
+                gradients = all_finite(
+                    value.grad for value in self.run.trained if value.grad is not None
+                )
         finite = (
             true if self.embeddings is None else self.embeddings,
             loss.isfinite(),
-            true if self.run.scaler.is_enabled() else all_finite(gradients),
+            gradients,
         )
         numbers = [loss.detach().float(), *(flag.to(loss.device).float() for flag in finite)]
         self.pending.append((self.run.step, self.run.rate, torch.stack(numbers)))
@@ -114,13 +132,17 @@ class TerminateOnNaN:
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
         """Log the items of a step's batch, and raise Diverged.
 
+        On a GPU these are followed by the items of the step before, whose gradients may be the
+        cause.
+
         Args:
             step: The step.
             rate: Its learning rate.
             what: What is not finite.
         """
-        (batch,) = self.draws(start=step, stop=step + 1)
-        ids = [self.items[draw.item].id for draw in batch]
+        first = step if self.every == 1 else max(0, step - 1)
+        batches = reversed(list(self.draws(start=first, stop=step + 1)))
+        ids = [self.items[draw.item].id for batch in batches for draw in batch]
         self.log.write(step, error=what, lr=rate, items=ids)
         raise Diverged(
             f"step {step}: {what} at lr {rate:.3g}, for the items in {LOG}, such as {ids[0]!r}; "

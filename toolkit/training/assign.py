@@ -119,7 +119,8 @@ def _parse(text: str, hint: Any) -> Any:
             return None
         return _parse(text, next(kind for kind in args if kind is not type(None)))
     if origin is Literal:
-        return {str(value): value for value in args}[text]
+        texts = {as_text(value): value for value in args}
+        return texts[text if text in texts else text.lower()]
     if origin is tuple:
         values = [value.strip() for value in text.strip("()[]").split(",") if value.strip()]
         hints = args[:1] * len(values) if Ellipsis in args else args
@@ -151,8 +152,8 @@ def as_text(value: Any) -> str | None:
 def kind(hint: Any) -> str:
     """A type as people say it; "" of a group of fields.
 
-    >>> kind(Literal["sgd", "adam"]), kind(tuple[int, ...]), kind(float | None)
-    ('`sgd` or `adam`', 'comma-separated whole numbers', 'a number or none')
+    >>> kind(Literal[False, "graphs"]), kind(tuple[int, ...]), kind(float | None)
+    ('`false` or `graphs`', 'comma-separated whole numbers', 'a number or none')
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -161,7 +162,7 @@ def kind(hint: Any) -> str:
         words = " or ".join(filter(None, map(kind, inner)))
         return words and f"{words} or none"
     if origin is Literal:
-        *first, last = (f"`{value}`" for value in inner)
+        *first, last = (f"`{as_text(value)}`" for value in inner)
         return f"{', '.join(first)} or {last}" if first else last
     if origin is tuple:
         many = {str: "texts", int: "whole numbers"}.get(inner[0], "numbers")

@@ -127,7 +127,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
             "compute.precision=float16 scales the loss by what each process sees, which many "
             "processes cannot share; set compute.precision=bfloat16 or float32"
         )
-    network = _network(compute, recipe.mask, embedder, device)
+    network = network_of(compute, recipe.mask, embedder, device)
     run = Run(
         embedder, loss, encoder, steps, scaler, network, layout, frozen=later, average=average
     )
@@ -150,7 +150,7 @@ def thaw(run: Run, freeze_until: int, compute: Compute, mask: Part | None) -> No
         if embedder is not None:
             embedder.still = ()
             embedder.train(embedder.training)
-    run.network = _network(compute, mask, run.embedder, run.device)
+    run.network = network_of(compute, mask, run.embedder, run.device)
 
 
 def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Parameter]) -> None:
@@ -180,7 +180,7 @@ def _add_memory(memory: Memory, loss: Any, embedder: TorchEmbedder) -> TorchEmbe
     return cast(TorchEmbedder, momentum_encoder(embedder)) if memory.momentum > 0 else None
 
 
-def _network(
+def network_of(
     compute: Compute, mask: Part | None, embedder: TorchEmbedder, device: torch.device
 ) -> nn.Module:
     """The embedder as the loop calls it: in pieces, compiled, and in DDP with many processes."""
@@ -190,7 +190,8 @@ def _network(
         mask=mask,
     )
     if compute.compile:
-        network.compile(dynamic=False)
+        mode = "reduce-overhead" if compute.compile == "graphs" else None
+        network.compile(dynamic=False, mode=mode)
     if compute.accumulate > 1:
         network = InPieces(network, compute.accumulate)
     if distributed.world() > 1 and any(value.requires_grad for value in network.parameters()):

@@ -64,6 +64,28 @@ def loader_of(
     )
 
 
+def on_device(
+    batches: Iterable[Batch | None], device: torch.device, channels_last: bool
+) -> Iterator[Batch | None]:
+    """Batches on the device. A GPU copies each while it computes the steps before, which were
+    launched in another stream.
+    """
+    stream: Any = None
+    if device.type == "cuda":
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    for batch in batches:
+        if batch is not None:
+            with torch.cuda.stream(stream):
+                batch = batch.to(device, channels_last)
+            if stream is not None:
+                computing = torch.cuda.current_stream(device)
+                computing.wait_stream(stream)
+                for tensor in batch:
+                    if tensor is not None:
+                        tensor.record_stream(computing)
+        yield batch
+
+
 def _collate_to_send(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
     """Collate views in a reading process, with arrays for all but the inputs until `Batch.to`.
 

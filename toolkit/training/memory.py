@@ -70,11 +70,13 @@ def update_encoder(encoder: nn.Module, network: nn.Module, momentum: float) -> N
     """
     ours, theirs = encoder.state_dict(keep_vars=True), network.state_dict(keep_vars=True)
     # a joint loss has one tensor under two names, which must move once
-    once = {id(kept): (kept, theirs[name].to(kept.dtype)) for name, kept in ours.items()}
-    moving = [pair for pair in once.values() if pair[0].is_floating_point()]
+    once = {id(tensor): (tensor, theirs[name]) for name, tensor in ours.items()}
+    moving: list[tuple[Tensor, Tensor]] = []
+    counters: list[tuple[Tensor, Tensor]] = []
+    for pair in once.values():
+        (moving if pair[0].is_floating_point() else counters).append(pair)
     # few launches for all
     average = get_ema_multi_avg_fn(momentum)  # type: ignore[no-untyped-call]
-    average(*(list(side) for side in zip(*moving, strict=True)), 0)
-    for kept, value in once.values():
-        if not kept.is_floating_point():
-            kept.copy_(value)
+    average(*map(list, zip(*moving, strict=True)), 0)
+    if counters:
+        torch._foreach_copy_([pair[0] for pair in counters], [pair[1] for pair in counters])

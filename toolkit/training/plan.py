@@ -197,6 +197,9 @@ def check_settings(recipe: Recipe) -> None:
         "tuning.lora.rank is above 0 where adapters are set, and tuning.freeze is empty then": (
             tuning.lora == LoRA() or (tuning.lora.rank > 0 and not tuning.freeze)
         ),
+        "compute.accumulate is 1 where compute.compile is graphs": (
+            recipe.compute.compile != "graphs" or recipe.compute.accumulate == 1
+        ),
         "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
         "tuning.average_last is at most the number of checkpoints": (
             tuning.average_last <= -(-schedule.steps // max(1, schedule.save_every))

@@ -106,7 +106,8 @@ class Compute:
         channels_last: Whether networks and image batches use this memory layout. None uses it on a
             GPU, where it is faster.
         compile: Whether torch.compile compiles the backbone. After eight lengths of crops the
-            backbone runs uncompiled.
+            backbone runs uncompiled. With "graphs" a GPU also repeats it as CUDA graphs, in place
+            of one launch for each operation. That needs `accumulate` 1, and was not measured yet.
         deterministic: Whether to raise an error at nondeterministic operations.
     """
 
@@ -117,7 +118,7 @@ class Compute:
     threads: int = 0
     cache: bool = False
     channels_last: bool | None = None
-    compile: bool = False
+    compile: Literal[False, True, "graphs"] = False
     deterministic: bool = False
 
     def is_channels_last(self, device: str) -> bool:

@@ -20,7 +20,12 @@ from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
-from likeness.toolkit.training.loading import killed_workers_named, loader_of, part_of
+from likeness.toolkit.training.loading import (
+    killed_workers_named,
+    loader_of,
+    on_device,
+    part_of,
+)
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.memory import update_encoder
@@ -171,7 +176,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         if keeper.repeat_failed_evaluation():
             return
         run.embedder.train()
-        for batch in keeper.batches(loader):
+        for batch in on_device(keeper.batches(loader), device, channels_last):
             thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
             _set_rates(run, recipe.schedule)
             # margins and annealings that move
@@ -185,7 +190,6 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 keeper.left_out += 1
             else:
                 assert batch is not None
-                batch = batch.to(device, channels_last)
                 run.optimizer.zero_grad(set_to_none=True)
                 with autocast:
                     loss = step(run, batch, recipe)
@@ -193,10 +197,11 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 assert loss.requires_grad, "the loss has no gradient"
                 run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 spread.average_gradients(run.loss, run.layout)
+                norm = None
                 if grad_clip := recipe.optim.grad_clip:
                     run.scaler.unscale_(run.optimizer)
-                    spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
-                keeper.nan_check.add_step(loss)  # and gradients: all are finite
+                    norm = spread.clip_gradients(run.trained, grad_clip, run.loss, run.layout)
+                keeper.nan_check.add_step(loss, norm)  # and gradients: all are finite
                 run.scaler.step(run.optimizer)
                 run.scaler.update()
             run.step += 1

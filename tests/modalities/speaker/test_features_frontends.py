@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -389,3 +390,15 @@ def test_float32_under_autocast(wave: torch.Tensor) -> None:
     assert inside.dtype == torch.float32
     assert torch.equal(inside, KaldiFbank()(wave)[0])
     assert KaldiFbank()(wave.bfloat16())[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", FRONTENDS)
+def test_no_step_of_training_waits_for_another_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of the device meta cannot be read at all. It has no autocast."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    frontend = FRONTENDS[name]().train().to("meta")
+    for lengths in (None, torch.ones(2, device="meta")):
+        features, relative = frontend(torch.randn(2, 16_000, device="meta"), lengths)
+        assert features.shape[0] == len(relative) == 2

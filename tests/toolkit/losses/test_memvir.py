@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,20 @@ def test_a_resumed_run_goes_on_with_the_same_memory() -> None:
     z, y = batch(9, 4)
     assert torch.equal(first(z.float(), y), second(z.float(), y))
     assert len(second.virtual()[0]) == 2 * CLASSES
+
+
+def test_no_step_waits_for_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of the device meta cannot be read at all. It has no autocast."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    loss = MemVir(DIM, CLASSES, num_steps=2, step_gap=0, batch_size=6)
+    for step in range(2):
+        z, y = batch(step, 3 + 2 * step)
+        loss(z.float(), y)
+    loss.to("meta")
+    z, y = torch.randn(4, DIM, device="meta"), torch.zeros(4, dtype=torch.int64, device="meta")
+    assert [part.shape[0] for part in loss.virtual()] == [2 * CLASSES, 8, 8]
+    assert loss(z, y).shape == ()
+    assert (loss.sizes.tolist(), int(loss.remembered)) == ([4, 5], 3)
 
 
 def test_a_batch_that_the_memory_cannot_hold_is_one_sentence() -> None:

@@ -8,6 +8,7 @@ import copy
 import importlib.util
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,10 @@ from torch import nn
 from likeness.eval.formats.runs import BEST
 from likeness.losses import VMF, Cosine
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.recipe import Optim, Schedule
+from likeness.recipe import Compute, Optim, Schedule
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
-from likeness.toolkit.training.build import InPieces, Network, build
+from likeness.toolkit.training.build import InPieces, Network, build, network_of
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.memory import momentum_encoder, update_encoder
 from tests.toolkit.training.tiny_runs import CPU, Train, recipe, same, state_of
@@ -111,11 +112,12 @@ def test_options_train_and_resume(override: str, train: Train) -> None:
 
 
 @pytest.mark.slow  # compiles C++: 50 seconds
-def test_compiled_networks_give_the_same_gradient() -> None:
+@pytest.mark.parametrize("compiled", [True, "graphs"])  # a CPU has no graphs
+def test_compiled_networks_give_the_same_gradient(compiled: Any) -> None:
     torch.manual_seed(0)
     backbone, x = Plain(True).double().eval(), torch.randn(6, 4, dtype=torch.float64)
-    network = Network(None, backbone)
-    network.compile(dynamic=False)
+    embedder: Any = SimpleNamespace(trains_frontend=False, backbone=backbone)
+    network = network_of(Compute(compile=compiled), None, embedder, CPU)
     torch.testing.assert_close(gradients(network, x), gradients(Network(None, backbone), x))
     assert list(network.state_dict()) == [f"backbone.{name}" for name in backbone.state_dict()]
 

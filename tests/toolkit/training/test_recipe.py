@@ -33,6 +33,10 @@ def test_overrides_are_typed() -> None:
     assert changed.sampling.batch_size == 8
     assert changed.augment.keywords["seconds"] == (1.5, 2.0)
     assert changed.compute.cache is True
+    assert [
+        override(BASE, [f"compute.compile={text}"]).compute.compile  # type: ignore[attr-defined]
+        for text in ("false", "True", "graphs")
+    ] == [False, True, "graphs"]
     assert changed.items.keywords["split"] == "all"
     assert changed.tuning.rates == {"a.b": 0.1, "c": 2.0}
     sphere: Any = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
@@ -51,6 +55,7 @@ def test_overrides_are_typed() -> None:
         ("loss.marginn=1", "ArcFace has no setting 'marginn'; did you mean 'margin'"),
         ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
+        ("compute.compile=fast", "`false`, `true` or `graphs`"),
         ("augment.seconds=1,2,3", "expected comma-separated numbers"),
         ("tuning.rates=backbone:fast", "NAME:NUMBER"),
         ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),

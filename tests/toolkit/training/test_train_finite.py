@@ -27,8 +27,12 @@ from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.training import run
 from likeness.toolkit.training._finite import all_finite, not_finite
+from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.start import start
+from likeness.toolkit.training.train import train
 from tests.toolkit.training.tiny_runs import before, recipe, short, state_of, step_of, watching
 
 
@@ -217,3 +221,23 @@ def test_one_number_among_many_is_found(number: float) -> None:
     assert bool(all_finite([]))
     both = torch.tensor([math.inf, -math.inf])
     assert not_finite({"both": both}) == ["both"]
+
+
+def test_where_gradients_wait_they_stop_the_next_step(voices: Path, tmp_path: Path) -> None:
+    """As on a GPU, where nothing clips them: the items of both steps are named."""
+    out = tmp_path / "run"
+    planned = plan(short(), voices)
+    keeper = Keeper(start(planned, out), planned, out)
+
+    def steep(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        keeper.nan_check.every = 5
+        weight = next(run.embedder.backbone.parameters())
+        added = (weight - weight.detach()).sum().sqrt()  # 0, with an infinite gradient
+        return step(run, batch, recipe) + (added if run.step == 2 else 0)
+
+    with pytest.raises(Diverged, match="step 3: embeddings are NaN"):
+        train(keeper.run, planned, keeper, steep)
+    last, draws = read_log(out)[-1], planned.draws(start=2, stop=4)
+    assert last["items"] == [
+        planned.items[draw.item].id for each in reversed(list(draws)) for draw in each
+    ]

@@ -119,6 +119,7 @@ def listed_too_early(data: Path, **_: object) -> list[Item]:
         ("parallel.class_rate=1.5", "parallel.class_rate"),
         ("tuning.average_last=-1", "tuning.average_last"),
         ("tuning.rates=backbone:-1", "tuning.rates"),
+        ({"compute": Compute(compile="graphs", accumulate=2)}, "compute.accumulate=2"),
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
         ({"loss": partial(losses.ArcFace, margn=0.2)}, "margn"),
