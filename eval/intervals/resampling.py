@@ -42,6 +42,7 @@ _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which sta
 _THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
 _CELLS_PER_OCTAVE = 4  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 4)
 _REFINEMENTS, _PARTS = 2, 8  # how often a cell that matters is cut, and into how many parts
+_LEAST_CUT = 1 << 12  # trials of a class in a cell that is cut; the sums of cells take memory too
 _DENSE = 1 / 16  # the share of pairs from which a dense product is faster than a sparse one
 _TOGETHER = 1 << 19  # numbers of draws (resamples times subjects) in one product of matrices
 _ROUNDS = 100  # how often an empty resample is drawn again
@@ -487,7 +488,7 @@ class Cells:
             (self.trials.target, self.at_target),
             (self.trials.nontarget, self.at_nontarget),
         ):
-            cut = matter & (np.diff(at) >= _PARTS)
+            cut = matter & (np.diff(at) >= _LEAST_CUT)
             places = np.linspace(at[:-1][cut], at[1:][cut], _PARTS, endpoint=False, dtype=np.int64)
             starts.append(scores[places.ravel()])
         cells = Cells(self.trials, np.concatenate(starts))
@@ -520,12 +521,20 @@ class Cells:
         target_scores, nontarget_scores = trials.target[rows], trials.nontarget[other_rows]
         target_scores[places] = nontarget_scores[other_places] = self.starts[~matter]
         assert trials.of_probe is not None
+        of_target, of_enrol, of_probe = (  # as indices, which every resample would make of them
+            subjects.astype(np.intp)
+            for subjects in (
+                trials.of_target[rows],
+                trials.of_enrol[other_rows],
+                trials.of_probe[other_rows],
+            )
+        )
         return Ranked(
             target_scores,
             nontarget_scores,
-            trials.of_target[rows],
-            trials.of_enrol[other_rows],
-            trials.of_probe[other_rows],
+            of_target,
+            of_enrol,
+            of_probe,
             trials.n,
             (places, target[:, ~matter]),
             (other_places, nontarget[:, ~matter]),

@@ -194,18 +194,21 @@ class _Distance(torch.autograd.Function):
             weight.fill_diagonal_(0.0)
         close = weight[row, column]
         weight[row, column] = 0.0
+        if ctx.alike:  # one product gives the gradients of both sides
+            weight = weight + weight.T
         grad_a: Tensor | None = None
         grad_b: Tensor | None = None
         if ctx.needs_input_grad[0]:
             grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
-        if ctx.needs_input_grad[1]:  # it is as large as a bank
+        if ctx.needs_input_grad[1] and not ctx.alike:  # it is as large as a bank
             grad_b = torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
         for some in chunks(len(row), a.shape[1], a.device):
             apart = (a[row[some]] - b[column[some]]) * close[some, None]
             if grad_a is not None:
                 grad_a.index_add_(0, row[some], apart)
-            if grad_b is not None:
-                grad_b.index_add_(0, column[some], apart, alpha=-1.0)
+            other = grad_a if ctx.alike else grad_b
+            if other is not None:
+                other.index_add_(0, column[some], apart, alpha=-1.0)
         return grad_a, grad_b, None, None
 
 
