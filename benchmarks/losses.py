@@ -9,7 +9,8 @@ Measures: milliseconds of a forward and backward pass, D = 512. The losses of a 
     Losses are found by themselves. 10,000 classes, if no other number is asked for.
 Peer: the loss of the same kind in pytorch-metric-learning (PML), where it has one; SupCon, one of
     ours, for the pair losses.
-Limit: cross_entropy(scale * linear(unit z, unit W)).
+Limit: cross_entropy(scale * linear(unit z, unit W)); for four losses also the shortest program in
+    torch that gives the same value, without a bank, blocks, checks and close rows.
 Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the cells of "x PML" stay empty.
     No data.
 Takes: five minutes of one core.
@@ -29,7 +30,7 @@ from typing import Any
 import torch
 from performance import is_installed, parser_of, row, table
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, normalize
+from torch.nn.functional import cross_entropy, linear, normalize, softplus
 
 import likeness.toolkit.losses
 from likeness.toolkit.losses.contract import has_proxies
@@ -92,6 +93,74 @@ class Bare(nn.Module):
         return cross_entropy(64.0 * linear(normalize(z), normalize(self.proxies)), y)
 
 
+def pairs_of(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Unit rows, and the masks of positive and negative pairs."""
+    same = y[:, None] == y
+    return normalize(z), same & ~torch.eye(len(y), dtype=torch.bool), ~same
+
+
+def masked_lse(x: Tensor, mask: Tensor) -> Tensor:
+    """The logarithm of the sum of exp over the cells of a mask, for each row."""
+    return x.masked_fill(~mask, -torch.inf).logsumexp(1)
+
+
+class ShortMultiSimilarity(nn.Module):
+    """MultiSimilarity with its defaults."""
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        x, same, other = pairs_of(z, y)
+        s = x @ x.T
+        least = s.masked_fill(~same, torch.inf).amin(1, keepdim=True)
+        most = s.masked_fill(~other, -torch.inf).amax(1, keepdim=True)
+        pull = softplus(masked_lse(-2 * (s - 0.5), same & (s - 0.1 < most))) / 2
+        push = softplus(masked_lse(50 * (s - 0.5), other & (s + 0.1 > least))) / 50
+        return (pull + push).mean()
+
+
+class ShortLiftedStructure(nn.Module):
+    """LiftedStructure with its defaults."""
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        x, same, other = pairs_of(z, y)
+        d = torch.cdist(x, x)
+        push = masked_lse(1 - d, other)
+        a, p = same.nonzero(as_tuple=True)
+        return (d[a, p] + torch.logaddexp(push[a], push[p])).relu().square().mean() / 2
+
+
+class ShortTriplet(nn.Module):
+    """Triplet with its defaults."""
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        x, same, other = pairs_of(z, y)
+        d = torch.cdist(x, x)
+        a, p = same.nonzero(as_tuple=True)
+        terms = (d[a, p][:, None] - d[a] + 0.2).relu().masked_fill(~other[a], 0.0)
+        return terms.sum() / (terms > 0).sum()
+
+
+class ShortSphereFace2(Bare):
+    """SphereFace2 with its defaults, but for where its bias starts."""
+
+    def __init__(self, num_classes: int):
+        super().__init__(num_classes)
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        cosine, own = linear(normalize(z), normalize(self.proxies)), y[:, None]
+        bent = 40 * (2 * ((cosine + 1) / 2).clamp(min=0).pow(3) - 1) + self.bias
+        others = softplus(bent + 16).scatter(1, own, 0.0).sum(1)
+        return (0.7 * softplus(16 - bent.gather(1, own)[:, 0]) + 0.3 * others).mean()
+
+
+SHORTEST: dict[str, Any] = {
+    "MultiSimilarity": ShortMultiSimilarity,
+    "LiftedStructure": ShortLiftedStructure,
+    "Triplet": ShortTriplet,
+    "SphereFace2": ShortSphereFace2,
+}
+
+
 def peer(cls: Any, num_classes: int) -> nn.Module | None:
     """The loss of that kind in pytorch-metric-learning; None where it has none or is missing."""
     name = cls.__name__
@@ -137,10 +206,13 @@ def print_row(cls: Any, size: int, num_classes: int) -> None:
         num_classes = size // PER_CLASS
         y, z = torch.arange(size) % num_classes, torch.randn(size, DIM)
     made = {"ours": cls(DIM, num_classes), "reference": reference, "peer": peer(cls, num_classes)}
+    if short := SHORTEST.get(cls.__name__):
+        made["shortest"] = short(num_classes) if proxies else short()
     losses = {name: loss for name, loss in made.items() if loss is not None}
     took = medians(losses, z.requires_grad_(), y)
     ratios = [
-        f"{took['ours'] / took[name]:.2f}" if name in took else "" for name in ("reference", "peer")
+        f"{took['ours'] / took[name]:.2f}" if name in took else ""
+        for name in ("reference", "peer", "shortest")
     ]
     row(cls.__name__, f"{took['ours']:.1f}", *ratios)
     gc.collect()
@@ -154,11 +226,11 @@ def main() -> None:
     is_installed("pytorch_metric_learning", "pytorch-metric-learning")
     known = loss_classes()
     chosen = [known[name] for name in arguments.only.split(",") if name] or list(known.values())
-    table("loss", "ms", "x linear + CE", "x PML")
+    table("loss", "ms", "x linear + CE", "x PML", "x shortest torch")
     for cls in filter(has_proxies, chosen):
         print_row(cls, arguments.batch, arguments.classes)
     print()
-    table("pair loss", "ms", "x SupCon", "x PML")
+    table("pair loss", "ms", "x SupCon", "x PML", "x shortest torch")
     for cls in chosen:
         if not has_proxies(cls):
             print_row(cls, arguments.batch, 0)

@@ -115,7 +115,8 @@ def environment(*, one_thread: bool = True) -> dict[str, str]:
     """The environment of a process that imports from this clone and computes with one thread."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return os.environ | {"PYTHONPATH": path} | (threads if one_thread else {})
+    compiled = {"PYTHONDONTWRITEBYTECODE": ""}  # as of what pip installs
+    return os.environ | {"PYTHONPATH": path} | compiled | (threads if one_thread else {})
 
 
 def forked(work: Callable[[], Any], repeats: int) -> tuple[float, float]:

@@ -7,7 +7,9 @@ Measures: the least processor seconds (user and system) of several runs, with al
     command starts, and the memory of the largest of these. `verify` compares two recordings of 3 s
     with an untrained ResNet of 2 channels, as a run folder in torch and as an .onnx file, so that
     nearly all of the time is importing; `likeness:voice` is the model that comes with Likeness.
-Limit: for a run folder, a process that only imports torch.
+    `evaluate` measures 1,000 trials with 1,000 resamples.
+Limit: for a run folder, a process that only imports torch; for the others, one that only imports
+    numpy.
 Needs: the extra `train`, and Linux.
 Takes: two minutes.
 Gives: the table "Start-up" of docs/reference/performance.md.
@@ -25,9 +27,15 @@ from use_serve import prepare
 
 
 def write_models(folder: str) -> None:
-    """Write run.safetensors, model.onnx, a.wav and b.wav; in a process of its own, with torch."""
+    """Write run.safetensors, model.onnx, a.wav, b.wav and scores.txt; in a process of its own, with
+    torch.
+    """
     import likeness
 
+    rows = [
+        f"a{i % 20}/1 a{i // 20 % 20}/{i} {i % 20 == i // 20 % 20:d} {i % 97}" for i in range(1000)
+    ]
+    Path(folder, "scores.txt").write_text("\n".join(rows))
     path, _ = prepare(Path(folder), "tiny")
     likeness.load(path).export(Path(folder) / "model.onnx")
 
@@ -51,6 +59,8 @@ def main() -> None:
         "`import torch`": [*python, "import torch"],
         "`verify`, run folder": [*verify, "--model", "tiny.safetensors"],
         "`verify`, likeness:voice": verify,
+        "`evaluate`, 1,000 trials": [*module, "evaluate", "scores.txt"],
+        "`import numpy`": [*python, "import numpy"],
         "`import likeness`": [*python, "import likeness"],
         "`likeness --help`": [*module, "--help"],
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from numbers import Real
 from posixpath import normpath
 from typing import Any, cast
@@ -160,7 +161,7 @@ def number_items(*sides: Sequence[str]) -> list[NDArray[np.int64]]:
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(np.diff(hashes[order]) == 0)
     numbers, first = np.arange(len(keys)), dict[str, int]()
-    for row in np.unique(order[np.concatenate((again, again + 1))]).tolist():
+    for row in sorted({*order[again].tolist(), *order[again + 1].tolist()}):
         numbers[row] = first.setdefault(keys[row], row)
     return np.split(numbers, np.cumsum([len(ids) for ids in sides])[:-1])
 
@@ -306,9 +307,11 @@ class Trials:
         """Some of the trials, by (K,) rows or (P,) bool, and the ids that these have."""
         columns: dict[str, Any] = {}
         for side in ("enrol", "probe"):
-            ids = getattr(self, f"{side}_ids")
-            used, columns[side] = np.unique(getattr(self, side)[kept], return_inverse=True)
-            columns[f"{side}_ids"] = tuple(ids[row] for row in used.tolist())
+            ids, index = getattr(self, f"{side}_ids"), getattr(self, side)[kept]
+            seen = np.zeros(len(ids), dtype=np.bool_)  # a sort of millions takes seconds
+            seen[index] = True
+            columns[side] = (np.cumsum(seen, dtype=np.int32) - 1)[index]
+            columns[f"{side}_ids"] = tuple(compress(ids, seen.tolist()))
         for label in ("target", "spoof"):
             values = getattr(self, label)
             columns[label] = None if values is None else values[kept]

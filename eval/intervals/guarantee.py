@@ -26,6 +26,8 @@ The draw has one seed, which is stored. Whoever drew until the threshold pleases
 confidence left.
 """
 
+from __future__ import annotations  # numpy.random is imported when it is used
+
 import math
 from dataclasses import dataclass
 

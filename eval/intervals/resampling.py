@@ -8,18 +8,17 @@ Trials are sorted by score once. A metric then reads cumulative sums of integer 
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,
 but not their order. So the range of scores is cut into cells. The weight of a whole cell is a
 product of matrices: for all resamples at once, c times the numbers of trials of each pair of
-subjects, times c. From these sums each metric tells the few cells that can hold its threshold, and
-only their trials are weighed one by one. The counts are whole numbers, so the result is that of
+subjects, times c. From these sums each metric tells the few cells that can hold its threshold.
+These are cut into smaller ones and summed in the same way. Only the trials of those that can still
+hold a threshold are weighed one by one. The counts are whole numbers, so the result is that of
 weighing every trial, to the last digit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,6 +41,9 @@ V = TypeVar("V")
 _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which stay in the cache
 _THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
 _CELLS_PER_OCTAVE = 4  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 4)
+_REFINEMENTS, _PARTS = 2, 8  # how often a cell that matters is cut, and into how many parts
+_LEAST_CUT = 1 << 12  # trials of a class in a cell that is cut; the sums of cells take memory too
+_DENSE = 1 / 16  # the share of pairs from which a dense product is faster than a sparse one
 _TOGETHER = 1 << 19  # numbers of draws (resamples times subjects) in one product of matrices
 _ROUNDS = 100  # how often an empty resample is drawn again
 _PROBED = 1_000  # nontarget trials of which one has weight in nearly every resample
@@ -395,6 +397,8 @@ def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:
     if number < 2:
         yield from map(work, values)
         return
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, needed here only
+
     with ThreadPoolExecutor(number) as pool:
         yield from pool.map(work, values)
 
@@ -423,6 +427,7 @@ class Cells:
     def __init__(self, trials: Ranked, starts: AnyFloats) -> None:
         self.trials, self.starts = trials, np.unique(starts)
         self.at_target, self.at_nontarget = trials.below(self.starts)
+        self._pairs: dict[int, tuple[Subjects, Any]] = {}
 
     @classmethod
     def of(cls, trials: Ranked) -> Cells:
@@ -441,65 +446,117 @@ class Cells:
         shape = self.starts.size, self.trials.n
         return csr_array((ones, self.trials.of_target, self.at_target), shape=shape)
 
-    @cached_property
-    def _pairs(self) -> list[tuple[Subjects, Any]]:
-        """Of the nontargets of each cell the enrolled subjects (A,), and how often (A, n) each of
-        them is compared with each subject.
+    def _pairs_in(self, cell: int) -> tuple[Subjects, Any]:
+        """Of the nontargets of a cell the enrolled subjects (A,), and how often (A, n) each of them
+        is compared with each subject.
         """
         from scipy.sparse import csr_array
 
-        enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
-        assert probe is not None
-        made: list[tuple[Subjects, Any]] = []
-        for low, high in pairwise(self.at_nontarget.tolist()):
-            sides = enrol[low:high], probe[low:high]
-            pairs = csr_array((np.ones(high - low), sides), shape=(n, n))
+        if cell not in self._pairs:
+            enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
+            assert probe is not None
+            rows = slice(*self.at_nontarget[cell : cell + 2])
+            ones = np.ones(enrol[rows].size)
+            pairs = csr_array((ones, (enrol[rows], probe[rows])), shape=(n, n))
             enrolled = np.flatnonzero(np.diff(pairs.indptr))
-            made.append((enrolled, pairs[enrolled]))
-        return made
+            self._pairs[cell] = enrolled, pairs[enrolled]
+        return self._pairs[cell]
 
-    def sums(self, draws: Floats) -> tuple[Counts, Counts]:
+    def sums(self, draws: Floats, cells: Sequence[int] | None = None) -> tuple[Counts, Counts]:
         """The weights (B, K) of the targets and of the nontargets of each cell.
 
         Args:
             draws: (n, B) how often each subject is drawn. Whole numbers below 2 ** 53 are exact in
                 float64, whose products are the fastest.
+            cells: The cells that are weighed; None for all.
         """
 
-        def weigh(of: tuple[Subjects, Any]) -> Floats:
-            enrolled, pairs = of
-            return np.asarray(np.einsum("ab,ab->b", pairs @ draws, draws[enrolled]))
+        def weigh(cell: int) -> Floats:
+            enrolled, pairs = self._pairs_in(cell)
+            is_dense = pairs.nnz > _DENSE * enrolled.size * self.trials.n
+            times = (pairs.toarray() if is_dense else pairs) @ draws
+            return np.asarray(np.einsum("ab,ab->b", times, draws[enrolled]))
 
-        nontarget = np.stack(list(in_threads(weigh, self._pairs)), axis=1)
-        return (self._targets @ draws).T.astype(np.int64), nontarget.astype(np.int64)
+        cells = range(self.starts.size) if cells is None else cells
+        nontarget = np.stack(list(in_threads(weigh, cells)), axis=1)
+        return (self._targets[list(cells)] @ draws).T.astype(np.int64), nontarget.astype(np.int64)
+
+    def finer(self, matter: Bools) -> tuple[Cells, Bools]:
+        """The cells (K',) with those that matter (K,) cut into parts, and which are as before."""
+        starts = [self.starts]
+        for scores, at in (
+            (self.trials.target, self.at_target),
+            (self.trials.nontarget, self.at_nontarget),
+        ):
+            cut = matter & (np.diff(at) >= _LEAST_CUT)
+            places = np.linspace(at[:-1][cut], at[1:][cut], _PARTS, endpoint=False, dtype=np.int64)
+            starts.append(scores[places.ravel()])
+        cells = Cells(self.trials, np.concatenate(starts))
+        return cells, np.isin(cells.starts, self.starts[~matter])
 
     def thinned(self, c: Counts, metrics: list[Weighted]) -> Ranked:
         """The trials that can matter to the metrics in resamples c (B, n), those of each other cell
         as one trial of its weight.
         """
-        target, nontarget = self.sums(np.ascontiguousarray(c.T, dtype=np.float64))
-        misses, rejected = (
-            np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0))) for weights in (target, nontarget)
-        )
-        accepts = rejected[:, -1:] - rejected
-        each = [metric.cells(misses, accepts).any(axis=0) for metric in metrics]
-        matter: Bools = np.any(each, axis=0)
+        draws = np.ascontiguousarray(c.T, dtype=np.float64)
+        cells, (target, nontarget) = self, self.sums(draws)
+        matter = _that_matter(target, nontarget, metrics)
+        for _ in range(_REFINEMENTS):
+            if not matter.any():
+                break
+            whole = target[:, ~matter], nontarget[:, ~matter]
+            cells, known = cells.finer(matter)
+            parts = cells.sums(draws, np.flatnonzero(~known).tolist())
+            target, nontarget = map(partial(_joined_columns, known), whole, parts)
+            matter = _that_matter(target, nontarget, metrics)
+        return cells._merged(matter, target, nontarget)
+
+    def _merged(self, matter: Bools, target: Counts, nontarget: Counts) -> Ranked:
+        """The trials of the cells that matter, and one for each other cell, by its weights (B, K)
+        of targets and nontargets.
+        """
         trials = self.trials
         rows, places = _rows_of(matter, self.at_target)
         other_rows, other_places = _rows_of(matter, self.at_nontarget)
         target_scores, nontarget_scores = trials.target[rows], trials.nontarget[other_rows]
         target_scores[places] = nontarget_scores[other_places] = self.starts[~matter]
         assert trials.of_probe is not None
+        of_target, of_enrol, of_probe = (  # as indices, which every resample would make of them
+            subjects.astype(np.intp)
+            for subjects in (
+                trials.of_target[rows],
+                trials.of_enrol[other_rows],
+                trials.of_probe[other_rows],
+            )
+        )
         return Ranked(
             target_scores,
             nontarget_scores,
-            trials.of_target[rows],
-            trials.of_enrol[other_rows],
-            trials.of_probe[other_rows],
+            of_target,
+            of_enrol,
+            of_probe,
             trials.n,
             (places, target[:, ~matter]),
             (other_places, nontarget[:, ~matter]),
         )
+
+
+def _that_matter(target: Counts, nontarget: Counts, metrics: list[Weighted]) -> Bools:
+    """(K,) the cells that can hold a threshold of a metric in a resample, by weights (B, K)."""
+    misses, rejected = (
+        np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0))) for weights in (target, nontarget)
+    )
+    accepts = rejected[:, -1:] - rejected
+    each = [metric.cells(misses, accepts).any(axis=0) for metric in metrics]
+    matter: Bools = np.any(each, axis=0)
+    return matter
+
+
+def _joined_columns(known: Bools, whole: Counts, parts: Counts) -> Counts:
+    """The weights (B, K) of all cells, by those of the cells that are known and of the others."""
+    joined = np.empty((len(whole), known.size), np.int64)
+    joined[:, known], joined[:, ~known] = whole, parts
+    return joined
 
 
 def _rows_of(matter: Bools, at: Counts) -> tuple[Counts, Counts]:

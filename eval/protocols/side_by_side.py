@@ -183,7 +183,8 @@ def _find_subjects(
     listed = compared.trials[name]
     numbers, source = subjects_of(listed, subject_of)
     if numbers is not None:
-        sides = numbers[0][listed.enrol], numbers[1][listed.probe]
+        first, second = (of.astype(np.int32) for of in numbers)
+        sides = first[listed.enrol], second[listed.probe]
         compared.subjects[name] = np.stack(sides, axis=1)
         compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
     elif warns:

@@ -121,7 +121,7 @@ def test_a_value_that_an_option_does_not_take_is_one_sentence(words, said):
 
 CONSOLE = {"lazy_loader", "typer"}
 VALUES = {"numpy", "pyarrow", "pydantic", "scipy", "charset_normalizer"}
-VOICES = {"numpy", "onnx", "onnxruntime", "pydantic", "soundfile", "soxr"}
+VOICES = {"numpy", "onnxruntime", "pydantic", "soundfile", "soxr"}
 LIBRARIES = """
 import sys
 from importlib.metadata import packages_distributions
@@ -134,25 +134,28 @@ except SystemExit as ended:
     assert not ended.code
 parts = {".".join(name.split(".")[:2]) for name in sys.modules}
 names = {name.partition(".")[0] for name in parts} & set(packages_distributions())
-print(*names, *(parts & {"scipy.stats", "scipy.signal"}), file=sys.stderr)
+slow = {"pyarrow.compute", "scipy.signal", "scipy.stats"}
+print(*names, *(parts & slow), file=sys.stderr)
 """
 # What comes with those, or stands in every process of an environment.
 BESIDE = {
     *("likeness", "annotated_doc", "annotated_types", "shellingham", "typing_extensions"),
-    *("typing_inspection", "pydantic_core", "_soundfile", "_soundfile_data", "google", "ml_dtypes"),
+    *("typing_inspection", "pydantic_core", "_soundfile", "_soundfile_data"),
     *("_cffi_backend", "_distutils_hack", "cloudpickle", "rich", "click"),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trials with scores, and two recordings."""
+    """Trials with scores, two recordings and an .onnx model."""
     folder = tmp_path_factory.mktemp("start")
     write_voices(folder / "voices", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
     for number, path in enumerate(sorted((folder / "voices").rglob("*.flac"))):
         path.rename(folder / f"{number}.flac")
     rows = (f"a{i % 7}/1 a{i % 7 + i % 2}/{i} {1 - i % 2} {0.1 * (i % 17)}\n" for i in range(210))
     (folder / "scores.txt").write_text("".join(rows))
+    voice = Path(likeness.__file__).with_name("voice") / "model.onnx"
+    (folder / "voice.onnx").write_bytes(voice.read_bytes())
     return folder
 
 
@@ -164,6 +167,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["verify", "--help"], CONSOLE | {"numpy", "pydantic"}),
         (["evaluate", "scores.txt"], CONSOLE | VALUES),
         (["verify", "0.flac", "1.flac"], CONSOLE | VOICES),
+        (["verify", "0.flac", "1.flac", "--model", "voice.onnx"], CONSOLE | VOICES),
     ],
 )
 def test_only_what_is_needed_is_imported(folder, words, needed):

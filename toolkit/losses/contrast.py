@@ -292,20 +292,28 @@ class LiftedStructure(nn.Module):
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
         if self.generalised:
             return mean(*by_anchor(self._both, pairs))
-        apart, push, column = by_anchor(self._positives, pairs)
+        apart, push, column, push_of_row = by_anchor(self._positives, pairs)
+        push_of_key = push_of_row[column] if pairs.keys is pairs.x else self._turned(pairs, column)
+        return mean((apart + torch.logaddexp(push, push_of_key)).relu().square()) / 2
+
+    def _turned(self, pairs: Pairs, column: Tensor) -> Tensor:
+        """The push of the keys in these columns, from the anchors of other classes."""
         used, where = torch.unique(column, return_inverse=True)
         # `own` matters to positives only, and these pairs are read for their negatives.
         own = torch.zeros_like(used)
-        turned = Pairs(pairs.keys[used], pairs.x, pairs.key_labels[used], y, own)
+        turned = Pairs(pairs.keys[used], pairs.x, pairs.key_labels[used], pairs.y, own)
         (push_of_key,) = by_anchor(self._push, turned)
-        return mean((apart + torch.logaddexp(push, push_of_key[where])).relu().square()) / 2
+        return push_of_key[where]
 
     def _positives(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        """Of each positive pair: its distance, its anchor's push, its key's column."""
+        """Of each positive pair: its distance, its anchor's push, its key's column; of each anchor:
+        its push.
+        """
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys)
         row, column = same.nonzero(as_tuple=True)
-        return d[row, column], masked_lse(self.margin - d, other)[row], column
+        push = masked_lse(self.margin - d, other)
+        return d[row, column], push[row], column, push
 
     def _push(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: log sum over its negatives of e^{margin - d}."""

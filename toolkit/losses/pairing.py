@@ -163,43 +163,53 @@ class _Distance(torch.autograd.Function):
     """Euclidean distances (A, B) of rows, or their squares, by one product.
 
     Pairs so close that the product would cancel are subtracted instead. Equal rows get exactly 0
-    and the zero subgradient; the gradient needs no (A, B, D) tensor.
+    and the zero subgradient; the gradient needs no (A, B, D) tensor. alike: a and b are one tensor.
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, squared: bool) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, squared: bool, alike: bool) -> Tensor:
         # vector_norm makes no copy of a bank, as a square would.
-        size_a, size_b = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (a, b))
+        size_a = torch.linalg.vector_norm(a, dim=1).square()
+        size_b = size_a if alike else torch.linalg.vector_norm(b, dim=1).square()
         size = size_a[:, None] + size_b
         square = torch.addmm(size, a, b.T, alpha=-2.0)
-        row, column = (square < 1e-2 * size).nonzero(as_tuple=True)
+        close = square < 1e-2 * size
+        if alike:  # a row and itself are known, and as many as rows
+            square.fill_diagonal_(0.0)
+            close.fill_diagonal_(False)
+        row, column = close.nonzero(as_tuple=True)
         for some in chunks(len(row), a.shape[1], a.device):
             square[row[some], column[some]] = (a[row[some]] - b[column[some]]).square().sum(1)
         distance = square.clamp_(min=0.0) if squared else square.clamp_(min=0.0).sqrt_()
-        ctx.squared = squared
+        ctx.squared, ctx.alike = squared, alike
         ctx.save_for_backward(a, b, distance, row, column)
         return distance
 
     @staticmethod
     @once_in_full
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         a, b, distance, row, column = ctx.saved_tensors
         weight = 2.0 * grad if ctx.squared else torch.where(distance > 0, grad / distance, 0.0)
+        if ctx.alike:
+            weight.fill_diagonal_(0.0)
         close = weight[row, column]
         weight[row, column] = 0.0
+        if ctx.alike:  # one product gives the gradients of both sides
+            weight = weight + weight.T
         grad_a: Tensor | None = None
         grad_b: Tensor | None = None
         if ctx.needs_input_grad[0]:
             grad_a = torch.addmm(weight.sum(1)[:, None] * a, weight, b, alpha=-1.0)
-        if ctx.needs_input_grad[1]:  # it is as large as a bank
+        if ctx.needs_input_grad[1] and not ctx.alike:  # it is as large as a bank
             grad_b = torch.addmm(weight.sum(0)[:, None] * b, weight.T, a, alpha=-1.0)
         for some in chunks(len(row), a.shape[1], a.device):
             apart = (a[row[some]] - b[column[some]]) * close[some, None]
             if grad_a is not None:
                 grad_a.index_add_(0, row[some], apart)
-            if grad_b is not None:
-                grad_b.index_add_(0, column[some], apart, alpha=-1.0)
-        return grad_a, grad_b, None
+            other = grad_a if ctx.alike else grad_b
+            if other is not None:
+                other.index_add_(0, column[some], apart, alpha=-1.0)
+        return grad_a, grad_b, None, None
 
 
 def chunks(count: int, width: int, device: torch.device) -> list[slice]:
@@ -223,7 +233,7 @@ def distance(a: Tensor, b: Tensor, *, squared: bool = False) -> Tensor:
         >>> distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[5., 0.]])
     """
-    value: Tensor = _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
+    value: Tensor = _Distance.apply(a, b, squared, a is b)  # type: ignore[no-untyped-call]
     return value
 
 

@@ -64,14 +64,15 @@ class _TripletSum(torch.autograd.Function):
                 mined &= gap >= 0
             elif kind == "semihard":
                 mined &= (gap < 0) & (gap >= -margin)
-            violation = gap + margin
-            term = (log1p_exp(violation) if smooth else violation.relu()).masked_fill_(~mined, 0.0)
-            weight = (violation.sigmoid() if smooth else (violation > 0).to(d.dtype)).masked_fill_(
-                ~mined, 0.0
-            )
+            violation, left_out = gap.add_(margin), ~mined
+            term = log1p_exp(violation) if smooth else violation.relu()
+            counted = term.masked_fill_(left_out, 0.0) > 0
+            weight = counted.to(d.dtype)
+            if smooth:
+                weight = violation.sigmoid_().masked_fill_(left_out, 0.0)
             slope.index_add_(0, anchor, weight, alpha=-1.0)
             slope[anchor, positive] += weight.sum(1)  # each pair occurs once
-            total, above = total + term.sum(), above + (term > 0).sum()
+            total, above = total + term.sum(), above + counted.sum()
         ctx.save_for_backward(slope)
         ctx.mark_non_differentiable(above)
         return total, above

@@ -30,6 +30,9 @@ from likeness.eval.types import name_first, quoted
 from likeness.toolkit.data.reading import Array, Floats, Read
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
+# Each tensor outside a file has an entry of this key. To parse every file would import onnx, which
+# takes as long as to import ONNX Runtime.
+_KEY_OUTSIDE = b"location"
 
 
 class OnnxEmbedder:
@@ -185,11 +188,14 @@ class Session:
         self._open()
 
     def _open(self) -> None:
-        content = self.path.read_bytes()
-        parse(content, self.path)
         import onnxruntime
 
+        content = self.path.read_bytes()
+        if _KEY_OUTSIDE in content:
+            parse(content, self.path)
         options = onnxruntime.SessionOptions()
+        # ONNX Runtime has a format of its own, which is not looked into here.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads(), 1
         options.log_severity_level = 4
         providers: list[Any] = ["CPUExecutionProvider"]

@@ -262,6 +262,10 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
     assert load_exported(plain) is None  # from elsewhere
     with pytest.raises(ValueError, match="does not exist"):
         load_exported(tmp_path / "none.onnx")
+    own_format = tmp_path / "own.onnx"  # of ONNX Runtime, whose tensors nobody looks at
+    own_format.write_bytes(b"\x08\0\0\0ORTM" + exported.read_bytes())
+    with pytest.raises(ValueError, match="no ONNX model that can be run"):
+        load_exported(own_format)
 
 
 class Elsewhere(nn.Module):
