@@ -23,6 +23,7 @@ from likeness.toolkit.training.listed import Data
 from likeness.toolkit.training.loading import killed_workers_named, loader_of, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
+from likeness.toolkit.training.measure import Embedded
 from likeness.toolkit.training.memory import update_encoder
 from likeness.toolkit.training.plan import CheckHeldOut, Plan, plan
 from likeness.toolkit.training.recipe import Recipe, Schedule
@@ -92,6 +93,7 @@ def fit(
     step: Step = step,
     read_initial: ReadInitial = read_initial,
     check_held_out: CheckHeldOut | None = None,
+    embedded: Embedded | None = None,
 ) -> Path:
     """Train a recipe.
 
@@ -111,6 +113,8 @@ def fit(
         step: What makes the loss of a batch.
         read_initial: Reads the network that recipe.init names.
         check_held_out: As in `plan`.
+        embedded: Gets what the model to use embedded when it was evaluated, for whoever measures it
+            next (measure.load_model).
 
     Returns:
         The model file to use: the best where a metric is watched, otherwise the last.
@@ -144,7 +148,7 @@ def fit(
                 f"on {run.device.type}{processes}",
                 error=True,
             )
-        keeper = Keeper(run, planned, out, loggers=loggers)
+        keeper = Keeper(run, planned, out, loggers=loggers, embedded=embedded)
         if not keeper.ended:
             train(run, planned, keeper, step)
         model = distributed.run_on_all(lambda: find_model(out) if distributed.is_main() else out)
