@@ -40,7 +40,6 @@ from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.types import Trials
 from likeness.modalities import folders
 from likeness.toolkit.data import shards
-from likeness.toolkit.data.sampling import Sampling, epoch_batches
 
 SPEAKERS = 5_994  # of the items
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists
@@ -125,6 +124,9 @@ def make_shards(folder: Path, n: int) -> None:
 
 def plan(folder: Path) -> None:
     """Do what a plan and one epoch do with the items of a list."""
+    # here, as torch comes with it, which takes more memory than a list
+    from likeness.toolkit.data.sampling import Sampling, epoch_batches
+
     items = read_items(folder / "items.csv")
     check_unique(items, "items")
     labels = label_numbers(items)[1]

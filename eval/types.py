@@ -133,6 +133,16 @@ def item_id(text: str) -> str:
     return nfc(text).replace("\\", "/")
 
 
+def item_ids(names: Sequence[str]) -> Sequence[str]:
+    """The ids of items, each as `item_id` gives it.
+
+    >>> item_ids(["ann\\\\1.wav", "bob/2.wav"])
+    ['ann/1.wav', 'bob/2.wav']
+    """
+    joined = "".join(names)
+    return names if joined.isascii() and "\\" not in joined else list(map(item_id, names))
+
+
 def item_keys(ids: Sequence[str]) -> Sequence[str]:
     """The ids in a form in which two spellings of one item are equal.
 

@@ -213,7 +213,8 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
             )
         return _records(records[0])
     listed = files_below(root, suffixes)
-    labelled = listed.take(np.flatnonzero(listed.numbers >= 0))
+    has_label = listed.numbers >= 0
+    labelled = listed if has_label.all() else listed.take(np.flatnonzero(has_label))
     if not labelled:
         beside = (
             f"; {len(listed)} lie directly in it, without a folder of their label: name where the "
@@ -225,7 +226,7 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
             f"{root}: no {modality} files in its folders{beside}; DATA/LABEL/file is expected, "
             f"with one of {', '.join(suffixes)}"
         )
-    check_levels(labelled.ids, root)
+    check_levels(labelled.each_id(), root)
     return labelled
 
 

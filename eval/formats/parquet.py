@@ -63,11 +63,10 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
         kind = pyarrow.from_numpy_dtype(values.dtype)
         buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(values))]
         return pyarrow.Array.from_buffers(kind, len(values), buffers)
-    joined, num = "".join(values).encode(), len(values)
-    is_ascii = len(joined) == sum(map(len, values))
-    sizes = map(len, values if is_ascii else map(str.encode, values))
+    joined, num = "".join(values), len(values)
+    sizes = map(len, values if joined.isascii() else map(str.encode, values))
     ends = np.cumsum(np.fromiter(chain([0], sizes), np.int64, num + 1))
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined)]
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined.encode())]
     return pyarrow.Array.from_buffers(pyarrow.large_string(), num, buffers)
 
 

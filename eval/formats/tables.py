@@ -324,7 +324,8 @@ def _tidy(text: bytes, shape: Shape) -> bytes:
             text = re.sub(rb"(?m)^ | $", b"", text)
     else:
         mark = shape.separator.encode()
-        if any(text.startswith(c) or b"\n" + c in text for c in (b" ", b"\t", mark)):
+        marks = np.frombuffer(b"\n" + text, np.uint8)
+        if np.isin(marks[1:][marks[:-1] == ord("\n")], list(b" \t" + mark)).any():
             text = re.sub(rb"(?m)^[ \t%s]+\n" % mark, b"", text)
     if not shape.header and b"#" in text:
         text = re.sub(rb"(?m)^[ \t]*#.*\n", b"", text)

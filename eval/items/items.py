@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
@@ -19,7 +19,7 @@ from likeness.eval.formats import parquet
 from likeness.eval.formats.files import refuse_device
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items import remote
-from likeness.eval.types import counted, item_id, nfc
+from likeness.eval.types import counted, item_ids, nfc
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
@@ -179,11 +179,13 @@ class Items(Sequence[Item]):
         import pyarrow
 
         # The whole path of a shard is its folder, which its many items have in common.
-        cuts = [len(path) if spans is not None else path.rfind("/") + 1 for path in paths]
-        folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
-        files = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
+        folders, files = paths, [""] * len(paths)
+        if spans is None:
+            cuts = [path.rfind("/") + 1 for path in paths]
+            folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
+            files = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
         columns = {
-            "id": _texts(map(item_id, ids)),
+            "id": _texts(item_ids(ids)),
             "folder": _names(folders, are_paths=True),
             "file": _texts(files, are_paths=True),
             "label": _names(labels or [""] * len(ids)),
@@ -215,7 +217,9 @@ class Items(Sequence[Item]):
 
         tables = [part.table for part in parts] or [cls.rows([], []).table]
         joined = pyarrow.concat_tables(tables, promote_options="default")
-        return cls(joined.unify_dictionaries().combine_chunks())
+        # The other columns stay in chunks: in one, they would be there twice meanwhile.
+        label = joined["label"].combine_chunks()
+        return cls(joined.set_column(joined.column_names.index("label"), "label", label))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -248,10 +252,8 @@ class Items(Sequence[Item]):
 
     @cached_property
     def _cells(self) -> list[Any]:
-        """Each column of `_COLUMNS` in one piece, or None."""
-        table = self._of_items.combine_chunks()
-        chunks = {name: table[name].combine_chunks() for name in table.column_names}
-        return [chunks.get(name) for name in _COLUMNS]
+        """Each column of `_COLUMNS`, or None."""
+        return [self.table[name] if self.has(name) else None for name in _COLUMNS]
 
     def take(self, indices: Index) -> Items:
         """Returns the items of these rows (M,), each from 0 to N - 1."""
@@ -260,7 +262,13 @@ class Items(Sequence[Item]):
     @property
     def ids(self) -> list[str]:
         """The id of each item."""
-        return list(self.table["id"].to_pylist())
+        return list(self.each_id())
+
+    def each_id(self) -> Iterator[str]:
+        """Yields the id of each item; a list of all takes more memory than the items."""
+        ids = self.table["id"]
+        blocks = (ids.slice(start, BLOCK).to_pylist() for start in range(0, len(self), BLOCK))
+        return chain.from_iterable(blocks)
 
     @property
     def labels(self) -> list[str | None]:
@@ -336,6 +344,9 @@ class Items(Sequence[Item]):
 
     def sorted_as_paths(self) -> Items:
         """Returns the items in the order of their ids, which are paths: part by part."""
+        keys = (id.replace("/", "\0") for id in self.each_id())
+        if all(before <= key for before, key in pairwise(keys)):
+            return self
         from pyarrow import compute
 
         parts = compute.replace_substring(self.table["id"], "/", "\0")
@@ -380,9 +391,15 @@ def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     return parquet.as_arrow(listed)
 
 
-def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
+def _names(texts: Sequence[str | None], *, are_paths: bool = False) -> Any:
     """A column of texts of which many are equal: each is there once, and the rows have numbers."""
-    return _texts(texts, are_paths=are_paths).dictionary_encode()
+    import pyarrow
+
+    place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    rows = np.fromiter(map(place.__getitem__, texts), np.int64, len(texts))
+    coded = _texts(place, are_paths=are_paths).dictionary_encode()  # in NFC two may be one
+    codes = parquet.as_arrow(parquet.numbers(coded.indices)[rows])
+    return pyarrow.DictionaryArray.from_arrays(codes, coded.dictionary)
 
 
 def distinct_labels(items: Sequence[Item]) -> list[str]:
@@ -405,7 +422,9 @@ def fingerprint(items: Sequence[Item]) -> str:
         True
     """
     items = Items.of(items)
-    return digest(map("\0".join, zip(items.ids, map(str, items.labels), strict=True)))
+    labels = [*map(str, items.names), "None"]  # the last is that of -1
+    named = map(labels.__getitem__, items.numbers)
+    return digest(map("\0".join, zip(items.each_id(), named, strict=True)))
 
 
 def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -444,10 +463,11 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     Raises:
         LikenessError: An id is repeated.
     """
-    from pyarrow import compute
-
     items = Items.of(items)
-    if compute.count_distinct(items.table["id"]).as_py() < len(items):
+    hashes = np.fromiter(map(hash, items.each_id()), np.int64, len(items))
+    hashes.sort()
+    # Two ids may share a hash.
+    if (hashes[1:] == hashes[:-1]).any() and len(set(items.ids)) < len(items):
         id = Counter(items.ids).most_common(1)[0][0]
         first, second = islice((item.path.name for item in items if item.id == id), 2)
         raise LikenessError(

@@ -209,7 +209,7 @@ def _are_numbered(
     """Whether names are numbers of subjects, of whom each folder has the same."""
     folders, values = {folder for folder, _ in pairs}, {name for _, name in pairs}
     cells, behind = len(set(pairs)), 2 * pattern.count("{part") + 2
-    stems = [_SEPARATORS.split(names[-1].rpartition(".")[0])[behind:] for names in deep]
+    stems = (_SEPARATORS.split(names[-1].rpartition(".")[0])[behind:] for names in deep)
     return (
         all(map(str.isdigit, values))
         and not any(map(_NUMBERED.fullmatch, folders))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import counted, item_keys
 
+_TOGETHER = 2**16  # files that are looked at together
 _MOST = 0.9  # the share of the files that a rule has to hold for
 _SHOWN = 0.1  # the share of the files that a level has to have to be proposed
 _SPLIT = (
@@ -74,10 +76,11 @@ def doubt_of_levels(ids: Iterable[str], *, remedy: str = "") -> str:
         True
     """
     counts, examples = Counter[str](), dict[str, str]()
-    for id in item_keys([*ids]):
-        folder, _, file = id.strip("/").rpartition("/")
-        counts[folder] += 1
-        examples[folder] = file
+    rows = iter(ids)
+    for block in iter(lambda: list(islice(rows, _TOGETHER)), []):
+        split = [id.strip("/").rpartition("/") for id in item_keys(block)]
+        counts.update([folder for folder, _, _ in split])
+        examples.update([(folder, file) for folder, _, file in split])
     del counts[""]
     folders = [(folder.split("/"), count) for folder, count in counts.items()]
     num = sum(counts.values())

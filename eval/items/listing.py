@@ -353,8 +353,9 @@ def _walk(
             endings = [name[name.rfind(".") :].lower() for name in names]
             fitting = [n for n, end in zip(names, endings, strict=True) if end in suffixes]
             unread.update(end for end in endings if end in others)
-            yield below, _usable(fitting, below, passed_over)
-            folders[:] = _usable(folders, below, passed_over)
+            # mostly in the order of paths already
+            yield below, sorted(_usable(fitting, below, passed_over))
+            folders[:] = sorted(_usable(folders, below, passed_over))
 
 
 def _usable(names: list[str], below: str, passed_over: list[str] | None) -> list[str]:

@@ -482,9 +482,9 @@ def check_labels(items: Items, modality: Modality, root: Path | None) -> list[Fi
         root: The folder of the data, where the labels are its sub-folders; None where a table, a
             list or a pattern states the labels.
     """
-    labels = np.array([label or "" for label in items.labels])
+    numbers = items.numbers
     result = Checked("", modality, items)
-    result._add_suggested(np.unique(labels), root)
-    some = items.take(np.argsort(labels, kind="stable")[:_MOST_LOOKED_AT])
+    result._add_suggested(np.unique(numbers), root)
+    some = items.take(np.argsort(numbers, kind="stable")[:_MOST_LOOKED_AT])
     result._add_confounds(some, read_headers(some, inspection_of(modality)))
     return result.findings

@@ -16,7 +16,6 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import remove
-from likeness.eval.intervals.per_item import PerItem
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.pairs import draw_pairs
@@ -26,10 +25,15 @@ from likeness.eval.reports.figures import training_curves
 from likeness.eval.scoring.score import Scored, score
 from likeness.eval.types import counted
 from likeness.toolkit.console import say, warn
-from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.measure import load_embedder, metrics_of, run_test, settings_of
+from likeness.toolkit.training.measure import (
+    Embedded,
+    load_model,
+    metrics_of,
+    run_test,
+    settings_of,
+)
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
@@ -51,7 +55,7 @@ class HeldOut:
 
 
 def measure_held_out(
-    recipe: Recipe, run: Path, data: Data, *, measured: PerItem | None = None
+    recipe: Recipe, run: Path, data: Data, *, embedded: Embedded | None = None
 ) -> HeldOut | None:
     """Embed the items that a run was measured on, and score trials among them.
 
@@ -59,7 +63,7 @@ def measure_held_out(
         recipe: The recipe of the run.
         run: The folder of the finished run.
         data: The data set that it was trained on.
-        measured: What the run's test measured, where it has been: its embeddings are taken.
+        embedded: What the run's model has embedded (toolkit.training.measure.Model).
 
     Returns:
         The items, the embeddings and the scores. The trials are the recipe's own, or for retrieval
@@ -81,16 +85,8 @@ def measure_held_out(
     else:
         return None
     chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
-    loaded = load_embedder(run, chosen)
-    if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
-        matrix = measured.embeddings.astype("float32")
-    else:
-        loaded.embedder.to_device()
-        workers = recipe.compute.workers
-        matrix = embed_all(
-            loaded.embedder, items, loaded.read, what="held-out", workers=workers
-        ).matrix
-    embeddings = Embeddings(tuple(items.ids), matrix, loaded.meta)
+    model = load_model(run, chosen, embedded)
+    embeddings = replace(model.embeddings(items), meta=model.meta)
     scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
     return HeldOut(items, embeddings, scored)
 
@@ -121,7 +117,9 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     held_out.scored.save(files.scores)
 
 
-def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOut | None:
+def report_run(
+    recipe: Recipe, out: Path, data: Data, *, command: str, embedded: Embedded | None = None
+) -> HeldOut | None:
     """Measure a finished run on what it held out; print it, and leave files and a page.
 
     Args:
@@ -129,13 +127,15 @@ def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOu
         out: The folder of the run; the page is its report/index.html.
         data: The data set.
         command: Makes the page again.
+        embedded: As in `measure_held_out`.
 
     Returns:
         What was held out; None where the recipe holds nothing out, or where it cannot be written.
     """
     measured = None
+    embedded = {} if embedded is None else embedded
     if settings_of(recipe.measure):
-        measured = run_test(recipe, out, data)
+        measured = run_test(recipe, out, data, embedded)
         metrics = metrics_of(recipe.metrics, measured)
         say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         page = out / "report" / "index.html"
@@ -143,7 +143,7 @@ def report_run(recipe: Recipe, out: Path, data: Data, *, command: str) -> HeldOu
         say(f"report: {page}")
     folder = HeldOutFiles(out).folder
     try:
-        held_out = measure_held_out(recipe, out, data, measured=measured)
+        held_out = measure_held_out(recipe, out, data, embedded=embedded)
         if held_out is None:
             return None
         write_held_out(out, held_out)

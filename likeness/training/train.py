@@ -162,6 +162,7 @@ def run(
     from likeness.toolkit.models.parts import describe
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.listed import Listed
+    from likeness.toolkit.training.measure import Embedded
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
     from likeness.training.held_out import report_run
@@ -178,16 +179,18 @@ def run(
     resume = resume or (
         recipe.measure is not None and holds_checkpoint(out) and not report.exists()
     )
+    embedded: Embedded = {}
     places: Any = {"data": data, "out": out, "loggers": loggers}
     places |= {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     try:
-        model = fit(recipe, resume=resume, **places)
+        model = fit(recipe, resume=resume, embedded=embedded, **places)
     finally:
         distributed.end()
     if not is_first:
         return ""
     say(f"{variant}: trained model in {model}")
-    held_out = report_run(recipe, out, data, command=f"{command} --resume")
+    again = f"{command} --resume"
+    held_out = report_run(recipe, out, data, command=again, embedded=embedded)
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""

@@ -39,9 +39,17 @@ class Keeper:
     Train inside `running`: Ctrl-C then only sets a flag, so that the step ends and is saved.
     """
 
-    def __init__(self, run: Run, planned: Plan, out: Path, *, loggers: Sequence[str] = ()):
+    def __init__(
+        self,
+        run: Run,
+        planned: Plan,
+        out: Path,
+        *,
+        loggers: Sequence[str] = (),
+        embedded: measure.Embedded | None = None,
+    ):
         self.run, self.plan, self.recipe, self.out = run, planned, planned.recipe, out
-        self.loggers = loggers
+        self.loggers, self.embedded = loggers, embedded
         self.bad = BadItems(self.recipe.max_bad_share)
         self.left_out = 0  # steps of which too few items could be read
         self.clock = Clock()
@@ -174,7 +182,9 @@ class Keeper:
         _same_statistics(run, recipe.parallel)
         embedder, loss = run.model
         similarity, workers = similarity_of(recipe.similarity, loss), recipe.compute.workers
-        model = measure.Model(embedder, loss, planned.classes, recipe.read, similarity, workers)
+        embedded: measure.Embedded | None = None if self.embedded is None else {}
+        reads = recipe.read, similarity, workers
+        model = measure.Model(embedder, loss, planned.classes, *reads, embedded)
         only = ""
         if planned.trials is not None:
             assert isinstance(recipe.measure, Verification)
@@ -187,11 +197,14 @@ class Keeper:
         self.log.write(run.step, **metrics)
         shown = ", ".join(f"{name} {number:.4f}" for name, number in metrics.items())
         _note(f"step {run.step}: {shown}")
-        if not schedule.watch:
-            return
-        value = metrics[schedule.watch]
-        if run.plateau.update(value, schedule.higher_is_better, schedule.halve_after):
+        is_best = bool(schedule.watch) and run.plateau.update(
+            metrics[schedule.watch], schedule.higher_is_better, schedule.halve_after
+        )
+        if is_best:
             self._save_model(BEST, metrics)
+        if self.embedded is not None and embedded and (is_best or not schedule.watch):
+            self.embedded.clear()
+            self.embedded.update(embedded)
 
     def _save(self) -> None:
         """Save the last model and the state to go on from."""

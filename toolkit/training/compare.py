@@ -48,7 +48,14 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.listed import trials_by
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
+from likeness.toolkit.training.measure import (
+    TEST,
+    Embedded,
+    load_model,
+    metrics_of,
+    run_test,
+    settings_of,
+)
 from likeness.toolkit.training.plan import CheckHeldOut, plan
 from likeness.toolkit.training.recipe import ItemMeasure, Recipe, Verification, fit_to_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
@@ -290,14 +297,17 @@ def _train_and_measure(
     """
     threads = torch.get_num_threads()  # a recipe may set it, and the next run starts as this one
     try:
-        train(recipe, out=folder)
+        embedded: Embedded = {}
+        train(recipe, out=folder, embedded=embedded)
         if isinstance(recipe.measure, Verification):
             items, trials = trials_by(recipe.measure.trials, data)
-            scores = load_model(folder, recipe).score((items, trials), recipe.measure.flip)
+            model = load_model(folder, recipe, embedded)
+            scores = model.score((items, trials), recipe.measure.flip)
             write_scores(folder / SCORES, trials, scores.values)
             metrics = metrics_of(recipe.metrics, scores, only=only)
         else:
-            metrics = metrics_of(recipe.metrics, run_test(recipe, folder, data), only=only)
+            measured = run_test(recipe, folder, data, embedded)
+            metrics = metrics_of(recipe.metrics, measured, only=only)
     finally:
         torch.set_num_threads(threads)
     for name, value in metrics.items():

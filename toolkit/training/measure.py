@@ -2,9 +2,11 @@
 by item (likeness.eval.intervals.per_item).
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import nn
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.runs import find_model
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.per_item import PerItem
@@ -50,6 +53,9 @@ from likeness.toolkit.vmf.sampling import sample
 TEST = "test.npz"  # what a run's test measured, in its folder
 _SEED = 0  # of what a test draws: equal for every model
 
+# Embeddings by a digest of the weights and items that they are of.
+Embedded = dict[str, Embeddings]
+
 
 class Model(NamedTuple):
     """A trained model with what tests need.
@@ -61,6 +67,9 @@ class Model(NamedTuple):
         read: Gives an item's input.
         similarity: How its embeddings are compared.
         workers: The number of processes that read.
+        embedded: What weights of the same recipe have embedded, which is not read again, and gets
+            what this model embeds; None keeps nothing.
+        meta: What embeddings of a model file carry along.
     """
 
     embedder: TorchEmbedder
@@ -69,6 +78,8 @@ class Model(NamedTuple):
     read: Read | ReadParts
     similarity: str
     workers: int = 0
+    embedded: Embedded | None = None
+    meta: Mapping[str, str] = MappingProxyType({})
 
     def embed(self, items: Sequence[Item]) -> Floats:
         """(N, D) raw embeddings.
@@ -76,23 +87,47 @@ class Model(NamedTuple):
         All processes share the work and get the same rows. ValueError counts the items that cannot
         be read.
         """
-        return self._embedded(items).matrix.astype(np.float64)
+        return self.embeddings(items).matrix.astype(np.float64)
 
     def score(self, trials: tuple[Sequence[Item], Trials], flip: Flip) -> Scores:
         """The scores of labelled trials among items; all processes share the work."""
         items, pairs = trials
         assert pairs.target is not None
-        values = score_trials(pairs, self._embedded(items, flip), similarity=self.similarity)
+        values = score_trials(pairs, self.embeddings(items, flip), similarity=self.similarity)
         return Scores(values, pairs.target)
 
-    def _embedded(self, items: Sequence[Item], flip: Flip = "none") -> Embeddings:
+    def embeddings(self, items: Sequence[Item], flip: Flip = "none") -> Embeddings:
+        """The embeddings of items, with those of flipped images where `flip` says so."""
+        if self.embedded is None:
+            return self._embed(items, flip)
+        names = (f"{item.id}\0{item.name}" for item in items)
+        key = digest([_digest(self.embedder), flip, *names])
+        if key not in self.embedded:
+            self.embedded[key] = self._embed(items, flip)
+        return self.embedded[key]
+
+    def _embed(self, items: Sequence[Item], flip: Flip) -> Embeddings:
         embedder = self.embedder if flip == "none" else flipped(self.embedder, flip)
         return embed_all(embedder, items, self.read, what="test", workers=self.workers)
 
 
-def load_model(path: Path, recipe: Recipe) -> Model:
+def _digest(embedder: nn.Module) -> str:
+    """The SHA-256 of all weights and buffers by their names."""
+    checksum = hashlib.sha256()
+    for name, value in sorted(embedder.state_dict().items()):
+        checksum.update(name.encode() + b"\0")
+        checksum.update(value.cpu().reshape(-1).view(torch.uint8).numpy())
+    return checksum.hexdigest()
+
+
+def load_model(path: Path, recipe: Recipe, embedded: Embedded | None = None) -> Model:
     """The model that a run of `recipe` left in its folder or file, with the loss of a recipe that
     measures items.
+
+    Args:
+        path: The folder or file.
+        recipe: The recipe of the run.
+        embedded: As in `Model`.
 
     Raises:
         LikenessError: The file holds no loss, or another one.
@@ -106,7 +141,8 @@ def load_model(path: Path, recipe: Recipe) -> Model:
         loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
         loss.to(pick_device())
     workers = recipe.compute.workers
-    return Model(embedder, loss, classes, loaded.read, loaded.similarity, workers)
+    reads = loaded.read, loaded.similarity, workers
+    return Model(embedder, loss, classes, *reads, embedded, loaded.meta)
 
 
 def load_embedder(path: Path, recipe: Recipe) -> Loaded:
@@ -323,13 +359,13 @@ def retrieval(model: Model, data: Data, settings: Retrieval) -> PerItem:
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
-def run_test(recipe: Recipe, out: Path, data: Data) -> PerItem:
+def run_test(recipe: Recipe, out: Path, data: Data, embedded: Embedded | None = None) -> PerItem:
     """Apply the recipe's measure, a classification or retrieval, to the model in `out`, a finished
-    run, and keep what it measured as out/test.npz.
+    run, and keep what it measured as out/test.npz. `embedded` is as in `Model`.
     """
     assert isinstance(recipe.measure, ItemMeasure)
     chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
-    measured = measure_items(load_model(out, chosen), data, recipe.measure)
+    measured = measure_items(load_model(out, chosen, embedded), data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured
 

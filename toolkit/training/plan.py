@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 
@@ -125,7 +124,7 @@ def plan(
     held_out = [] if trials is None else [trials[0]]
     for settings in measure.settings_of(recipe.measure):
         held_out += measure.items_of(settings, data, classes)
-    measured = Items.of(chain.from_iterable(held_out))
+    measured = Items.joined(map(Items.of, held_out))
     if check_held_out is not None:
         distributed.run_on_main(partial(check_held_out, recipe.read, recipe.modality, measured))
     draws = partial(draws_of, labels, recipe.sampling, seed=recipe.seed, shards=shards)

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.items.items import MAX_SPAN, Item, Items
+from likeness.eval.errors import LikenessError
+from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern, suggest_labels
 from likeness.eval.items.listing import files_below
 from likeness.eval.items.pairs import draw_pairs
-from likeness.eval.types import nfc
+from likeness.eval.types import item_id, nfc
 from likeness.toolkit.data.shards import shard_numbers
 from tests.scripts import touch
 
@@ -102,9 +103,24 @@ def test_shards_are_numbered_by_their_first_item(listed: list[Item]) -> None:
     assert shard_numbers(Items.of(inside)).tolist() == expected
 
 
+@given(st.lists(rows, max_size=6), st.lists(rows, max_size=6))
+def test_parts_are_joined_as_if_they_were_one(first: list[Item], second: list[Item]) -> None:
+    joined = Items.joined([Items.of(first), Items.of(second), Items.of(first[:1])])
+    whole = Items.of([*first, *second, *first[:1]])
+    backwards = np.arange(len(whole))[::-1]
+    assert joined == whole
+    assert [joined[row] for row in backwards] == [whole[row] for row in backwards]
+    assert joined.take(backwards) == whole.take(backwards)
+    assert (joined.names, joined.labels) == (whole.names, whole.labels)
+    assert pickle.loads(pickle.dumps(joined)).ids == whole.ids
+    if first:
+        with pytest.raises(LikenessError, match="is there twice"):
+            check_unique(joined, "x")
+
+
 @given(st.lists(names, max_size=20))
 def test_paths_are_sorted_part_by_part(listed: list[str]) -> None:
-    plain = [text.replace("\0", "").strip("/.") for text in listed]
+    plain = [item_id(text.replace("\0", "")).strip("/.") for text in listed]
     plain = [text for text in plain if text and "//" not in text and "/." not in text]
     items = Items.of(Item(text, Path("x")) for text in plain)
     assert items.sorted_as_paths().ids == sorted(plain, key=lambda text: text.split("/"))

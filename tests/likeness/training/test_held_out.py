@@ -1,8 +1,11 @@
 """What `likeness train` leaves of the held-out items, and `likeness evaluate RUN` on it."""
 
+import itertools
 import json
 import re
 import shutil
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +20,17 @@ from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import Item
+from likeness.eval.metrics.verification import eer
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic, synthetic_glyphs
 from likeness.modalities.face import validation
+from likeness.modalities.speaker import audio
 from likeness.toolkit.training.recipe import load, override
 from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
+from likeness.training.train import RecipeOnData, run
 from tests import tiny
 from tests.scripts import printed, refused, run_command, touch
 from tests.tiny import QUICK
@@ -102,6 +109,50 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained, tmp_path):
     voices = sorted((trained / "voices").rglob("*.flac"))
     verdict = front_door.load(model).verify(voices[0], voices[1], far="eer")
     assert verdict.accepted is (verdict.score >= verdict.threshold)
+
+
+READ = Counter[str]()
+WORSE = itertools.count()
+
+
+def read_counted(item: Item) -> np.ndarray:
+    READ[item.id] += 1
+    return audio.read(item)
+
+
+def worse(_targets: np.ndarray, _nontargets: np.ndarray) -> float:
+    """Grow from one evaluation to the next, so that the first model stays the best."""
+    return float(next(WORSE))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("schedule.watch=worse", "schedule.eval_every=4"),
+        ("tuning.average_last=2", "schedule.save_every=2"),
+    ],
+    ids=["last", "best", "average"],
+)
+def test_held_out_files_are_read_once_an_evaluation(changes, trained, tmp_path):
+    measure = replace(tiny.BASE.measure, metrics={"eer": eer, "worse": worse})
+    recipe = override(replace(tiny.BASE, read=read_counted, measure=measure), [*changes])
+    prepared = RecipeOnData(recipe, "counted", trained / "voices")
+    files = HeldOutFiles(tmp_path / "run")
+    READ.clear()
+    run(prepared, files.run)
+    held_out, evaluations = read_embeddings(files.embeddings), 3 if "eval" in str(changes) else 1
+    assert {READ[id] for id in held_out.ids} == {evaluations}
+    scores = files.scores.read_bytes()
+    run(prepared, files.run, resume=True)
+    assert {READ[id] for id in held_out.ids} == {evaluations + 1}
+    again = read_embeddings(files.embeddings)
+    np.testing.assert_array_equal(again.matrix, held_out.matrix)
+    assert (again.ids, again.meta, files.scores.read_bytes()) == (
+        held_out.ids,
+        held_out.meta,
+        scores,
+    )
 
 
 def test_what_leaves_or_has_no_scores(trained):

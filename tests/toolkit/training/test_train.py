@@ -26,6 +26,7 @@ from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Plateau, Run
+from likeness.toolkit.training.train import drawing_from
 from tests.toolkit.training.tiny_runs import (
     TINY,
     Train,
@@ -291,3 +292,17 @@ def test_a_moving_margin_is_told_the_step(train: Train) -> None:
     warm, plain = ([line["loss"] for line in read_log(out) if "loss" in line] for out in runs)
     assert warm[:6] == plain[:6]  # no margin yet
     assert warm[6] > plain[6]
+
+
+def test_what_a_loss_draws_follows_from_the_seed_and_leaves_the_rest_as_it_was():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        expected = torch.rand(4)
+        torch.manual_seed(1)
+        torch.rand(2)
+        after = torch.rand(3)
+        torch.manual_seed(1)
+        torch.rand(2)
+        with drawing_from(7, torch.device("cpu")):
+            assert torch.rand(4).equal(expected)
+        assert torch.rand(3).equal(after)
