@@ -207,7 +207,7 @@ def print_row(cls: Any, size: int, num_classes: int) -> None:
         y, z = torch.arange(size) % num_classes, torch.randn(size, DIM)
     made = {"ours": cls(DIM, num_classes), "reference": reference, "peer": peer(cls, num_classes)}
     if short := SHORTEST.get(cls.__name__):
-        made["shortest"] = short(num_classes) if proxies else short()
+        made["shortest"] = short(num_classes) if has_proxies(cls) else short()
     losses = {name: loss for name, loss in made.items() if loss is not None}
     took = medians(losses, z.requires_grad_(), y)
     ratios = [
