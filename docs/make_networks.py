@@ -15,22 +15,22 @@ HEAD = """\
 # Which published network do I take, and how do I get it?
 
 ```
-likeness verify a.wav b.wav --model redimnet:b2-vox2-ft_lm.pt
+likeness verify a.wav b.wav --model likeness:voice-plus
 ```
 Begin with likeness:voice-plus or likeness:face, whose licences allow commercial use. WeSpeaker and
 ReDimNet are stronger for voices, and InsightFace (non-commercial) for faces.
 
-Every network here is a MODEL in all commands. The list below each table says how to fetch the
-weights, which belong to their projects. On [a machine without
+In every command that takes `--model`, give the name in the column MODEL. The list below each table
+says how to fetch the weights, which belong to their projects. On [a machine without
 internet](hub.md#on-a-machine-without-internet), copy those that are fetched automatically.
 Likeness executes nothing in these files.
 
-- Licences, sizes and numbers come from the projects' pages; ask the project for what is missing.
+- Licences, sizes and numbers come from the projects' pages; ask the project about what is "not stated".
   The licence is that of the weights, and does not cover the training data.
 - Projects measure in different ways. Compare networks on your own files: [bench](bench.md),
   [thresholds](choose_threshold.md).
-- We ran the published weights of networks with a `*`. For the others, except AdaFace, our code
-  gives the project's output on the same random weights.
+- We ran the published weights only of networks with a `*`. For the others, our code gives the same
+  output as the project's from the same random weights. AdaFace had neither check.
 - `own.py` is [your Python file](own_networks.md) around the project's network.
 """
 
