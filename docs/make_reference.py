@@ -181,7 +181,7 @@ def backbones_table(kind: str) -> str:
             count = millions(cls, settings)
             others = [number for number in stated if abs(number - count) >= 0.1]
             differs = f" ({', '.join(f'{number:g}' for number in others)})" if others else ""
-            sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
+            sizes.append(f"{f'`{text}`' if text else 'default'}: {count:.2f}{differs}")
         recipes = trained_by(
             cls, partial(has_any, [arguments(text) for text, *_ in family["settings"]])
         )
