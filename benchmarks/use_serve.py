@@ -15,7 +15,7 @@ Limit: the model alone, on the same two files and as many processes of one threa
     cores, just before the load: Model.verify in a loop.
 Needs: the extra `serve` and wrk (`apt-get install wrk`). No data.
 Takes: five minutes on all cores.
-Gives: the table of section use_serve of docs/reference/performance.md.
+Gives: the table of section Serving of docs/reference/performance.md.
 """
 
 from __future__ import annotations

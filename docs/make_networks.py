@@ -23,14 +23,13 @@ ReDimNet are stronger for voices, and InsightFace (non-commercial) for faces.
 In every command that takes `--model`, give the name in the column MODEL. The list below each table
 says how to fetch the weights, which belong to their projects. On [a machine without
 internet](hub.md#on-a-machine-without-internet), copy those that are fetched automatically.
-Likeness executes nothing in these files.
 
-- Licences, sizes and numbers come from the projects' pages; ask the project about what is "not stated".
-  The licence is that of the weights, and does not cover the training data.
+- Licences, sizes and numbers come from the projects' pages; ask the project about what is "not
+  stated". The licence is that of the weights, and does not cover the training data.
 - Projects measure in different ways. Compare networks on your own files: [bench](bench.md),
   [thresholds](choose_threshold.md).
 - We ran the published weights only of networks with a `*`. For the others, our code gives the same
-  output as the project's from the same random weights. AdaFace had neither check.
+  output as the project's from the same random weights. AdaFace and SFace had neither check.
 - `own.py` is [your Python file](own_networks.md) around the project's network.
 """
 
