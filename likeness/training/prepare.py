@@ -42,7 +42,13 @@ from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan, probe
-from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
+from likeness.toolkit.training.recipe import (
+    Classification,
+    Recipe,
+    Retrieval,
+    Verification,
+    loss_warmup,
+)
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
@@ -297,10 +303,9 @@ def check_training(
     if recipe.measure is not None:
         lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
     schedule, size = recipe.schedule, recipe.sampling.batch_size
-    warmup = getattr(recipe.loss, "keywords", {}).get("warmup_steps", 0)
     counts = {
         "warm-up": schedule.warmup_steps,
-        "the loss's warm-up": warmup if isinstance(warmup, int) else " to ".join(map(str, warmup)),
+        "the loss's warm-up": " to ".join(map(str, loss_warmup(recipe))),
         "an evaluation every": schedule.eval_every,
         "a checkpoint every": schedule.save_every,
     }

@@ -43,6 +43,7 @@ from likeness.toolkit.training.recipe import (
     check,
     fit_to_batches,
     fit_to_data,
+    loss_warmup,
 )
 
 Draws = Callable[..., Iterator[list[Draw]]]
@@ -212,8 +213,14 @@ def check_settings(recipe: Recipe) -> None:
         f"tuning.average_last is at most the number of checkpoints ({checkpoints})": (
             tuning.average_last <= checkpoints
         ),
-        "schedule.warmup_steps is at most schedule.steps, of which it is a share where "
-        "schedule.epochs is set": schedule.warmup_steps <= schedule.steps,
+        "schedule.steps and schedule.epochs are at most 1e12": (
+            max(schedule.steps, schedule.epochs) <= 1e12
+        ),
+        "schedule.warmup_steps, and warmup_steps of the loss, are at most schedule.steps where "
+        "schedule.epochs is set, because they are shares of it then": (
+            not schedule.epochs
+            or max((schedule.warmup_steps, *loss_warmup(recipe))) <= schedule.steps
+        ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
     check_sampling(recipe.sampling)

@@ -492,6 +492,14 @@ def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:
     return _in_steps(recipe, steps)
 
 
+def loss_warmup(recipe: Recipe) -> tuple[int, ...]:
+    """The warmup_steps of the loss: none, one number, or where a margin begins to rise and where it
+    is whole.
+    """
+    steps = getattr(recipe.loss, "keywords", {}).get("warmup_steps", ())
+    return (steps,) if isinstance(steps, int) else tuple(steps)
+
+
 def _in_steps(recipe: Recipe, steps: int) -> Recipe:
     """The recipe with steps instead of passes, of which its other numbers of steps keep their
     shares.
@@ -502,10 +510,8 @@ def _in_steps(recipe: Recipe, steps: int) -> Recipe:
     def fitted(number: int) -> int:
         return -(-number * steps // schedule.steps)  # rounded up: no more checkpoints than stated
 
-    warmup = getattr(loss, "keywords", {}).get("warmup_steps", 0)
-    if warmup:  # of a margin: where it begins to rise and where it is whole
-        whole = isinstance(warmup, int)
-        loss = partial(loss, warmup_steps=fitted(warmup) if whole else tuple(map(fitted, warmup)))
+    if warmup := tuple(map(fitted, loss_warmup(recipe))):
+        loss = partial(loss, warmup_steps=warmup if len(warmup) > 1 else warmup[0])
     return replace(
         recipe,
         loss=loss,

@@ -117,9 +117,17 @@ def listed_too_early(data: Path, **_: object) -> list[Item]:
         ("optim.lr=nan", "optim.lr"),
         ("optim.lr=inf", "optim.lr=inf"),
         ("schedule.epochs=1e400", "schedule.epochs=inf"),
+        ("schedule.epochs=1e308", "schedule.epochs"),
         ("tuning.rates=backbone:inf", "tuning.rates"),
         ({"loss": partial(losses.ArcFace, margin=math.inf)}, "loss.margin=inf"),
-        ("schedule.warmup_steps=13", "schedule.warmup_steps=13, schedule.steps=12"),
+        ({"schedule": Schedule(steps=9, epochs=1, warmup_steps=10)}, "schedule.warmup_steps=10"),
+        (
+            {
+                "schedule": Schedule(steps=9, epochs=1),
+                "loss": partial(losses.ArcFace, warmup_steps=(3, 10)),
+            },
+            "warmup_steps of the loss",
+        ),
         ("parallel.class_rate=0", "parallel.class_rate"),
         ("parallel.class_rate=1.5", "parallel.class_rate"),
         ("tuning.average_last=-1", "tuning.average_last"),
