@@ -5,7 +5,8 @@ shards, a list, a table, a Kaldi folder or an RTTM file (likeness.eval.items.lis
 faces also RecordIO files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -167,6 +168,7 @@ def list_all(
         LikenessError: The data or some of the files are missing, or cannot be understood.
     """
     path = Path(data)
+    _refuse_compressed([path])
     if path.is_file() and shards.are_at(path) and not columns:
         listed = shards.items(path, suffixes=suffixes_of(modality), root=root)
         return listed.sorted_as_paths()
@@ -222,12 +224,24 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
             if listed
             else ""
         )
+        if not listed:
+            _refuse_compressed(sorted(root.glob("*.*")))
         raise LikenessError(
             f"{root}: no {modality} files in its folders{beside}; DATA/LABEL/file is expected, "
             f"with one of {', '.join(suffixes)}"
         )
     check_levels(labelled.each_id(), root)
     return labelled
+
+
+def _refuse_compressed(paths: Iterable[Path]) -> None:
+    """Refuse shards that are compressed, from which no span can be read."""
+    packed = [str(path) for path in paths if re.search(r"\.(tgz|tar\.(gz|bz2|xz|zst))$", path.name)]
+    if packed:
+        raise LikenessError(
+            f"compressed shards cannot be read ({name_first(packed)}); uncompress them, as gunzip "
+            "does, or unpack them into folders"
+        )
 
 
 def _records(path: Path) -> Items:

@@ -19,7 +19,8 @@ from likeness.eval.formats import parquet
 from likeness.eval.formats.files import refuse_device
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items import remote
-from likeness.eval.types import counted, item_ids, nfc
+from likeness.eval.option import if_option
+from likeness.eval.types import counted, item_ids, name_first, nfc
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
@@ -447,8 +448,12 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
     items = Items.of(items)
     numbers, names = items.numbers, items.names
     if (numbers < 0).any():
-        unlabelled = items[int(numbers.argmin())].id
-        raise LikenessError(f"{unlabelled!r} has no label; training needs one for each item")
+        without = np.flatnonzero(numbers < 0).tolist()
+        raise LikenessError(
+            f"{len(without):,} of {counted(len(items), 'item')} have no label "
+            f"({name_first(items[number].id for number in without[:6])}); add labels to the list, "
+            f"utt2spk or shard{if_option(', take them from names by --label')}, or leave these out"
+        )
     used, rank = np.unique(numbers, return_inverse=True)
     return tuple(names[number] for number in used.tolist()), rank
 

@@ -24,7 +24,7 @@ from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import AV_SOUNDS, IMAGES, SOUNDS, UNREAD
 from likeness.eval.option import if_option
 from likeness.eval.progress import step, track
-from likeness.eval.types import item_id, name_first, nfc
+from likeness.eval.types import counted, item_id, name_first, nfc
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
 
@@ -157,7 +157,8 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
         root: The folder that relative paths of wav.scp start from.
 
     Returns:
-        The items in the order of wav.scp or of segments; without utt2spk they have no label.
+        The items in the order of wav.scp or of segments; without utt2spk they have no label. A
+        warning counts the utterances of utt2spk that are not among them.
 
     Raises:
         LikenessError: wav.scp has commands (pipes), which are never run, or archives; lines are
@@ -183,6 +184,13 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
         for name in ("utt2spk", "spk2gender")
     )
     cells["label"] = [speakers.get(item_id(id), "") for id in cells["id"]]
+    absent = speakers.keys() - map(item_id, cells["id"])
+    if absent:
+        warnings.warn(
+            f"{folder / 'utt2spk'}: what wav.scp or segments lack is left out: {len(absent):,} "
+            f"of {counted(len(speakers), 'utterance')} ({name_first(sorted(absent))})",
+            stacklevel=2,
+        )
     if sexes:
         cells["sex"] = [sexes.get(label, "") for label in cells["label"]]
     return items_of_rows([cells], str(folder), root)

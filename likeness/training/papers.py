@@ -76,8 +76,8 @@ def reproduce(
         data: The folder of the data sets.
         out: The folder for runs and tables, where what is finished is not done again. Tables that
             share runs find them there.
-        settings: Changes of all recipes that are trained, such as optim.lr=0.05, or of one row,
-            such as simple:memory.size=4096.
+        settings: Changes of all recipes that are trained, such as optim.lr=0.05, or of one row
+            that is trained, such as simple:memory.size=4096.
         rows: The rows to fill, separated by commas (default: all).
         sets: The data sets to fill, such as mnist,cifar10 (default: all). Columns of other sets,
             and of those whose steps fail, stay empty.
@@ -99,14 +99,16 @@ def reproduce(
         )
     in_paper = known[name].seeds
     table = replace(known[name], seeds=seeds or in_paper)
+    rows, sets = list(dict.fromkeys(rows)), list(dict.fromkeys(sets))
     own: dict[str, list[str]] = {"": []}
     for text in settings:
         row = text.partition("=")[0].rpartition(":")[0]
         own.setdefault(row, []).append(text.removeprefix(f"{row}:"))
     if wrong := [row for row in (*rows, *own) if row and row not in table.rows]:
         raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
+    all_sets = ", ".join(filter(None, table.sets)) or "none, so leave --sets out"
     if wrong := [each for each in sets if each not in table.sets]:
-        raise LikenessError(f"{name} has no set {wrong[0]!r}; it has {' '.join(table.sets)!r}")
+        raise LikenessError(f"{name} has no set {wrong[0]!r}; it has {all_sets}")
     words = {
         "data": str(data),
         "out": str(out),
@@ -114,9 +116,15 @@ def reproduce(
         "examples": str(recipe_files.folder().parent / "examples"),
         "seeds": str(table.seeds),
     }
-    chosen = list(rows or table.rows)
+    chosen = rows or list(table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
+    trained = dict.fromkeys(_run_of(table, row) for row in chosen)
+    if wrong := [row for row in own if row and row not in trained]:
+        raise LikenessError(
+            f"{name}: row {wrong[0]!r} is not trained here, so that it has no settings; those of "
+            f"{', '.join(trained)} can be set"
+        )
     steps = list(_steps(replace(table, sets=sets or table.sets), chosen, words, own))
     if settings:
         _check_settings(steps, own)
@@ -141,15 +149,19 @@ def reproduce(
 def _check_settings(
     steps: Sequence[tuple[str, Sequence[str]]], settings: Mapping[str, Sequence[str]]
 ) -> None:
-    """Refuse a setting that a recipe of the steps does not have, before the first step runs."""
+    """Refuse a setting that a recipe of the steps does not have, or that breaks a rule, before the
+    first step runs.
+    """
     from likeness.toolkit.training.compare import load_variants
+    from likeness.toolkit.training.plan import check_settings
 
     changes = {text for texts in settings.values() for text in texts}
     for _, (_, work, recipe, *others) in steps:
         if work == "compare":
             names = others[others.index("--variants") + 1].split(",")
             own = [word for word in others if word in changes]
-            load_variants(recipe_files.locate(recipe), names, own)
+            for chosen in load_variants(recipe_files.locate(recipe), names, own)[0].values():
+                check_settings(chosen)
 
 
 def _done(
@@ -186,13 +198,8 @@ def _steps(
     """
     own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
     trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
-    # a row that is another one's run, measured otherwise
-    trained += [
-        row.removesuffix(each["suffix"])
-        for row in rows
-        for each in own[row]
-        if each.get("suffix") and row.removesuffix(each["suffix"]) not in trained
-    ]
+    runs = {row: _run_of(table, row) for row in rows}
+    trained += [run for row, run in runs.items() if run not in (row, *trained)]
     together = [row for row in trained if row not in settings]
     groups = [[row] for row in trained if row in settings]
     if together or not rows:
@@ -204,12 +211,15 @@ def _steps(
     for row, each_own in own.items():
         preset = table.presets.get(row, table.presets.get("", ""))
         for each in each_own:
-            name = row.removesuffix(each.get("suffix", ""))
-            values = {**words, "row": row, "trained": name, "preset": preset}
+            values = {**words, "row": row, "trained": runs[row], "preset": preset}
             for text in each["steps"]:
-                yield from _repeated(
-                    text, table, values, _of_rows(settings, dict.fromkeys([name, row]))
-                )
+                yield from _repeated(text, table, values, _of_rows(settings, [runs[row]]))
+
+
+def _run_of(table: Table, row: str) -> str:
+    """The row whose runs a row has: its own, or those of another one, measured otherwise."""
+    of_row = (each for each in table.row_steps if _fits(row, each["rows"]))
+    return row.removesuffix(next((each["suffix"] for each in of_row if "suffix" in each), ""))
 
 
 def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:

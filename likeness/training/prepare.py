@@ -36,13 +36,19 @@ from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.toolkit.console import warn
 from likeness.toolkit.data import shards
-from likeness.toolkit.data.batch import Batch, Draw
+from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
-from likeness.toolkit.training.plan import plan
-from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
+from likeness.toolkit.training.plan import plan, probe
+from likeness.toolkit.training.recipe import (
+    Classification,
+    Recipe,
+    Retrieval,
+    Verification,
+    loss_warmup,
+)
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
@@ -267,7 +273,7 @@ def check_training(
     """
     distributed.start()
     planned = plan(recipe, data, check_held_out=refuse_unreadable)
-    recipe, first = planned.recipe, planned.views[Draw(0, 0, 0)]
+    recipe, first = planned.recipe, probe(planned.views)
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
         raise LikenessError(first.reason)
     short = replace(
@@ -296,14 +302,21 @@ def check_training(
     ]
     if recipe.measure is not None:
         lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
-    steps, size = recipe.schedule.steps, recipe.sampling.batch_size
+    schedule, size = recipe.schedule, recipe.sampling.batch_size
+    counts = {
+        "warm-up": schedule.warmup_steps,
+        "the loss's warm-up": " to ".join(map(str, loss_warmup(recipe))),
+        "an evaluation every": schedule.eval_every,
+        "a checkpoint every": schedule.save_every,
+    }
     lines += [
+        f"in steps: {', '.join(f'{name} {count}' for name, count in counts.items() if count)}",
         f"a batch: {counted(size, 'item')}, in each process (of {processes}) {size // processes}; "
         f"rate {recipe.optim.lr:g}",
         f"memory: {f'{memory / 2**30:.1f} GiB' if memory else 'not measured on this system'}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
-        f"all {counted(steps, 'step')}: {_duration(steps * seconds)}, without what is measured "
-        "between them",
+        f"all {counted(schedule.steps, 'step')}: {_duration(schedule.steps * seconds)}, without "
+        "what is measured between them",
     ]
     odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
     return "\n".join([*lines, *(f"odd: {text}" for text in odd)])

@@ -106,8 +106,15 @@ def test_a_list_of_faces_is_labelled_by_its_folders(tmp_path: Path) -> None:
         Item("b/1.jpg", tmp_path / "b/1.jpg", "b"),
         Item("a/2.jpg", tmp_path / "a/2.jpg", "a"),
     ]
-    with pytest.raises(ValueError, match="no label"):
+    with pytest.raises(ValueError, match=r"2 of 2 items have no label \('b/1.jpg'"):
         items(tmp_path / "train.txt", modality="image", split="all")
+
+
+def test_compressed_shards_are_said(tmp_path: Path) -> None:
+    touch(tmp_path, "a.tar.gz", "b.tar.index")
+    for data in (tmp_path, tmp_path / "a.tar.gz"):
+        with pytest.raises(ValueError, match=r"compressed .*a\.tar\.gz'\); uncompress"):
+            items(data, split="all")
 
 
 def of_counts(counts: list[int]) -> list[Item]:

@@ -135,7 +135,8 @@ def check(sampling: Sampling) -> None:
         "sampling.items_per_class is at least 0": each >= 0,
         "sampling.open_shards is at least 0": window >= 0,
         "sampling.items_per_class and sampling.open_shards exclude each other": each * window == 0,
-        "sampling.batch_size is a multiple of items_per_class": not each or size % each == 0,
+        "sampling.batch_size is a multiple of sampling.items_per_class": not each
+        or size % each == 0,
     }
     refuse_broken(rules, lambda name: getattr(sampling, name.partition(".")[2]))
 

@@ -11,8 +11,8 @@ id is the name up to the last dot. Its label is looked up under that and then un
 key, so that KEY.left.jpg and KEY.right.jpg share KEY.cls.
 
 Beside each shard lies an index, SHARD.tar.index, in JSON: what the shard is (its bytes and times of
-change), and [id, label, suffix, offset, size] of each item. A shard without one, or which changed
-since, is scanned once and given one.
+change), [id, label, suffix, offset, size] of each item, and the names of labels without an item. A
+shard without one, or which changed since, is scanned once and given one.
 """
 
 import glob
@@ -64,7 +64,7 @@ def items(
 
     Returns:
         The items, in the order of the shards and of their places in them. Those without a label
-        member have no label.
+        member have no label. A warning counts the label members without a data member.
 
     Raises:
         LikenessError: There are no shards; shards of a list do not exist; shards are truncated or
@@ -77,9 +77,11 @@ def items(
         shards = _of_list(data, Path(root or data.parent)) if data.suffix == ".list" else [data]
     else:
         shards = sorted(map(Path, glob.glob(str(data))))
-    parts = []
+    parts, lone = list[Items](), list[str]()
     for shard in shards:
-        members = [member for member in _listed(shard) if not suffixes or member[2] in suffixes]
+        listed, alone = _listed(shard)
+        lone += alone
+        members = [member for member in listed if not suffixes or member[2] in suffixes]
         if members:
             ids, labels, endings, offsets, sizes = zip(*members, strict=True)
             spans = np.array((offsets, sizes), dtype=np.int64).T
@@ -91,9 +93,15 @@ def items(
             "a folder, a shard (plain .tar, not compressed) or a pattern is needed, of samples "
             "KEY.flac and KEY.cls, or such"
         )
-    listed = Items.joined(parts)
-    check_unique(listed, str(data))
-    return listed
+    if lone:
+        warnings.warn(
+            f"{data}: labels without a file beside them are left out: {len(lone):,} "
+            f"({name_first(lone)})",
+            stacklevel=2,
+        )
+    joined = Items.joined(parts)
+    check_unique(joined, str(data))
+    return joined
 
 
 def _of_list(path: Path, base: Path) -> list[Path]:
@@ -236,8 +244,8 @@ def _content(item: Item) -> bytes:
     return content
 
 
-def _listed(shard: Path) -> list[Member]:
-    """The members of one shard, from its index or by scanning it once."""
+def _listed(shard: Path) -> tuple[list[Member], list[str]]:
+    """The members of one shard and its labels without one, from its index or by scanning it."""
     index = Path(f"{shard}.index")
     for path in (shard, index):
         refuse_device(path)
@@ -246,16 +254,17 @@ def _listed(shard: Path) -> list[Member]:
         stated = json_object(index)
         size = source.size
         if is_source(shard, stated["source"]) and all(_fits(row, size) for row in stated["items"]):
-            return list(stated["items"])
-    members = _scan(shard)
+            return list(stated["items"]), list(stated["lone"])
+    members, lone = _scan(shard)
     try:
-        write_text(index, json.dumps({"source": source, "items": members}, ensure_ascii=False))
+        stated = {"source": source, "items": members, "lone": lone}
+        write_text(index, json.dumps(stated, ensure_ascii=False))
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",
             stacklevel=3,
         )
-    return members
+    return members, lone
 
 
 def _fits(row: Sequence[Any], size: int) -> bool:
@@ -279,8 +288,9 @@ class _Headers(io.BufferedReader):
         return super().read(size)
 
 
-def _scan(shard: Path) -> list[Member]:
-    """Lists the data members of a shard in its order; nothing is unpacked.
+def _scan(shard: Path) -> tuple[list[Member], list[str]]:
+    """Lists the data members of a shard in its order, and the names of label members that belong to
+    none; nothing is unpacked.
 
     Folders, hidden files and names without a suffix are passed over. The label of an item is None
     where no label member fits.
@@ -318,7 +328,16 @@ def _scan(shard: Path) -> list[Member]:
             f"{shard}: it is no whole, plain tar archive ({str(error)[:200]}); it is damaged, cut "
             "short, joined or compressed: fetch, pack or unpack it again"
         ) from None
-    return [_member(stated, *member) for member in data]
+    members = [_member(stated, *member) for member in data]
+    known = {under for key, *_ in data for under in _keys(key)}
+    labels = [name for name, fields in stated.items() if fields.get("label")]
+    return members, [key + ending for key, ending in labels if key not in known]
+
+
+def _keys(key: str) -> tuple[str, str]:
+    """The names that the labels of a data member may have: its own, and webdataset's."""
+    folder, slash, base = key.rpartition("/")
+    return key, folder + slash + base.partition(".")[0]
 
 
 def _fields(ending: str, content: bytes) -> dict[str, str]:
@@ -338,8 +357,6 @@ def _fields(ending: str, content: bytes) -> dict[str, str]:
 
 def _member(stated: _Stated, key: str, ending: str, offset: int, size: int) -> Member:
     """A data member with its id, and with its label if there is one under either key."""
-    folder, slash, base = key.rpartition("/")
-    keys = key, folder + slash + base.partition(".")[0]
-    places = [stated.get((under, suffix), {}) for under in keys for suffix in _LABEL_SUFFIXES]
+    places = [stated.get((under, suffix), {}) for under in _keys(key) for suffix in _LABEL_SUFFIXES]
     label = next((fields["label"] for fields in places if fields.get("label")), None)
     return stated.get((key, ".json"), {}).get("id") or key, label, ending, offset, size

@@ -21,8 +21,8 @@ from likeness.eval.items.items import (
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
 from likeness.eval.types import Trials
-from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.reading import with_settings_of
+from likeness.toolkit.data.batch import Draw, View, Views
+from likeness.toolkit.data.reading import Bad, with_settings_of
 from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.sampling import fitted
@@ -42,6 +42,7 @@ from likeness.toolkit.training.recipe import (
     check,
     fit_to_batches,
     fit_to_data,
+    loss_warmup,
 )
 
 Draws = Callable[..., Iterator[list[Draw]]]
@@ -113,7 +114,7 @@ def plan(
         classes, labels = label_numbers(items)
     recipe = replace(recipe, sampling=fitted(labels, recipe.sampling))
     recipe = fit_to_batches(recipe, len(items))
-    _check_rows(recipe.sampling.batch_size, recipe.compute, recipe.parallel)
+    check_settings(recipe)  # once more: the data may have changed batches and steps
     description = json.dumps(describe(recipe), indent=2, ensure_ascii=False)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     trials: tuple[Sequence[Item], Trials] | None = None
@@ -136,13 +137,23 @@ def plan(
         seed=recipe.seed,
         cache=recipe.compute.cache,
     )
-    views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
+    probe(views)  # an augmentation may refuse its settings: a missing folder of noise, say
     if recipe.mask is not None:  # and so may a mask
         recipe.mask(torch.zeros(1, 1, 1), torch.ones(1))
     summed = fingerprint(items)
     distributed.agree(seed=recipe.seed, classes=len(classes), items=summed, recipe=description)
     sets = items, classes, draws, views, trials, measured
     return Plan(recipe, data, *sets, description, summed)
+
+
+def probe(views: Views) -> View | Bad:
+    """Return the view of the first item that can be read, of 50 that lie over all items, or of none
+    the reason.
+    """
+    num_items = len(views.items)
+    looked_at = (views[Draw(item, 0, 0)] for item in range(0, num_items, -(-num_items // 50)))
+    first = next(looked_at)
+    return next((view for view in chain([first], looked_at) if isinstance(view, View)), first)
 
 
 def _check_rows(size: int, compute: Compute, parallel: Parallel) -> None:
@@ -168,6 +179,7 @@ def check_settings(recipe: Recipe) -> None:
     """
     check(recipe)
     schedule, tuning, parallel = recipe.schedule, recipe.tuning, recipe.parallel
+    checkpoints = -(-schedule.steps // max(1, schedule.save_every))
     spreads = parallel.spread_classes or parallel.class_rate != 1
     names = ("optim", "schedule", "compute", "tuning")
     groups = {"": vars(recipe)} | {f"{name}.": vars(getattr(recipe, name)) for name in names}
@@ -200,8 +212,16 @@ def check_settings(recipe: Recipe) -> None:
             recipe.compute.compile != "graphs" or recipe.compute.accumulate == 1
         ),
         "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
-        "tuning.average_last is at most the number of checkpoints": (
-            tuning.average_last <= -(-schedule.steps // max(1, schedule.save_every))
+        f"tuning.average_last is at most the number of checkpoints ({checkpoints})": (
+            tuning.average_last <= checkpoints
+        ),
+        "schedule.steps and schedule.epochs are at most 1e12": (
+            max(schedule.steps, schedule.epochs) <= 1e12
+        ),
+        "schedule.warmup_steps, and warmup_steps of the loss, are at most schedule.steps where "
+        "schedule.epochs is set, because they are shares of it then": (
+            not schedule.epochs
+            or max((schedule.warmup_steps, *loss_warmup(recipe))) <= schedule.steps
         ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))

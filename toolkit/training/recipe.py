@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +67,8 @@ class Schedule:
         steps: The number of steps.
         epochs: Passes over the training items, in whole batches; above 0 they replace `steps`. The
             other numbers of steps (of this group, tuning.freeze_until and the loss's warmup_steps)
-            then count as shares of `steps`.
+            then count as shares of `steps`, also where schedule.epochs=0 schedule.steps=N changes
+            passes into N steps.
         warmup_steps: The number of steps in which the rate rises.
         decay: A function of likeness.toolkit.training.schedules.
         eval_every: Steps between evaluations by `measure`, or by its validation. 0 evaluates only
@@ -341,13 +343,17 @@ def group_fields(named: Mapping[str, T], group: str) -> dict[str, T]:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse a misspelt argument of any part, and a value that its Literal does not list, before
-    anything runs.
+    """Refuse a misspelt argument of any part, a value that its Literal does not list, and a number
+    that is not finite, before anything runs.
 
     Raises:
         LikenessError: Such an argument or value.
     """
     for name, function, settings in _settings(recipe):
+        for key, value in settings.items():
+            if not _is_finite(value):
+                setting = f"{name}.{key}".lstrip(".")
+                raise LikenessError(f"{setting}={value}: every number of a recipe must be finite")
         try:
             inspect.signature(function).bind_partial(**settings)
             wrong = "".join(f".{text}" for text in unknown_settings(function, settings)[:1])
@@ -357,6 +363,14 @@ def check(recipe: Recipe) -> None:
             continue
         if wrong:
             raise LikenessError(f"{name}{wrong}".lstrip("."))
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a setting is neither NaN nor infinite, and holds no such number."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    values = value if isinstance(value, tuple | list) else (value,)
+    return all(math.isfinite(each) for each in values if isinstance(each, float))
 
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:
@@ -372,6 +386,15 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
             f"this recipe trains schedule.epochs={recipe.schedule.epochs:g} passes over the data; "
             "add schedule.epochs=0 to train schedule.steps instead"
         )
+    lengths = ("schedule.steps", "schedule.epochs")
+    changed = _assigned(recipe, [text for text in assignments if text.startswith(lengths)]).schedule
+    if recipe.schedule.epochs and not changed.epochs:
+        recipe = _in_steps(recipe, changed.steps)
+    return _assigned(recipe, assignments)
+
+
+def _assigned(recipe: Recipe, assignments: list[str]) -> Recipe:
+    """The recipe with these changes."""
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
@@ -458,15 +481,29 @@ def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:
     if not schedule.epochs:
         return recipe
     steps = max(1, round(schedule.epochs * (num_items // batch_size)))
+    return _in_steps(recipe, steps)
+
+
+def loss_warmup(recipe: Recipe) -> tuple[int, ...]:
+    """The warmup_steps of the loss: none, one number, or where a margin begins to rise and where it
+    is whole.
+    """
+    steps = getattr(recipe.loss, "keywords", {}).get("warmup_steps", ())
+    return (steps,) if isinstance(steps, int) else tuple(steps)
+
+
+def _in_steps(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe with steps instead of passes, of which its other numbers of steps keep their
+    shares.
+    """
+    loss: Any = recipe.loss
+    schedule = recipe.schedule
 
     def fitted(number: int) -> int:
         return -(-number * steps // schedule.steps)  # rounded up: no more checkpoints than stated
 
-    loss: Any = recipe.loss
-    warmup = getattr(loss, "keywords", {}).get("warmup_steps", 0)
-    if warmup:  # of a margin: where it begins to rise and where it is whole
-        whole = isinstance(warmup, int)
-        loss = partial(loss, warmup_steps=fitted(warmup) if whole else tuple(map(fitted, warmup)))
+    if warmup := tuple(map(fitted, loss_warmup(recipe))):
+        loss = partial(loss, warmup_steps=warmup if len(warmup) > 1 else warmup[0])
     return replace(
         recipe,
         loss=loss,

@@ -234,6 +234,7 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     assert f"{len(planned)} items of" in text
     assert re.search(f"memory: {memory}\n", text)
     batch, rate = tiny.BASE.sampling.batch_size, tiny.BASE.optim.lr
+    assert "in steps: a checkpoint every 3\n" in text
     assert f"a batch: {batch} items, in each process (of 1) {batch}; rate {rate:g}" in text
     seconds = re.search(r"a step: ([\d.]+) s", text)
     total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
@@ -254,6 +255,18 @@ def test_it_speaks_for_the_processes_that_it_is_started_in(voices, tmp_path):
     assert f"in each process (of 2) {size // 2};" in ended.stdout
     assert f"all {2 * (num_items // size)} steps: " in ended.stdout
     assert ended.stdout.count("memory: ") == 1
+
+
+def test_it_takes_data_whose_first_item_is_empty(voices, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(voices, data)
+    files = [item.path for item in tiny.BASE.items(data)]
+    command = ["train", f"{tiny.__file__}:arcface", "max_bad_share=0.2", "--data", data, "--check"]
+    files[0].write_bytes(b"")
+    assert "a step: " in printed(*command, "measure=none")
+    for file in files:
+        file.write_bytes(b"")
+    assert "empty" in refused(*command, "measure=none")
 
 
 def test_a_training_needs_a_place(voices):

@@ -331,12 +331,43 @@ def test_what_is_asked_for_wrongly_is_said() -> None:
         reproduce.reproduce("simple/8", Path("data"), Path("out"), settings=["nobody:optim.lr=1"])
     with pytest.raises(LikenessError, match="mnist"):
         reproduce.reproduce("vmf/1", Path("data"), Path("out"), sets=["minst"])
+    with pytest.raises(LikenessError, match="it has none"):
+        reproduce.reproduce("simple/2", Path("data"), Path("out"), sets=["lfw"])
 
 
-@pytest.mark.parametrize("setting", ["schedule.stepss=5", "vmf:loss.taw=1"])
-def test_a_misspelt_setting_ends_before_the_first_step(setting, tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "row"), [([], "standard_cosine"), (["vmf", "standard_cosine"], "cosine")]
+)
+def test_a_setting_of_a_row_that_is_not_trained_is_refused(rows, row, tmp_path):
+    with pytest.raises(LikenessError, match=f"row '{row}' is not trained .*standard"):
+        reproduce.reproduce("vmf/4", tmp_path, tmp_path, rows=rows, settings=[f"{row}:optim.lr=1"])
+
+
+def test_a_name_is_taken_once(tmp_path: Path) -> None:
     done: list[Sequence[str]] = []
-    with pytest.raises(LikenessError, match="did you mean"):
+    run = finishing(done, fails="cifar10")
+    options: dict[str, Any] = {"rows": ["vmf", "vmf"], "seeds": 1, "run": run}
+    with pytest.raises(LikenessError, match="not there"):
+        reproduce.reproduce("vmf/1", tmp_path, tmp_path, sets=["cifar10"] * 2, **options)
+    text = reproduce.reproduce("vmf/1", tmp_path, tmp_path, sets=["mnist"] * 2, **options)
+    assert [(command[2], command[4]) for command in done] == [
+        ("image/vmf:cifar10", "vmf"),
+        ("image/vmf:mnist", "vmf"),
+    ]
+    assert text.count("\nvmf ") == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("schedule.stepss=5", "did you mean"),
+        ("vmf:loss.taw=1", "did you mean"),
+        ("sampling.items_per_class=7", "sampling.items_per_class=7 breaks"),
+    ],
+)
+def test_a_wrong_setting_ends_before_the_first_step(setting, says, tmp_path):
+    done: list[Sequence[str]] = []
+    with pytest.raises(LikenessError, match=says):
         reproduce.reproduce(
             "vmf/1", tmp_path, tmp_path, settings=[setting], run=finishing(done), sets=["mnist"]
         )

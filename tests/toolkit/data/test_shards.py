@@ -154,6 +154,13 @@ def test_shards_by_others(tmp_path: Path, format: int) -> None:
     assert shards.items(tmp_path, suffixes=(".wav",)).ids == ["id1/x/01.wav", "id1/x/02.wav"]
 
 
+def test_labels_without_a_file_are_counted(tmp_path: Path) -> None:
+    tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.spk", b"0"), ("2.spk", b"1"), ("a.txt", b"b\nc")])
+    for _ in range(2):  # by a scan, then by the index
+        with pytest.warns(UserWarning, match=r"left out: 1 \('2.spk'\)"):
+            assert shards.items(tmp_path).ids == ["1"]
+
+
 def test_labels_may_be_missing_and_repeated_ids_are_refused(tmp_path: Path) -> None:
     members = [("1.jpg", b"a"), ("1.cls", b"0"), ("1.npy", b"b"), ("2.jpg", b"c")]
     tar(tmp_path / "a.tar", [*members, ("2.txt", b"\xff"), ("3.jpg", b"d")])

@@ -217,6 +217,21 @@ def test_steps_that_passes_would_replace_are_refused() -> None:
     assert (changed.schedule.steps, changed.schedule.epochs) == (10, 0)
 
 
+def test_numbers_of_passes_keep_their_shares_where_steps_replace_them() -> None:
+    passes = replace(
+        BASE,
+        loss=partial(ArcFace, margin=0.2, warmup_steps=(19, 39)),
+        tuning=replace(BASE.tuning, freeze=("backbone",), freeze_until=15, average_last=10),
+        schedule=Schedule(steps=150, epochs=50, warmup_steps=6, eval_every=5, save_every=1),
+    )
+    changes = ["schedule.epochs=0", "schedule.steps=3000"]
+    run: Any = override(passes, [*changes, "schedule.eval_every=7"])
+    assert run.schedule == Schedule(steps=3000, warmup_steps=120, eval_every=7, save_every=20)
+    assert (run.tuning.freeze_until, run.tuning.average_last) == (300, 10)
+    assert run.loss.keywords["warmup_steps"] == (380, 780)
+    assert override(passes, ["schedule.epochs=0"]).schedule == replace(passes.schedule, epochs=0)
+
+
 def test_passes_leave_as_many_checkpoints_as_the_recipe_states() -> None:
     for num_items in (1_000, 1_001, 3_276_027):
         recipe = replace(BASE, schedule=Schedule(steps=150, epochs=50, save_every=1))

@@ -115,6 +115,19 @@ def listed_too_early(data: Path, **_: object) -> list[Item]:
         ("max_bad_share=-1", "max_bad_share"),
         ("optim.lr=-1", "optim.lr"),
         ("optim.lr=nan", "optim.lr"),
+        ("optim.lr=inf", "optim.lr=inf"),
+        ("schedule.epochs=1e400", "schedule.epochs=inf"),
+        ("schedule.epochs=1e308", "schedule.epochs"),
+        ("tuning.rates=backbone:inf", "tuning.rates"),
+        ({"loss": partial(losses.ArcFace, margin=math.inf)}, "loss.margin=inf"),
+        ({"schedule": Schedule(steps=9, epochs=1, warmup_steps=10)}, "schedule.warmup_steps=10"),
+        (
+            {
+                "schedule": Schedule(steps=9, epochs=1),
+                "loss": partial(losses.ArcFace, warmup_steps=(3, 10)),
+            },
+            "warmup_steps of the loss",
+        ),
         ("parallel.class_rate=0", "parallel.class_rate"),
         ("parallel.class_rate=1.5", "parallel.class_rate"),
         ("tuning.average_last=-1", "tuning.average_last"),
@@ -136,6 +149,7 @@ def test_a_wrong_setting_is_refused_before_any_item_is_listed(
     refused_before_a_step(replace(changed, items=listed_too_early), tmp_path, says)
 
 
+PASSES = Schedule(steps=150, epochs=1, save_every=1)
 FROZEN = Tuning(freeze=("backbone",))
 EIGHT_KHZ = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
 
@@ -154,6 +168,7 @@ EIGHT_KHZ = partial(MFCC, fbank=partial(KaldiFbank, num_mels=16, rate_hz=8_000))
         ({"tuning": Tuning(lora=LoRA(rank=2))}, "seg_1"),
         ({"tuning": Tuning(lora=LoRA(rank=2, targets=("conv7",)))}, "conv7"),
         ({"tuning": Tuning(average_last=9)}, "checkpoints"),
+        ({"tuning": Tuning(average_last=100), "schedule": PASSES}, r"checkpoints \(3\)"),
         ({"tuning": FROZEN, "loss": losses.Triplet}, "nothing is trained"),
         ({"tuning": replace(FROZEN, freeze_until=2), "loss": losses.Triplet}, "nothing is trained"),
         ({"loss": losses.SimPLE, "start_at_means": True}, "class vectors, but SimPLE has none"),
