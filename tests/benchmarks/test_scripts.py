@@ -291,7 +291,7 @@ BOUNDS = {
     "a trial list of `score`": ((20, 10), (14, 6)),
     "`--far` of `evaluate`": ((27, 11), (16, 7)),
     "a batch to its loss": ((55, 21), (55, 21)),
-    "an override of `train`": ((41, 22), (29, 15)),
+    "an override of `train`": ((44, 22), (31, 15)),
 }
 
 
