@@ -1,7 +1,7 @@
 """The benchmarks: what those over folds share against its definitions; scorers.py, whose rules are
 derived once more in exact fractions, and whose answers on small sets are counted by hand, as
-docs/explanation/comparing.md says; gpu.py on a CPU; the bars of performance.toml; the ways of
-values.
+docs/explanation/comparing.md says; gpu.py on a CPU; the bars of performance.toml; the lists of
+scale.py; the ways of values.
 """
 
 import os
@@ -281,6 +281,18 @@ def test_every_table_has_a_command_whose_script_is_there_and_rows_that_can_be_wr
             assert (BENCHMARKS.parent / command.split()[1]).is_file(), command
         assert performance.rewritten(section, table, {}, table["machine"]).count("date") == 1
         assert len({row[0] for row in table["rows"]}) == len(table["rows"])
+
+
+# ---------------------------------------------------------------- lists of items
+
+scale = loaded(BENCHMARKS / "scale.py")
+
+
+@pytest.mark.parametrize("name", ["csv", "tree", "shards"])
+def test_what_is_written_for_a_list_of_items_is_listed_whole(name, tmp_path):
+    make, items_of = scale.WORKS[name]
+    make(tmp_path, 20_000)
+    assert len(items_of(tmp_path)) == 20_000
 
 
 # ---------------------------------------------------------------- ways of values
