@@ -51,12 +51,9 @@ NUM = 64
 
 def compared(name: str, works: Works, repeats: int, number: int = 1) -> None:
     """Print the row of works that each do the same a number of times."""
-    ours, limit, *peer = (1e3 * taken / number for taken, _ in in_turn(works, repeats))
-    times = (f"{taken:.3f}" for taken in (ours, *peer, limit))
-    ratios = (f"{ours / taken:.2f}" for taken in (limit, *peer))
-    missing = [] if peer else [""]
-    first, *rest = times
-    row(name, first, *missing, *rest, *ratios, *missing)
+    ours, limit, *peers = (1e3 * taken / number for taken, _ in in_turn(works, repeats))
+    time, ratio = (f"{peers[0]:.3f}", f"{ours / peers[0]:.2f}") if peers else ("", "")
+    row(name, f"{ours:.3f}", time, f"{limit:.3f}", f"{ours / limit:.2f}", ratio)
 
 
 def each(work: Callable[[Any], Any], parts: Sequence[Any]) -> Callable[[], None]:
