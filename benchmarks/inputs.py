@@ -79,7 +79,7 @@ def rows_of_views(repeats: int) -> None:
     for name, values, augment in (
         ("crops of 2 s", voices, crop),
         ("mirrored faces", faces, FLIP_VIEW),
-        ("shifted images", small, shift_view),
+        ("shifted images, 32 x 32", small, shift_view),
     ):
         views = Views(
             items,
@@ -95,7 +95,7 @@ def rows_of_views(repeats: int) -> None:
             lambda views=views: collate_views([views[draw] for draw in draws]),
             partial(np.stack, shown, out=batch),
         ]
-        compared(f"a batch of {NUM} {name}", works, repeats)
+        compared(f"{NUM} views from memory: {name}", works, repeats)
 
 
 def jpegs(folder: Path) -> list[Item]:
@@ -127,13 +127,13 @@ def rows_of_files(repeats: int, folder: Path) -> None:
     items = jpegs(folder)
     limit = each(decoded, items)
     test = with_settings_of(partial(images.read, short_edge=256, crop=224))
-    compared("JPEG to a test view", [each(test, items), limit], repeats, len(items))
+    compared("JPEG, 500 x 375, to a test view", [each(test, items), limit], repeats, len(items))
     works = [
         each(lambda item: REVISITING(read(item), rng, rng), items),
         limit,
         each(lambda item: pipeline(image=decoded(item)), items),
     ]
-    compared("JPEG to a training view", works, repeats, len(items))
+    compared("JPEG, 500 x 375, to a training view", works, repeats, len(items))
 
     recordings = [Item(str(number), folder / f"{number}.flac") for number in range(NUM // 2)]
     for number, item in enumerate(recordings):
@@ -171,7 +171,7 @@ def main() -> None:
     arguments = parser_of(__doc__, ("repeats", 20)).parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    table("CPU ms of", "ours", "peer", "limit", "ours/limit", "ours/peer")
+    table("work", "ours, ms", "peer, ms", "limit, ms", "ours/limit", "ours/peer")
     rows_of_views(arguments.repeats)
     with tempfile.TemporaryDirectory() as folder:
         rows_of_files(arguments.repeats, Path(folder))

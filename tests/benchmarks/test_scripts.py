@@ -281,11 +281,13 @@ def test_what_moved_by_more_than_a_quarter_is_named_and_written_where_it_stands(
 def test_every_table_has_a_command_whose_script_is_there_and_rows_that_can_be_written():
     text = performance.BARS.read_text(encoding="utf-8")
     _, *sections = text.split("[[table]]")
+    scripts = "".join(path.read_text(encoding="utf-8") for path in BENCHMARKS.glob("*.py"))
     for table, section in zip(tomllib.loads(text)["table"], sections, strict=True):
         for command in table["command"].strip().splitlines():
             assert (BENCHMARKS.parent / command.split()[1]).is_file(), command
         assert performance.rewritten(section, table, {}, table["machine"]).count("date") == 1
         assert len({row[0] for row in table["rows"]}) == len(table["rows"])
+        assert all(f'"{column}"' in scripts for column in table["columns"][1:])
 
 
 # ---------------------------------------------------------------- lists of items
