@@ -181,15 +181,10 @@ class Keeper:
         run, planned, recipe, schedule = self.run, self.plan, self.recipe, self.recipe.schedule
         _same_statistics(run, recipe.parallel)
         embedder, loss = run.model
+        similarity, workers = similarity_of(recipe.similarity, loss), recipe.compute.workers
         embedded: measure.Embedded | None = None if self.embedded is None else {}
         model = measure.Model(
-            embedder,
-            loss,
-            planned.classes,
-            recipe.read,
-            similarity_of(recipe.similarity, loss),
-            recipe.compute.workers,
-            embedded,
+            embedder, loss, planned.classes, recipe.read, similarity, workers, embedded
         )
         only = ""
         if planned.trials is not None:

@@ -139,15 +139,9 @@ def load_model(path: Path, recipe: Recipe, embedded: Embedded | None = None) -> 
     if isinstance(recipe.measure, ItemMeasure):
         loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
         loss.to(pick_device())
+    workers = recipe.compute.workers
     return Model(
-        embedder,
-        loss,
-        classes,
-        loaded.read,
-        loaded.similarity,
-        recipe.compute.workers,
-        embedded,
-        loaded.meta,
+        embedder, loss, classes, loaded.read, loaded.similarity, workers, embedded, loaded.meta
     )
 
 
