@@ -95,6 +95,14 @@ def inputs_of(recipe: Recipe, number: int, setting: Setting) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
+def _steps(setting: Setting) -> list[tuple[str, Recipe, int, int]]:
+    """Return STEPS, or in a small run the one of voices with a small network."""
+    if not setting.small:
+        return STEPS
+    name, recipe, _, _ = STEPS[3]
+    return [(name, replace(recipe, backbone=partial(ResNet, dim=16, width=4)), 20, 8)]
+
+
 def steps(setting: Setting) -> None:
     """Measure a training step beside the bare network, and beside arcface_torch's own step.
 
@@ -104,10 +112,8 @@ def steps(setting: Setting) -> None:
     """
     headings = ("of the bare loop", "of arcface_torch", "waits")
     table("network and loss", "classes", "items/s", *headings)
-    for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
-        if setting.small:
-            recipe = replace(recipe, backbone=partial(ResNet, dim=16, width=4))
-        setting.row(name, partial(_step_cells, recipe, size, num_classes, setting))
+    for name, *sizes in _steps(setting):
+        setting.row(name, partial(_step_cells, *sizes, setting))
 
 
 def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], Any]:
@@ -136,9 +142,8 @@ def _ready(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> tup
     return run, Batch(inputs_of(recipe, size, setting), labels, None)
 
 
-def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
-    """Return the classes, items a second, the ratios, memory and waits."""
-    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
+def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -> list[object]:
+    """Return the classes, items a second, the ratios and waits."""
     autocast = _autocast(recipe, setting.device)
     run, batch = _ready(recipe, size, num_classes, setting)
     inputs, labels = batch.inputs, batch.labels
@@ -265,17 +270,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def settings(setting: Setting) -> None:
     """Measure the training step of `steps` with other settings of `compute`."""
     table("items/s", *SETTINGS)
-    chosen = {"ResNet34": STEPS[3], "IResNet-50": STEPS[0], "ReDimNet": STEPS[4]}
-    for name in ("ResNet34",) if setting.small else chosen:
-        _, recipe, num_classes, size = chosen[name]
-        if setting.small:
-            recipe = replace(recipe, backbone=partial(ResNet, dim=16, width=4))
-        setting.row(name, partial(_settings_cells, recipe, size, num_classes, setting))
+    chosen = ("IResNet-50, ArcFace", "ResNet34, ArcFace, 2 s", "ReDimNet, ArcFace, 2 s")
+    for name, *sizes in _steps(setting):
+        if name in chosen:
+            network = name.partition(",")[0]
+            setting.row(network, partial(_settings_cells, *sizes, setting))
 
 
-def _settings_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
+def _settings_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -> list[object]:
     """Return the items a second with each of SETTINGS; a small run compiles nothing."""
-    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
     cells: list[object] = []
     for changes in SETTINGS.values():
         own = replace(recipe, compute=Compute(**changes))

@@ -51,12 +51,9 @@ NUM = 64
 
 def compared(name: str, works: Works, repeats: int, number: int = 1) -> None:
     """Print the row of works that each do the same a number of times."""
-    ours, limit, *peer = (1e3 * taken / number for taken, _ in in_turn(works, repeats))
-    times = (f"{taken:.3f}" for taken in (ours, *peer, limit))
-    ratios = (f"{ours / taken:.2f}" for taken in (limit, *peer))
-    missing = [] if peer else [""]
-    first, *rest = times
-    row(name, first, *missing, *rest, *ratios, *missing)
+    ours, limit, *peers = (1e3 * taken / number for taken, _ in in_turn(works, repeats))
+    time, ratio = (f"{peers[0]:.3f}", f"{ours / peers[0]:.2f}") if peers else ("", "")
+    row(name, f"{ours:.3f}", time, f"{limit:.3f}", f"{ours / limit:.2f}", ratio)
 
 
 def each(work: Callable[[Any], Any], parts: Sequence[Any]) -> Callable[[], None]:
@@ -82,7 +79,7 @@ def rows_of_views(repeats: int) -> None:
     for name, values, augment in (
         ("crops of 2 s", voices, crop),
         ("mirrored faces", faces, FLIP_VIEW),
-        ("shifted images", small, shift_view),
+        ("shifted images, 32 x 32", small, shift_view),
     ):
         views = Views(
             items,
@@ -98,7 +95,7 @@ def rows_of_views(repeats: int) -> None:
             lambda views=views: collate_views([views[draw] for draw in draws]),
             partial(np.stack, shown, out=batch),
         ]
-        compared(f"a batch of {NUM} {name}", works, repeats)
+        compared(f"{NUM} views from memory: {name}", works, repeats)
 
 
 def jpegs(folder: Path) -> list[Item]:
@@ -130,13 +127,13 @@ def rows_of_files(repeats: int, folder: Path) -> None:
     items = jpegs(folder)
     limit = each(decoded, items)
     test = with_settings_of(partial(images.read, short_edge=256, crop=224))
-    compared("JPEG to a test view", [each(test, items), limit], repeats, len(items))
+    compared("JPEG, 500 x 375, to a test view", [each(test, items), limit], repeats, len(items))
     works = [
         each(lambda item: REVISITING(read(item), rng, rng), items),
         limit,
         each(lambda item: pipeline(image=decoded(item)), items),
     ]
-    compared("JPEG to a training view", works, repeats, len(items))
+    compared("JPEG, 500 x 375, to a training view", works, repeats, len(items))
 
     recordings = [Item(str(number), folder / f"{number}.flac") for number in range(NUM // 2)]
     for number, item in enumerate(recordings):
@@ -174,7 +171,7 @@ def main() -> None:
     arguments = parser_of(__doc__, ("repeats", 20)).parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    table("CPU ms of", "ours", "peer", "limit", "ours/limit", "ours/peer")
+    table("work", "ours, ms", "peer, ms", "limit, ms", "ours/limit", "ours/peer")
     rows_of_views(arguments.repeats)
     with tempfile.TemporaryDirectory() as folder:
         rows_of_files(arguments.repeats, Path(folder))

@@ -238,7 +238,7 @@ def cells_of(text: str) -> Rows:
         if line.startswith("|---"):
             columns = before
         elif cells and columns and len(cells) == len(columns):
-            rows[cells[0]] = dict(zip(columns[1:], cells[1:], strict=True))
+            rows.setdefault(cells[0], {}).update(zip(columns[1:], cells[1:], strict=True))
         before = cells
         columns = columns if line.startswith("|") else []
     return rows
@@ -314,13 +314,13 @@ def main() -> None:
     head, *sections = text.split("[[table]]")
     found = []
     for number, table in enumerate(bars["table"]):
-        rows: Rows = {}
+        printed = ""
         for command in table["command"].strip().splitlines():
             words = arguments.words
             if any(word in command for word in words) if words else "gpu.py" not in command:
                 print(f"\n## {table['title']}\n\n`{command}`, {date.today()}, {machine()}.\n")
-                rows |= cells_of(output_of(command))
-        if rows:
+                printed += output_of(command)
+        if rows := cells_of(printed):
             found += [f"{table['title']}: {line}" for line in findings(table, rows)]
             usual, here = bars["usual_machine"], machine()
             where = gpu() if "gpu.py" in table["command"] else usual if usual in here else here

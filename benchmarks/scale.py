@@ -118,7 +118,7 @@ def make_shards(folder: Path, n: int) -> None:
         shard = folder / f"shard-{number:06d}.tar"
         with shard.open("wb") as file:
             file.truncate(512 + 1024 * len(rows) + 1024)
-        text = json.dumps({"source": source_of(shard), "items": rows})
+        text = json.dumps({"source": source_of(shard), "items": rows, "lone": []})
         shard.with_name(f"{shard.name}.index").write_text(text)
 
 

@@ -160,11 +160,6 @@ def bare(recipe: Recipe, steps: int) -> float:
     return statistics.median(taken[2:])
 
 
-def alternating(works: list[Callable[[], float]], rounds: int) -> list[float]:
-    """The least of what each work returns; the works take turns."""
-    return np.min([[work() for work in works] for _ in range(rounds)], axis=0).tolist()
-
-
 def write(data: Path) -> None:
     """Recordings and images as files; fit keeps them in memory after it has read them once."""
     import soundfile
@@ -190,8 +185,9 @@ def loop_row(name: str, steps: int, rounds: int, data: Path) -> None:
     recipe = RECIPES[name]
     if recipe is STATISTICS:  # its steps are short, so what a run does ten times weighs on them
         steps *= 10
-    works = [partial(loop, recipe, steps, data), partial(bare, recipe, steps)]
-    ours, limit = alternating(works, rounds)
+    # The least of each; they take turns.
+    taken = [(loop(recipe, steps, data), bare(recipe, steps)) for _ in range(rounds)]
+    ours, limit = np.min(taken, axis=0)
     row(name, f"{ours:.3f}", f"{limit:.3f}", f"{ours / limit:.3f}")
 
 

@@ -26,7 +26,6 @@ With --training these two take the images that were trained on, as Kirchhof et a
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +56,7 @@ def embedded(
     if not isinstance(recipe.measure, Classification | Retrieval):
         raise ValueError("the recipe has no test items with classes; take one of images")
     items = Items.of(recipe.items(data) if training else recipe.measure.items(data))
-    loaded = load_embedder(run, replace(recipe, frontend=fit_to_data(recipe.frontend, data)))
+    loaded = load_embedder(run, fit_to_data(recipe, data))
     return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
 
 

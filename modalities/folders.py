@@ -5,7 +5,6 @@ shards, a list, a table, a Kaldi folder or an RTTM file (likeness.eval.items.lis
 faces also RecordIO files.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,8 @@ from likeness.toolkit.data import shards
 Modality = Literal["speaker", "face", "image"]
 Split = Literal["train", "validation", "test", "all"]
 Listed = TypeVar("Listed")
+
+_COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def items(
@@ -218,13 +219,13 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
     has_label = listed.numbers >= 0
     labelled = listed if has_label.all() else listed.take(np.flatnonzero(has_label))
     if not labelled:
-        beside = (
-            f"; {len(listed)} lie directly in it, without a folder of their label: name where the "
-            "label is in their names, as in --label '{label}_*'"
-            if listed
-            else ""
-        )
-        if not listed:
+        beside = ""
+        if listed:
+            beside = (
+                f"; {len(listed)} lie directly in it, without a folder of their label: name where "
+                "the label is in their names, as in --label '{label}_*'"
+            )
+        else:
             _refuse_compressed(sorted(root.glob("*.*")))
         raise LikenessError(
             f"{root}: no {modality} files in its folders{beside}; DATA/LABEL/file is expected, "
@@ -236,7 +237,7 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
 
 def _refuse_compressed(paths: Iterable[Path]) -> None:
     """Refuse shards that are compressed, from which no span can be read."""
-    packed = [str(path) for path in paths if re.search(r"\.(tgz|tar\.(gz|bz2|xz|zst))$", path.name)]
+    packed = [str(path) for path in paths if path.name.endswith(_COMPRESSED)]
     if packed:
         raise LikenessError(
             f"compressed shards cannot be read ({name_first(packed)}); uncompress them, as gunzip "

@@ -111,7 +111,7 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
         if not parts:
             roles, numeric, parts = tuple(shape.places or ()), shape.numeric, [[] for _ in arrays]
         for part, array, is_number in zip(parts, arrays, numeric, strict=True):
-            part.append(floats(array) if is_number else _encoded(array))
+            part.append(floats(array) if is_number else array.dictionary_encode())
         arrays.clear()  # to save memory, as below
     columns: list[Column | Floats] = []
     for is_number, part in zip(numeric, parts, strict=True):
@@ -333,15 +333,14 @@ def _tidy(text: bytes, shape: Shape) -> bytes:
 
 
 def _parsed(text: bytes, shape: Shape) -> list[Any]:
-    """The columns of a block of lines that are read, as arrays of pyarrow: of texts, or where
-    that is asked for and nothing has to be stripped, of numbers and of numbered texts.
+    """The columns to read of a block of lines, as arrays of texts of pyarrow. Where `shape.numeric`
+    is set and nothing has to be stripped, they hold numbers and numbered texts instead.
     """
     import pyarrow
 
     may_be_quoted = shape.separator in ",;"
     has_blanks = shape.separator != " " and (b" " in text or b"\t" in text)
     has_marks = not may_be_quoted and b'"' in text
-    texts = [pyarrow.large_string()] * len(shape.places or range(shape.width))
     if shape.numeric and not has_blanks and not has_marks:
         # Methods of arrays that give the same import pyarrow.compute, a tenth of a second.
         numbered = pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string())
@@ -350,7 +349,8 @@ def _parsed(text: bytes, shape: Shape) -> list[Any]:
             arrays = _parsed_as(kinds, text, shape)
             if not any(array.null_count for array in arrays):
                 return arrays
-    arrays = _parsed_as(texts, text, shape)
+    num = len(shape.places or range(shape.width))
+    arrays = _parsed_as([pyarrow.large_string()] * num, text, shape)
     if has_blanks:
         from pyarrow import compute  # a tenth of a second to import, needed here only
 
@@ -361,7 +361,7 @@ def _parsed(text: bytes, shape: Shape) -> list[Any]:
 
 
 def _parsed_as(types: Sequence[Any], text: bytes, shape: Shape) -> list[Any]:
-    """The columns of a block of lines that are read, as arrays of these types of pyarrow."""
+    """The columns to read of a block of lines, as arrays of these types of pyarrow."""
     import pyarrow
     from pyarrow import csv as arrow_csv
 
@@ -380,11 +380,6 @@ def _parsed_as(types: Sequence[Any], text: bytes, shape: Shape) -> list[Any]:
     )
     table = arrow_csv.read_csv(pyarrow.BufferReader(text), rows, fields, kinds)
     return [table.column(name).combine_chunks() for name in read]
-
-
-def _encoded(array: Any) -> Any:
-    """An array of texts of pyarrow, numbered."""
-    return array if hasattr(array, "dictionary") else array.dictionary_encode()
 
 
 def _joined(parts: list[Any]) -> Column:

@@ -447,7 +447,7 @@ class Cells:
         return csr_array((ones, self.trials.of_target, self.at_target), shape=shape)
 
     def _pairs_in(self, cell: int) -> tuple[Subjects, Any]:
-        """Of the nontargets of a cell the enrolled subjects (A,), and how often (A, n) each of them
+        """The enrolled subjects (A,) of the nontargets of a cell, and how often (A, n) each of them
         is compared with each subject.
         """
         from scipy.sparse import csr_array
@@ -504,10 +504,11 @@ class Cells:
         for _ in range(_REFINEMENTS):
             if not matter.any():
                 break
-            whole = target[:, ~matter], nontarget[:, ~matter]
             cells, known = cells.finer(matter)
-            parts = cells.sums(draws, np.flatnonzero(~known).tolist())
-            target, nontarget = map(partial(_joined_columns, known), whole, parts)
+            sums = np.empty((2, len(c), known.size), np.int64)
+            sums[:, :, known] = target[:, ~matter], nontarget[:, ~matter]
+            sums[:, :, ~known] = cells.sums(draws, np.flatnonzero(~known).tolist())
+            target, nontarget = sums
             matter = _that_matter(target, nontarget, metrics)
         return cells._merged(matter, target, nontarget)
 
@@ -521,20 +522,13 @@ class Cells:
         target_scores, nontarget_scores = trials.target[rows], trials.nontarget[other_rows]
         target_scores[places] = nontarget_scores[other_places] = self.starts[~matter]
         assert trials.of_probe is not None
-        of_target, of_enrol, of_probe = (  # as indices, which every resample would make of them
-            subjects.astype(np.intp)
-            for subjects in (
-                trials.of_target[rows],
-                trials.of_enrol[other_rows],
-                trials.of_probe[other_rows],
-            )
-        )
         return Ranked(
             target_scores,
             nontarget_scores,
-            of_target,
-            of_enrol,
-            of_probe,
+            # as indices, which every resample would otherwise convert them to
+            trials.of_target[rows].astype(np.intp),
+            trials.of_enrol[other_rows].astype(np.intp),
+            trials.of_probe[other_rows].astype(np.intp),
             trials.n,
             (places, target[:, ~matter]),
             (other_places, nontarget[:, ~matter]),
@@ -550,13 +544,6 @@ def _that_matter(target: Counts, nontarget: Counts, metrics: list[Weighted]) -> 
     each = [metric.cells(misses, accepts).any(axis=0) for metric in metrics]
     matter: Bools = np.any(each, axis=0)
     return matter
-
-
-def _joined_columns(known: Bools, whole: Counts, parts: Counts) -> Counts:
-    """The weights (B, K) of all cells, by those of the cells that are known and of the others."""
-    joined = np.empty((len(whole), known.size), np.int64)
-    joined[:, known], joined[:, ~known] = whole, parts
-    return joined
 
 
 def _rows_of(matter: Bools, at: Counts) -> tuple[Counts, Counts]:

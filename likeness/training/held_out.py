@@ -84,8 +84,7 @@ def measure_held_out(
         trials = draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
     else:
         return None
-    chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
-    model = load_model(run, chosen, embedded)
+    model = load_model(run, fit_to_data(recipe, data), embedded)
     embeddings = replace(model.embeddings(items), meta=model.meta)
     scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
     return HeldOut(items, embeddings, scored)

@@ -303,9 +303,10 @@ def check_training(
     if recipe.measure is not None:
         lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
     schedule, size = recipe.schedule, recipe.sampling.batch_size
+    of_loss = loss_warmup(recipe)
     counts = {
         "warm-up": schedule.warmup_steps,
-        "the loss's warm-up": " to ".join(map(str, loss_warmup(recipe))),
+        "the loss's warm-up": " to ".join(map(str, of_loss)) if any(of_loss) else "",
         "an evaluation every": schedule.eval_every,
         "a checkpoint every": schedule.save_every,
     }

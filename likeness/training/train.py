@@ -180,17 +180,24 @@ def run(
         recipe.measure is not None and holds_checkpoint(out) and not report.exists()
     )
     embedded: Embedded = {}
-    places: Any = {"data": data, "out": out, "loggers": loggers}
-    places |= {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     try:
-        model = fit(recipe, resume=resume, embedded=embedded, **places)
+        model = fit(
+            recipe,
+            data=data,
+            out=out,
+            resume=resume,
+            loggers=loggers,
+            read_initial=read_initial,
+            check_held_out=refuse_unreadable,
+            embedded=embedded,
+        )
     finally:
         distributed.end()
     if not is_first:
         return ""
     say(f"{variant}: trained model in {model}")
-    again = f"{command} --resume"
-    held_out = report_run(recipe, out, data, command=again, embedded=embedded)
+    command += " --resume"
+    held_out = report_run(recipe, out, data, command=command, embedded=embedded)
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""

@@ -70,10 +70,10 @@ def finish(
     return feats, (frames / total).to(feats.dtype)
 
 
-def are_seen(lengths: Tensor, owner: nn.Module) -> bool:
-    """Say whether a front-end looks at lengths, to refuse some.
+def checks_lengths(lengths: Tensor, owner: nn.Module) -> bool:
+    """Return whether a front-end checks lengths, to refuse some of them.
 
-    Not where it is traced, nor in training on a GPU, where every step would wait for it.
+    It does not while it is traced, nor in training on a GPU, where each step would wait for it.
     """
     waits = owner.training and lengths.device.type != "cpu"
     return not waits and not torch.compiler.is_compiling() and lengths.numel() > 0
@@ -93,13 +93,13 @@ def valid_samples(lengths: Tensor, samples: int, owner: nn.Module) -> Tensor:
         (B,) int64 numbers of samples.
 
     Raises:
-        LikenessError: A length lies outside (0, 1], where `are_seen` says that it is looked at.
+        LikenessError: A length lies outside (0, 1], where `checks_lengths` is true.
 
     Example:
         >>> valid_samples(torch.tensor([1.0, 0.5]), 16000, nn.Identity()).tolist()
         [16000, 8000]
     """
-    if are_seen(lengths, owner) and not bool(((lengths > 0) & (lengths <= 1)).all()):
+    if checks_lengths(lengths, owner) and not bool(((lengths > 0) & (lengths <= 1)).all()):
         raise LikenessError(
             f"{type(owner).__name__}: lengths run from {float(lengths.min())} to "
             f"{float(lengths.max())}; relative ones, above 0 up to 1, are needed"

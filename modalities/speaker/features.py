@@ -235,7 +235,7 @@ class KaldiFbank(nn.Module):
         if not self.snip_edges:
             rounded = (num_samples + hop // 2).div(hop, rounding_mode="floor")
             frames = torch.where(frames < 1, frames, rounded)
-        if cmn.are_seen(frames, self) and int(frames.min()) < 1:
+        if cmn.checks_lengths(frames, self) and int(frames.min()) < 1:
             raise LikenessError(
                 f"KaldiFbank: {int((frames < 1).sum())} of {frames.numel()} waves are shorter than "
                 f"one frame of {self.frame_samples} samples"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likeness.eval.errors import LikenessError
-from likeness.modalities.speaker.cmn import are_seen, check_wave, past_the_end, valid_samples
+from likeness.modalities.speaker.cmn import check_wave, checks_lengths, past_the_end, valid_samples
 from likeness.modalities.speaker.features import VARIANCE_FLOOR, KaldiFbank
 from likeness.toolkit.backbones.hub_networks import import_transformers
 
@@ -79,7 +79,7 @@ class StackedFbank(nn.Module):
         frames = None
         if lengths is not None:
             frames = (relative.double() * feats.shape[1]).round().long()
-            shortest = int(frames.min()) if are_seen(frames, self) else shortest
+            shortest = int(frames.min()) if checks_lengths(frames, self) else shortest
         if not torch.compiler.is_compiling() and shortest < max(2, self.stride):
             raise LikenessError(
                 f"StackedFbank: an utterance has {shortest} frames of 25 ms; at least "

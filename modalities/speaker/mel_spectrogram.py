@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.modalities.speaker.cmn import are_seen, check_wave, finish, in_groups, valid_samples
+from likeness.modalities.speaker import cmn
 from likeness.modalities.speaker.features import mel_bank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
@@ -143,13 +143,13 @@ class MelSpectrogram(nn.Module):
             LikenessError: The wave has another shape, a length lies outside (0, 1], or an utterance
                 is no longer than half a frame, which cannot be reflected.
         """
-        check_wave(wave.shape, "MelSpectrogram", self.mel.dtype)
+        cmn.check_wave(wave.shape, "MelSpectrogram", self.mel.dtype)
         samples, beyond = wave.shape[1], self.beyond
         shortest = beyond + 1 if self.framing == "centred" else self.fft_size - 2 * beyond
         ends, least = torch.full((wave.shape[0],), samples, device=wave.device), samples
         if lengths is not None:
-            ends = valid_samples(lengths, samples, self)
-            least = int(ends.min()) if are_seen(ends, self) else samples
+            ends = cmn.valid_samples(lengths, samples, self)
+            least = int(ends.min()) if cmn.checks_lengths(ends, self) else samples
         if not torch.compiler.is_compiling() and least < shortest:
             raise LikenessError(
                 f"MelSpectrogram: the shortest utterance has {least} samples; at least "
@@ -169,13 +169,13 @@ class MelSpectrogram(nn.Module):
             wave = wave.gather(1, place.clamp(0, samples - 1))
             if self.framing == "tensorflow":
                 wave = wave.masked_fill(around, 0.0)
-            feats, frames = in_groups(self._energies, wave), None
+            feats, frames = cmn.in_groups(self._energies, wave), None
             if lengths is not None:
                 hops = (ends + 2 * beyond - self.fft_size).div(
                     self.hop_samples, rounding_mode="floor"
                 )
                 frames = 1 + hops
-            return finish(feats, frames, mean=self.cmn, variance=False)
+            return cmn.finish(feats, frames, mean=self.cmn, variance=False)
 
     def _levelled(self, wave: Tensor, ends: Tensor) -> Tensor:
         """Give each utterance (b, S) of so many samples (b, 1) zero mean and unit variance."""

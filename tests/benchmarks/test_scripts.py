@@ -1,7 +1,7 @@
 """The benchmarks: what those over folds share against its definitions; scorers.py, whose rules are
 derived once more in exact fractions, and whose answers on small sets are counted by hand, as
-docs/explanation/comparing.md says; gpu.py on a CPU; the bars of performance.toml; the ways of
-values.
+docs/explanation/comparing.md says; gpu.py on a CPU; the bars of performance.toml; the lists of
+scale.py; the ways of values.
 """
 
 import os
@@ -250,13 +250,18 @@ OUTPUT = """
 |---|---|---|---|
 | sort | 4,000 | 3,000 | 1.30 |
 | sort é | 4.0 | 2.0 | 1.40 |
+
+| work | MB |
+|---|---|
+| sort | 8 |
 """
 
 
 def test_what_moved_by_more_than_a_quarter_is_named_and_written_where_it_stands():
     (table,) = tomllib.loads(BARS)["table"]
     rows = performance.cells_of(f"a line\n{OUTPUT}\n| no table |\n")
-    assert rows["sort"] == {"ours, s": "4,000", "limit, s": "3,000", "ours/limit": "1.30"}
+    first = {"ours, s": "4,000", "limit, s": "3,000", "ours/limit": "1.30"}
+    assert rows["sort"] == first | {"MB": "8"}
     assert performance.findings(table, rows) == [
         "sort, ours/limit: 1.00 before, 1.30 now",
         "by hand: not measured",
@@ -264,7 +269,7 @@ def test_what_moved_by_more_than_a_quarter_is_named_and_written_where_it_stands(
     written = performance.rewritten(BARS, table, rows, "ARM")
     (changed,) = tomllib.loads(written)["table"]
     assert changed["rows"] == [
-        ["sort", "4,000", "1.30", "7"],
+        ["sort", "4,000", "1.30", "8"],
         ["sort é", "4.0", "1.40", "7"],
         table["rows"][2],
     ]
@@ -276,11 +281,25 @@ def test_what_moved_by_more_than_a_quarter_is_named_and_written_where_it_stands(
 def test_every_table_has_a_command_whose_script_is_there_and_rows_that_can_be_written():
     text = performance.BARS.read_text(encoding="utf-8")
     _, *sections = text.split("[[table]]")
+    scripts = "".join(path.read_text(encoding="utf-8") for path in BENCHMARKS.glob("*.py"))
     for table, section in zip(tomllib.loads(text)["table"], sections, strict=True):
         for command in table["command"].strip().splitlines():
             assert (BENCHMARKS.parent / command.split()[1]).is_file(), command
         assert performance.rewritten(section, table, {}, table["machine"]).count("date") == 1
         assert len({row[0] for row in table["rows"]}) == len(table["rows"])
+        assert all(f'"{column}"' in scripts for column in table["columns"][1:])
+
+
+# ---------------------------------------------------------------- lists of items
+
+scale = loaded(BENCHMARKS / "scale.py")
+
+
+@pytest.mark.parametrize("name", ["csv", "tree", "shards"])
+def test_what_is_written_for_a_list_of_items_is_listed_whole(name, tmp_path):
+    make, items_of = scale.WORKS[name]
+    make(tmp_path, 20_000)
+    assert len(items_of(tmp_path)) == 20_000
 
 
 # ---------------------------------------------------------------- ways of values

@@ -126,10 +126,10 @@ class MemVir(nn.Module):
         old = [self.past_proxies[place] for place in places]
         rows = [self.past[place, : sizes[place]] for place in places]
         labels = [
-            self.past_labels[place, : sizes[place]] + (number + 1) * self.num_classes
-            for number, place in enumerate(places)
+            self.past_labels[place, : sizes[place]] + number * self.num_classes
+            for number, place in enumerate(places, 1)
         ]
-        # of no step at first
+        # The empty slices stand for all while no step is remembered.
         return (
             torch.cat([self.past_proxies[0, :0], *old]),
             torch.cat([self.past[0, :0], *rows]),

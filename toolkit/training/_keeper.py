@@ -183,8 +183,9 @@ class Keeper:
         embedder, loss = run.model
         similarity, workers = similarity_of(recipe.similarity, loss), recipe.compute.workers
         embedded: measure.Embedded | None = None if self.embedded is None else {}
-        reads = recipe.read, similarity, workers
-        model = measure.Model(embedder, loss, planned.classes, *reads, embedded)
+        model = measure.Model(
+            embedder, loss, planned.classes, recipe.read, similarity, workers, embedded
+        )
         only = ""
         if planned.trials is not None:
             assert isinstance(recipe.measure, Verification)

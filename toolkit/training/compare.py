@@ -196,8 +196,8 @@ def compare(
 
         def score(recipe: Recipe, folder: Path) -> float:
             first = next(iter(recipe.metrics))
-            recipe = replace(recipe, frontend=fit_to_data(recipe.frontend, data))
-            return _train_and_measure(recipe, data, folder, train, only=first)[first]
+            fitted = fit_to_data(recipe, data)
+            return _train_and_measure(fitted, data, folder, train, only=first)[first]
 
         search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)
         try:

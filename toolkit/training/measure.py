@@ -4,7 +4,6 @@ by item (likeness.eval.intervals.per_item).
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -141,8 +140,9 @@ def load_model(path: Path, recipe: Recipe, embedded: Embedded | None = None) -> 
         loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
         loss.to(pick_device())
     workers = recipe.compute.workers
-    reads = loaded.read, loaded.similarity, workers
-    return Model(embedder, loss, classes, *reads, embedded, loaded.meta)
+    return Model(
+        embedder, loss, classes, loaded.read, loaded.similarity, workers, embedded, loaded.meta
+    )
 
 
 def load_embedder(path: Path, recipe: Recipe) -> Loaded:
@@ -364,8 +364,8 @@ def run_test(recipe: Recipe, out: Path, data: Data, embedded: Embedded | None = 
     run, and keep what it measured as out/test.npz. `embedded` is as in `Model`.
     """
     assert isinstance(recipe.measure, ItemMeasure)
-    chosen = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
-    measured = measure_items(load_model(out, chosen, embedded), data, recipe.measure)
+    model = load_model(out, fit_to_data(recipe, data), embedded)
+    measured = measure_items(model, data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 
 import torch
 
@@ -108,7 +107,7 @@ def plan(
             the processes of the run disagree about them.
     """
     check_settings(recipe)
-    recipe = replace(recipe, frontend=fit_to_data(recipe.frontend, Path(data)))
+    recipe = fit_to_data(recipe, data)
     with step("listing the data"):
         items = Items.of(list_by(recipe.items, data) if items is None else items)
         check_unique(items, "items")
@@ -148,8 +147,8 @@ def plan(
 
 
 def probe(views: Views) -> View | Bad:
-    """Return the view of the first item that can be read, of 50 that lie over all items, or of none
-    the reason.
+    """Return the view of the first item that can be read, of 50 spread over all items; if none can
+    be read, the reason for the first of them.
     """
     num_items = len(views.items)
     looked_at = (views[Draw(item, 0, 0)] for item in range(0, num_items, -(-num_items // 50)))

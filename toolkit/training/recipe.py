@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -386,15 +387,7 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
             f"this recipe trains schedule.epochs={recipe.schedule.epochs:g} passes over the data; "
             "add schedule.epochs=0 to train schedule.steps instead"
         )
-    lengths = ("schedule.steps", "schedule.epochs")
-    changed = _assigned(recipe, [text for text in assignments if text.startswith(lengths)]).schedule
-    if recipe.schedule.epochs and not changed.epochs:
-        recipe = _in_steps(recipe, changed.steps)
-    return _assigned(recipe, assignments)
-
-
-def _assigned(recipe: Recipe, assignments: list[str]) -> Recipe:
-    """The recipe with these changes."""
+    changed = recipe
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
@@ -402,8 +395,10 @@ def _assigned(recipe: Recipe, assignments: list[str]) -> Recipe:
                 f"override {assignment!r} has no '='; write FIELD=VALUE, as in optim.lr=0.05"
             )
         name, text = name.strip(), text.strip()
-        recipe = assign(recipe, name.split("."), text, name)
-    return recipe
+        changed = assign(changed, name.split("."), text, name)
+    if recipe.schedule.epochs and not changed.schedule.epochs:
+        return override(_in_steps(recipe, changed.schedule.steps), assignments)
+    return changed
 
 
 def fields_of(recipe: Recipe | Optim) -> dict[str, str]:
@@ -437,14 +432,14 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[st
         yield from _settings(part, f"{name}.{key}".strip("."))
 
 
-def fit_to_data(frontend: Part, data: Path) -> Part:
-    """Return a front-end with its settings that follow from the data set, where it has such.
+def fit_to_data(recipe: Recipe, data: PathLike[str]) -> Recipe:
+    """Return a recipe with the settings of its front-end that follow from the data set, if any.
 
     They become part of the recipe, so that a checkpoint describes them and a resumed run compares
     them.
 
     Args:
-        frontend: The front-end of a recipe. A class with `of_data(data)`, which returns settings by
+        recipe: The recipe. A class of front-ends with `of_data(data)`, which returns settings by
             name, has such settings.
         data: The data set.
 
@@ -452,9 +447,11 @@ def fit_to_data(frontend: Part, data: Path) -> Part:
         LikenessError: The front-end refuses the data.
         FileNotFoundError: There is no such data set.
     """
-    function: Any = frontend.func if isinstance(frontend, partial) else frontend
-    follows = getattr(function, "of_data", None)
-    return frontend if follows is None else partial(frontend, **follows(data))
+    frontend: Any = recipe.frontend
+    function = frontend.func if isinstance(frontend, partial) else frontend
+    if not hasattr(function, "of_data"):
+        return recipe
+    return replace(recipe, frontend=partial(frontend, **function.of_data(Path(data))))
 
 
 def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:

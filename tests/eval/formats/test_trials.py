@@ -23,7 +23,7 @@ from likeness.eval.formats.trials import (
     write_scores,
     write_trials,
 )
-from likeness.eval.types import Trials, item_id
+from likeness.eval.types import Trials, item_id, item_keys
 from tests.eval.formats.triples import PLAIN, made, rows
 
 
@@ -201,8 +201,10 @@ def trial_lists(draw):
     )  # other forms do not come back as they were: tests/test_names.py
     pairs = draw(st.lists(st.tuples(names, names), min_size=1, max_size=8))
     blind = draw(st.booleans())
-    label = {pair: None if blind else draw(st.booleans()) for pair in pairs}
-    return [(*pair, label[pair]) for pair in pairs]
+    # a pair has one label, in whichever order and spelling
+    keys = [frozenset(item_keys(pair)) for pair in pairs]
+    label = {key: None if blind else draw(st.booleans()) for key in keys}
+    return [(*pair, label[key]) for pair, key in zip(pairs, keys, strict=True)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

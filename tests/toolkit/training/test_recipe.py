@@ -224,7 +224,7 @@ def test_numbers_of_passes_keep_their_shares_where_steps_replace_them() -> None:
         tuning=replace(BASE.tuning, freeze=("backbone",), freeze_until=15, average_last=10),
         schedule=Schedule(steps=150, epochs=50, warmup_steps=6, eval_every=5, save_every=1),
     )
-    changes = ["schedule.epochs=0", "schedule.steps=3000"]
+    changes = [" schedule.epochs = 0", "schedule.steps=3000"]
     run: Any = override(passes, [*changes, "schedule.eval_every=7"])
     assert run.schedule == Schedule(steps=3000, warmup_steps=120, eval_every=7, save_every=20)
     assert (run.tuning.freeze_until, run.tuning.average_last) == (300, 10)
