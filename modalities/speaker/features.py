@@ -261,7 +261,7 @@ class KaldiFbank(nn.Module):
         return self.training and self.dither > 0.0
 
     def _log_mel_in_place(self, waves: Tensor, total: int) -> Tensor:
-        """Compute what _log_mel does, to the bit, one utterance after another in one buffer.
+        """Compute what _log_mel does, but for rounding, utterance by utterance in one buffer.
 
         On a CPU each new array of that size costs as much as the arithmetic in it.
         """
