@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 from likeness.eval.intervals.resampling import in_threads
 from likeness.eval.items.items import Item
 from likeness.eval.progress import report
+from likeness.modalities.folders import Modality
 from likeness.toolkit.data.reading import (
     Content,
     Empty,
@@ -23,7 +24,6 @@ from likeness.toolkit.data.reading import (
 
 T = TypeVar("T")
 R = TypeVar("R")
-Modality = Literal["speaker", "face", "image"]
 Kind = Literal["missing", "unreadable", "cut", "empty"]
 # The content is decoded without being asked for where there is no more than this.
 _DECODED_FILES, _DECODED_SECONDS = 5_000, 36_000.0

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.checking import _confounds
-from likeness.checking._files import Modality, Seen, inspection_of, look_at, read_headers
+from likeness.checking._files import Seen, inspection_of, look_at, read_headers
 from likeness.checking.lists import list_most
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
@@ -25,6 +25,7 @@ from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.option import Option
+from likeness.modalities.folders import Modality
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test

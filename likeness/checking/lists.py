@@ -24,9 +24,8 @@ from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option, if_option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, counted, name_first, quoted
+from likeness.modalities.folders import Modality
 from likeness.toolkit.data import shards
-
-Modality = Literal["speaker", "face", "image"]
 
 
 def items(

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import check_choice
+from likeness.modalities.folders import Modality
 
-Modality = Literal["speaker", "face", "image"]
 Lengths = Literal["none", "relative", "counts"]
 _MOST_PIXELS = 2**24 // 3  # likeness.toolkit.backbones.external tries no input of more values
 

@@ -13,13 +13,13 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from likeness.checking._files import Modality, inspection_of, read_headers
+from likeness.checking._files import inspection_of, read_headers
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
@@ -29,7 +29,7 @@ from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import Trials, check_choice, counted, name_first
 from likeness.modalities import folders
 from likeness.modalities.face import validation
 from likeness.modalities.speaker import noise
@@ -88,6 +88,7 @@ def prepare_recipe(
     Raises:
         LikenessError: A setting is malformed, or the recipe is measured on its data set alone.
     """
+    check_choice("modality", recipe.modality, get_args(folders.Modality))
     stated = parse_columns(columns)
     settings = {
         "columns": ",".join(f"{role}={name}" for role, name in stated.items()),
@@ -126,7 +127,7 @@ def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe
     """
     if recipe.modality == "embedding":
         return recipe
-    measure, modality = recipe.measure, cast(Modality, recipe.modality)
+    measure, modality = recipe.measure, cast(folders.Modality, recipe.modality)
     test = Path(settings.get("test", ""))
     has_own_trials = isinstance(measure, Verification) and listing_of(measure.trials) is None
     is_official = has_own_trials and "test" in settings and not _is_listed(test, modality)
@@ -154,7 +155,7 @@ def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe
     return replace(recipe, items=items, measure=measure)
 
 
-def _is_listed(data: Path, modality: Modality) -> bool:
+def _is_listed(data: Path, modality: folders.Modality) -> bool:
     """Whether the data are shards, a list, a table or a Kaldi folder, not a folder of files."""
     is_file_or_kaldi = data.is_file() or is_kaldi_folder(data)
     return is_file_or_kaldi or shards.are_at(data, suffixes_of(modality))
@@ -227,7 +228,7 @@ def refuse_unreadable(read: Part, modality: str, held_out: Items) -> None:
     endings = suffixes_of(modality)
     files = [item for item in held_out if item.span is None and item.suffix in endings]
     files = [item for item in files if not is_url(item.path)]
-    inspection = inspection_of(cast(Modality, modality))
+    inspection = inspection_of(cast(folders.Modality, modality))
     seen = zip(files, read_headers(files, inspection), strict=True)
     bad = [(item.id, each.problem.reason) for item, each in seen if each.problem]
     if bad:
