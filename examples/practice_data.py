@@ -7,12 +7,18 @@ Nobody in them exists, so what a model reaches on them says nothing about people
     faces/NAME/1.png ...        80 faces with six pictures each, of 112 x 112 pixels
     images/NAME/1.png ...       100 signs, each written by six hands
     groups.txt                  a line `NAME GROUP` for every speaker
+
+With --scores it also runs COMMANDS there, for a few minutes: runs/voices, a trained model with a
+threshold; lists/voices, voices.npz and voices.txt, the trials, embeddings and scores of its
+held-out speakers.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +28,12 @@ from likeness.data import synthetic, synthetic_faces, synthetic_glyphs
 PEOPLE = ("ann", "bob", *(f"who{number:02d}" for number in range(88)))
 SIGNS = ("circle", "cross", *(f"sign{number:02d}" for number in range(98)))
 NUM_FACES = 80
+COMMANDS = """\
+train speaker/folders schedule.steps=300 --data voices --out runs/voices
+evaluate runs/voices --far 0.01 --save-to runs/voices
+lists voices --out lists/voices
+embed --model runs/voices --items lists/voices/items.txt --out voices.npz
+score --trials lists/voices/trials.txt --embeddings voices.npz --out voices.txt"""
 
 
 def write(out: Path, *, files: int = 6, seconds: tuple[float, float] = (1.5, 3.0)) -> None:
@@ -65,15 +77,34 @@ def write_whole(out: Path, files: int, seconds: tuple[float, float]) -> None:
     (out / "groups.txt").write_text("".join(lines), encoding="utf-8")
 
 
+def run_commands(out: Path) -> None:
+    """Train on the voices, and score the held-out ones.
+
+    Raises:
+        CalledProcessError: A command failed; it says why.
+    """
+    for command in COMMANDS.splitlines():
+        print("likeness", command, flush=True)
+        subprocess.run([sys.executable, "-m", "likeness", *command.split()], cwd=out, check=True)
+
+
 def main() -> None:
     """Write them where --out says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(), help="the folder to write to")
+    parser.add_argument(
+        "--scores", action="store_true", help="also train a voice model, and score with it"
+    )
+    arguments = parser.parse_args()
     try:
-        write(parser.parse_args().out)
+        write(arguments.out)
+        print("voices, faces, images and groups.txt are written")
+        if arguments.scores:
+            run_commands(arguments.out)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{error}\n")
-    print("voices, faces, images and groups.txt are written")
+    except subprocess.CalledProcessError as error:
+        parser.exit(error.returncode)
 
 
 if __name__ == "__main__":

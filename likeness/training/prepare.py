@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
-from likeness.eval.types import Trials, check_choice, counted, name_first
+from likeness.eval.types import Trials, counted, name_first
 from likeness.modalities import folders
 from likeness.modalities.face import validation
 from likeness.modalities.speaker import noise
@@ -88,7 +88,6 @@ def prepare_recipe(
     Raises:
         LikenessError: A setting is malformed, or the recipe is measured on its data set alone.
     """
-    check_choice("modality", recipe.modality, get_args(folders.Modality))
     stated = parse_columns(columns)
     settings = {
         "columns": ",".join(f"{role}={name}" for role, name in stated.items()),

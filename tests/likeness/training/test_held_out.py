@@ -207,12 +207,6 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(rate_hz, tm
     assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)
 
 
-def test_a_modality_that_there_is_not_is_refused(tmp_path):
-    recipe, _ = load(locate("speaker/folders"))
-    with pytest.raises(ValueError, match="inf"):
-        prepare_recipe(override(recipe, ["modality=inf"]), tmp_path)
-
-
 def test_noise_in_the_data_is_taken_where_none_is_named(tmp_path):
     touch(tmp_path, "musan/noise/a.wav", "RIRS_NOISES/simulated_rirs/a.wav")
     recipe, _ = load(locate("speaker/voxceleb:wespeaker_resnet34"))
