@@ -8,7 +8,7 @@ Nobody in them exists, so what a model reaches on them says nothing about people
     images/NAME/1.png ...       100 signs, each written by six hands
     groups.txt                  a line `NAME GROUP` for every speaker
 
-With --scores it also runs COMMANDS there, for a few minutes: runs/voices, a trained model with a
+With --scores it also runs COMMANDS there, in a minute or two: runs/voices, a trained model with a
 threshold; lists/voices, voices.npz and voices.txt, the trials, embeddings and scores of its
 held-out speakers.
 """

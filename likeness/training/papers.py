@@ -122,7 +122,7 @@ def reproduce(
     trained = dict.fromkeys(_run_of(table, row) for row in chosen)
     if wrong := [row for row in own if row and row not in trained]:
         raise LikenessError(
-            f"{name}: row {wrong[0]!r} is not trained here, so that it has no settings; those of "
+            f"{name}: row {wrong[0]!r} is not trained here, so it has no settings; those of "
             f"{', '.join(trained)} can be set"
         )
     steps = list(_steps(replace(table, sets=sets or table.sets), chosen, words, own))

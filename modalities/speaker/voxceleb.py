@@ -136,7 +136,7 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
         raise LikenessError(
             f"{path}: the list has {len(listed)} trials, {target} labelled target, but "
             f"VoxCeleb1-{protocol} has {num_trials} with {num_target}; fetch the "
-            "list again, and measure=none trains without it"
+            "list again, or train without it by measure=none"
         )
     only_test = protocol.startswith("O")
     need = "the test split" if only_test else "both dev and test"
