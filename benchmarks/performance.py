@@ -304,7 +304,10 @@ def gpu() -> str:
 
 
 def main() -> None:
-    """Run the commands that have one of the words, compare and perhaps write."""
+    """Run the commands that have one of the words, compare and perhaps write.
+
+    What a command has measured is written before the next one runs, which may fail.
+    """
     parser = parser_of(__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD", help="of the commands to be run")
     parser.add_argument("--write", action="store_true", help="change performance.toml, too")
@@ -319,15 +322,19 @@ def main() -> None:
             words = arguments.words
             if any(word in command for word in words) if words else "gpu.py" not in command:
                 print(f"\n## {table['title']}\n\n`{command}`, {date.today()}, {machine()}.\n")
-                printed += output_of(command)
+                try:
+                    printed += output_of(command)
+                except SystemExit as failed:
+                    found.append(str(failed))
         if rows := cells_of(printed):
             found += [f"{table['title']}: {line}" for line in findings(table, rows)]
             usual, here = bars["usual_machine"], machine()
             where = gpu() if "gpu.py" in table["command"] else usual if usual in here else here
             sections[number] = rewritten(sections[number], table, rows, where)
+            if arguments.write:
+                BARS.write_text("[[table]]".join([head, *sections]), encoding="utf-8")
     print("\n## Moved by more than a quarter, or not measured\n", *found, sep="\n")
     if arguments.write:
-        BARS.write_text("[[table]]".join([head, *sections]), encoding="utf-8")
         subprocess.run([sys.executable, ROOT / "docs" / "make_results.py"], check=True)
 
 

@@ -75,14 +75,14 @@ def report(what: str, done: int, total: int | None, *, unit: str = "", note: str
 
     Args:
         what: The step, such as "scoring".
-        done: How much of it is done.
+        done: How much of it is done; numpy's numbers, too, are handed on as Python's.
         total: How much there is; None where nobody knows yet.
         unit: What is counted, such as "steps"; "bytes" are shown as megabytes.
         note: What else is worth saying, such as a loss.
     """
     listener = _listener.get()
     if listener is not None:
-        listener(Report(what, done, total, unit, note))
+        listener(Report(what, int(done), None if total is None else int(total), unit, note))
 
 
 @contextmanager

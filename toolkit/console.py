@@ -197,8 +197,9 @@ class Steps:
             if self._draws:
                 _clear()
             elif now - began >= _SHOWN_AFTER:
-                amount = _amount(reached.done - first, reached.unit) + " in "
-                _write(f"{what}: {amount * (reached.done > first)}{duration(now - began)}")
+                done = reached.done - first
+                amount = f"{_amount(done, reached.unit)} in " if done > 0 else ""
+                _write(f"{what}: {amount}{duration(now - began)}")
             return
         # On a terminal, a short step within a long one is shown too.
         since = min(began for began, _ in self._began.values()) if self._draws else began

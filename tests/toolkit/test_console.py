@@ -8,10 +8,11 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from likeness.cli import main
-from likeness.eval.progress import Report, step, track
+from likeness.eval.progress import Report, report, reported_to, step, track
 from likeness.toolkit import console
 from likeness.toolkit.console import Steps, argument_parser, say, shown
 from likeness.toolkit.data.reading import Bad
@@ -105,6 +106,15 @@ def test_a_log_gets_a_line_after_three_seconds_one_every_ten_and_one_at_the_end(
         "training: 950 of 1,000 steps, loss 0.5, 13 s left",
         "training: 100 steps in 16 s",
     ]
+
+
+def test_numbers_of_numpy_are_shown_like_those_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log()
+    with reported_to(log.steps):
+        for log.now, done in enumerate(np.arange(10)):
+            report("searching", done, np.int64(9))  # type: ignore[arg-type]
+    shown = capsys.readouterr().err.splitlines()
+    assert (shown[0], shown[-1]) == ("searching: 3 of 9, 6 s left", "searching: 9 in 9 s")
 
 
 def test_a_step_that_nobody_can_count_is_shown_with_its_time_if_it_is_long(
