@@ -14,6 +14,7 @@ from collections import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
@@ -89,16 +90,16 @@ class Source:
     def _choices(self) -> tuple[Any, ...]:
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
-    def _shown(self, is_required: bool) -> str:
+    def details(self, is_required: bool) -> str:
         """The default and the range, for help; a default that stands for nothing is not shown."""
-        texts = ["required"] * is_required
+        texts = ["(required)"] * is_required
         if self.default is not False and self.default not in (None, (), "", _EMPTY):
             values = self.default if isinstance(self.default, list | tuple) else [self.default]
             words = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-            texts.append(f"default: {('x' if self.kind is tuple else ', ').join(words)}")
+            texts.append(f"(default: {('x' if self.kind is tuple else ', ').join(words)})")
         if self.option.least or self.option.most:
-            texts.append(self._range())
-        return f" ({'; '.join(texts)})" if texts else ""
+            texts.append(f"[{self._range()}]")
+        return "".join(f" {text}" for text in texts)
 
     def _range(self) -> str:
         bounds = (("at least", self.option.least), ("at most", self.option.most))
@@ -107,7 +108,7 @@ class Source:
     def parameter(self, is_required: bool) -> click.Parameter:
         """The option as click takes it. Its value is None where nothing was typed."""
         settings: dict[str, Any] = {
-            "callback": lambda context, parameter, typed: self._checked(typed, is_required),
+            "callback": partial(self._checked, is_required),
             "default": None,
             "metavar": self.word,
         }
@@ -125,12 +126,12 @@ class Source:
             settings["is_flag"] = True
         elif self.kind == tuple[str, Path]:
             settings |= {"nargs": 2, "type": (str, click.Path(path_type=Path))}
-        settings |= {"help": self.help + self._shown(is_required), "multiple": self.is_many}
+        settings |= {"help": self.help + self.details(is_required), "multiple": self.is_many}
         if self.option.envvar:
             settings |= {"envvar": self.option.envvar, "show_envvar": True}
         return click.Option([*(self.option.name or self.name).split(), self.variable], **settings)
 
-    def _checked(self, typed: Any, is_required: bool) -> Any:
+    def _checked(self, is_required: bool, _: object, __: object, typed: Any) -> Any:
         """What the function gets for what was typed; None for nothing.
 
         Raises:
@@ -143,12 +144,23 @@ class Source:
             return None
         if self.kind in (bool, tuple[str, Path]):
             return typed
+        if self.kind is Path:
+            wanted = self.option.path
+            for path in typed if self.is_many else [typed]:
+                what = f"{self.name}: {_PATHS.get(wanted)} {str(path)!r}"
+                if wanted == "output" and self.option.endings:
+                    check_written(path, self.option.endings)
+                elif wanted in _PATHS and not os.path.exists(path):
+                    raise LikenessError(f"{what} does not exist; correct it")
+                elif wanted in ("file", "folder") and os.path.isdir(path) != (wanted == "folder"):
+                    other = "file" if wanted == "folder" else "folder"
+                    raise LikenessError(f"{what} is a {other}; correct it")
+            return typed
         if self.kind is abc.Mapping:
             return ",".join(typed)
         if self.option.separator:
             return [part.strip() for part in typed.split(self.option.separator) if part.strip()]
-        read = self._read_path if self.kind is Path else self._read
-        return tuple(map(read, typed)) if self.is_many else read(typed)
+        return tuple(map(self._read, typed)) if self.is_many else self._read(typed)
 
     def _read(self, text: str) -> Any:
         """The number, size or choice that a text is, or the text."""
@@ -171,22 +183,6 @@ class Source:
                 raise LikenessError(f"{self.name} {text!r}: give one of {', '.join(choices)}")
             return choices[text]
         return text
-
-    def _read_path(self, path: Path) -> Path:
-        """The path; a wrong one is refused before the work."""
-        kind = self.option.path
-        if kind == "output" and self.option.endings:
-            check_written(path, self.option.endings)
-        elif kind and kind != "output":
-            what = f"{self.name}: {_PATHS[kind]} {str(path)!r}"
-            if not path.exists():
-                raise LikenessError(f"{what} does not exist; correct it")
-            if kind != "any" and path.is_dir() != (kind == "folder"):
-                other = "file" if kind == "folder" else "folder"
-                raise LikenessError(f"{what} is a {other}; correct it")
-            if not os.access(path, os.R_OK):
-                raise LikenessError(f"{what} is not readable; correct it")
-        return path
 
 
 def refuse_idle(where: str, options: Mapping[str, object]) -> None:
@@ -439,7 +435,7 @@ def command(
         names = {*sources, *(each.name for each in own.values()), "--force"}
 
         def parsed(**values: Any) -> None:
-            force = values.get("force")
+            force = bool(values["force"]) if "force" in values else None
             present = {name: value for name, value in values.items() if value is not None}
             typed = {
                 name: present[x.variable] for name, x in sources.items() if x.variable in present

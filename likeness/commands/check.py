@@ -24,7 +24,8 @@ def check(
     out: Annotated[
         Path | None,
         Option(
-            help="Write what can be trained on into this .csv file, and the rest into NAME.left-out.csv.",
+            help="Write what can be trained on into this .csv file, and the rest into "
+            "NAME.left-out.csv.",
             path="output",
             endings=(".csv",),
         ),
