@@ -16,14 +16,16 @@ class Option:
     Attributes:
         name: The option where it is called otherwise, such as "--far" for `fars`; or in capitals,
             as "SCORES", the word for what is typed without a name.
-        metavar: The word for its value in help, such as "FILE[:COLUMN]". A path is then handed on
-            as text, whether or not it exists.
+        metavar: The word for its value in help, such as "FILE[:COLUMN]". A path without `path` is
+            then handed on as text.
         least: The smallest number that it takes.
         most: The largest number that it takes.
         path: What has to exist; without it a path may be an address, such as s3://BUCKET. "output"
             is written, and need not exist.
         endings: Those that the name of an output may have.
         separator: What stands between several names in one value.
+        help: A sentence for help, where no docstring has it.
+        envvar: The environment variable that gives the value where nothing is typed.
         is_typed: Whether there is an option at all.
     """
 
@@ -34,6 +36,8 @@ class Option:
     path: Literal["", "file", "folder", "any", "output"] = ""
     endings: tuple[str, ...] = ()
     separator: str = ""
+    help: str = ""
+    envvar: str = ""
     is_typed: bool = True
 
 

@@ -19,11 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 import pytest
 import torch
 
 from likeness.cli import command_of, main
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate, names
@@ -238,7 +240,7 @@ def problem(arguments: list[str], folder: Path) -> str:
     with contextlib.chdir(folder):
         try:
             inputs = command.make_context(arguments[0], list(arguments[1:])).params
-        except Exception as error:  # of typer's own click or of click
+        except (click.ClickException, LikenessError) as error:
             return getattr(error, "format_message", error.__str__)() or repr(error)
     file, _, variant = str(inputs.get("recipe", "")).partition(":")
     if file:

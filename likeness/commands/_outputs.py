@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
 from likeness.eval.formats.writing import check_written, only_command
+from likeness.eval.option import Option
 from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
@@ -27,35 +28,29 @@ if TYPE_CHECKING:
 OUTPUTS = {"out", "json", "report", "page"}  # options of what is written
 
 
-def writes(*endings: str) -> Callable[[Path | None], Path | None]:
-    """What checks the option of a file to write, before the work: its ending, and its folder."""
-
-    def check(path: Path | None) -> Path | None:
-        if path is not None:
-            check_written(path, endings)
-        return path
-
-    return check
-
-
 JsonFile = Annotated[
-    Path | None, typer.Option(help="Write the results into this JSON file.", callback=writes())
+    Path | None, Option(path="output", help="Write the results into this JSON file.")
 ]
 Report = Annotated[
-    Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
+    Path | None, Option(path="output", help="Write a self-contained HTML report into this folder.")
 ]
 Media = Annotated[
     Path | None,
-    typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
+    Option(path="any", help="Folder, list or table of the files that the report shows."),
 ]
 SaveTo = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="MODEL",
         help="Keep the thresholds at the EER and each FAR: a run, an .onnx or a .json file.",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+Force = Annotated[bool, Option(help="Replace files that exist.")]
+
+
+def command_line() -> str:
+    """What was typed."""
+    return str(click.get_current_context().obj)
 
 
 @contextmanager
@@ -83,6 +78,10 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
                 continue
             if not out.name:
                 raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
+            if name == "json":
+                check_written(out)
+            if name in ("page", "report") and out.is_file():
+                raise LikenessError(f"--{name} {str(out)!r} is a file; name a folder")
             inputs = _inputs([value for other, value in options.items() if other != name])
             for path in filter(Path.is_file, _written(out)):
                 if any(map(path.samefile, inputs)):
@@ -116,7 +115,6 @@ def _written(out: Path) -> list[Path]:
 
 
 def write_evaluation(
-    context: typer.Context,
     evaluation: Evaluation | SearchEvaluation | Bench,
     json: Path | None,
     report: Path | None,
@@ -125,7 +123,6 @@ def write_evaluation(
     """Write the files that --json and --report name, and print what was measured.
 
     Args:
-        context: Knows the command line, which the report states.
         evaluation: What was measured.
         json: The file of --json.
         report: The folder of --report.
@@ -134,7 +131,7 @@ def write_evaluation(
     if json:
         evaluation.save(json)
     if report:
-        evaluation.report(report, command=str(context.obj), **shown)
+        evaluation.report(report, command=command_line(), **shown)
     say(str(evaluation))
     if report:
         say(f"\nthe report is {report / 'index.html'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import keyword
+import os
 import pkgutil
 import re
 import sys
@@ -13,37 +14,41 @@ from collections import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Concatenate, Generic, Literal, TypeVar, overload
 
-import typer
+import click
 
-from likeness.commands._outputs import OUTPUTS, Force, checked_outputs, writes
+from likeness.commands._outputs import OUTPUTS, checked_outputs
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import check_written
 from likeness.eval.option import Option, only_options
 
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-_FORCE = inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Force)
 _EMPTY = inspect.Parameter.empty
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)  # of Args and Attributes
 _SENTENCE = re.compile(r".+?[.?](?=\s+[A-Z`\"]|$)")
 _AS_IN = re.compile(r"[Aa]s (?:in|for) `([\w.]+)`[.;]?")
 _SIZE = re.compile(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})")
-_METAVARS = {abc.Mapping: "ROLE=COLUMN", tuple: "HEIGHTxWIDTH"}
+# What stands for a value in help, and what a path may be.
+_METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH", tuple[str, Path]: "NAME PATH"}
+_METAVARS |= {abc.Mapping: "ROLE=COLUMN", tuple: "HEIGHTxWIDTH"}
+_PATHS = {"file": "file", "folder": "folder", "any": "file or folder"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """An option of a command, as a public function declares it.
+    """An option of a command, as a function declares it.
 
     Attributes:
         path: The parameter; of a field of settings, the parameter and the field.
         kind: What is typed, once or several times: bool, int, float, str, Path, a Literal, Mapping
-            for ROLE=COLUMN, or tuple for a height and a width.
+            for ROLE=COLUMN, tuple for a height and a width, or tuple[str, Path] for NAME PATH.
         is_many: Whether it may be typed several times.
         default: What the function takes without it; empty if it needs one.
         help: A sentence.
@@ -60,50 +65,124 @@ class Source:
     @property
     def name(self) -> str:
         """As it is known to users, such as "--far" or "SCORES"."""
-        return re.split("[/ ]", self.option.name)[0] or f"--{self.path[-1].replace('_', '-')}"
+        name = self.option.name or f"--{self.path[-1].replace('_', '-')}"
+        return re.split("[/ ]", name)[0] if name.startswith("-") else name
 
-    def _shown(self) -> str:
-        """The default, for help; one that stands for nothing is not shown."""
-        if self.default is False or self.default in (None, (), "", _EMPTY):
-            return ""
-        values = self.default if isinstance(self.default, list | tuple) else [self.default]
-        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-        text = ("x" if self.kind is tuple else ", ").join(texts)
-        return f" (default: {text})"
+    @property
+    def variable(self) -> str:
+        """By which click knows it."""
+        variable = re.sub(r"\W+", "_", self.name.strip("-")).lower()
+        return f"{variable}_" if keyword.iskeyword(variable) else variable
 
-    def parameter(self, is_required: bool) -> inspect.Parameter:
-        """The option as typer takes it."""
-        option, is_argument = self.option, not self.name.startswith("-")
-        metavar = option.metavar or _METAVARS.get(self.kind)
-        kind: Any = str if metavar and self.kind is not int else self.kind
-        details: dict[str, Any] = {"help": self.help + self._shown(), "metavar": metavar}
-        if kind is Path and option.path == "output":
-            details["callback"] = writes(*option.endings) if option.endings else None
-        elif kind is Path and option.path:
-            details |= {"exists": True, "dir_okay": option.path != "file"}
-            details["file_okay"] = option.path != "folder"
-        elif kind in (int, float):
-            details |= {"min": option.least, "max": option.most}
-        if is_argument:
-            details["metavar"] = self.name + "..." * (self.is_many and " " not in self.name)
-        names = [] if is_argument else (option.name or self.name).split()
-        many: Any = list
-        annotation = many[kind] if self.is_many else kind
-        return inspect.Parameter(
-            variable_of(self.name),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_EMPTY if is_required else None,
-            annotation=Annotated[
-                annotation if is_required else annotation | None,
-                (typer.Argument if is_argument else typer.Option)(*names, **details),
-            ],
-        )
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is typed without a name."""
+        return not self.name.startswith("-")
 
+    @property
+    def word(self) -> str | None:
+        """What stands for its value in help."""
+        if self.is_argument:
+            return self.name + "..." * (self.is_many and " " not in self.name)
+        choices = "|".join(map(str, self._choices()))
+        return self.option.metavar or choices or _METAVARS.get(self.kind)
 
-def variable_of(name: str) -> str:
-    """The variable for an option."""
-    variable = re.sub(r"\W+", "_", name.strip("-")).lower()
-    return f"{variable}_" if keyword.iskeyword(variable) else variable
+    def _choices(self) -> tuple[Any, ...]:
+        return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
+
+    def details(self, is_required: bool) -> str:
+        """The default and the range, for help; a default that stands for nothing is not shown."""
+        texts = ["(required)"] * is_required
+        if self.default is not False and self.default not in (None, (), "", _EMPTY):
+            values = self.default if isinstance(self.default, list | tuple) else [self.default]
+            words = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+            texts.append(f"(default: {('x' if self.kind is tuple else ', ').join(words)})")
+        if self.option.least or self.option.most:
+            texts.append(f"[{self._range()}]")
+        return "".join(f" {text}" for text in texts)
+
+    def _range(self) -> str:
+        bounds = (("at least", self.option.least), ("at most", self.option.most))
+        return " and ".join(f"{word} {bound:,}" for word, bound in bounds if bound is not None)
+
+    def parameter(self, is_required: bool) -> click.Parameter:
+        """The option as click takes it. Its value is None where nothing was typed."""
+        settings: dict[str, Any] = {
+            "callback": partial(self._checked, is_required),
+            "default": None,
+            "metavar": self.word,
+        }
+        if self.kind is Path:
+            settings["type"] = click.Path(path_type=Path)  # which a shell completes
+        if choices := self._choices():
+            settings["shell_complete"] = lambda context, parameter, begun: [
+                word for word in map(str, choices) if word.startswith(begun)
+            ]
+        if self.is_argument:
+            settings["metavar"] = self.word if is_required else f"[{self.word}]"
+            settings |= {"nargs": -1 if self.is_many else 1, "required": False}
+            return click.Argument([self.variable], **settings)
+        if self.kind is bool:
+            settings["is_flag"] = True
+        elif self.kind == tuple[str, Path]:
+            settings |= {"nargs": 2, "type": (str, click.Path(path_type=Path))}
+        settings |= {"help": self.help + self.details(is_required), "multiple": self.is_many}
+        if self.option.envvar:
+            settings |= {"envvar": self.option.envvar, "show_envvar": True}
+        return click.Option([*(self.option.name or self.name).split(), self.variable], **settings)
+
+    def _checked(self, is_required: bool, _: object, __: object, typed: Any) -> Any:
+        """What the function gets for what was typed; None for nothing.
+
+        Raises:
+            LikenessError: It is missing, of another kind or out of its range, or it is a path that
+                does not exist.
+        """
+        if typed in (None, ()):
+            if is_required:
+                raise LikenessError(f"{self.name} is missing: {self.help}")
+            return None
+        if self.kind in (bool, tuple[str, Path]):
+            return typed
+        if self.kind is Path:
+            wanted = self.option.path
+            for path in typed if self.is_many else [typed]:
+                what = f"{self.name}: {_PATHS.get(wanted)} {str(path)!r}"
+                if wanted == "output" and self.option.endings:
+                    check_written(path, self.option.endings)
+                elif wanted in _PATHS and not os.path.exists(path):
+                    raise LikenessError(f"{what} does not exist; correct it")
+                elif wanted in ("file", "folder") and os.path.isdir(path) != (wanted == "folder"):
+                    other = "file" if wanted == "folder" else "folder"
+                    raise LikenessError(f"{what} is a {other}; correct it")
+            return typed
+        if self.kind is abc.Mapping:
+            return ",".join(typed)
+        if self.option.separator:
+            return [part.strip() for part in typed.split(self.option.separator) if part.strip()]
+        return tuple(map(self._read, typed)) if self.is_many else self._read(typed)
+
+    def _read(self, text: str) -> Any:
+        """The number, size or choice that a text is, or the text."""
+        if self.kind in (int, float):
+            least, most = self.option.least, self.option.most
+            with suppress(ValueError):
+                number = self.kind(text)
+                if (least is None or number >= least) and (most is None or number <= most):
+                    return number
+            if not self.option.metavar:  # a rate, or a word
+                kind = "a whole number" if self.kind is int else "a number"
+                bounds = f" of {self._range()}" if self._range() else ""
+                raise LikenessError(f"{self.name} {text!r}: give {kind}{bounds}")
+        elif self.kind is tuple:
+            if not (size := _SIZE.fullmatch(text)):
+                raise LikenessError(f"{self.name} {text!r}: give height x width, such as 112x96")
+            return int(size[1]), int(size[2])
+        elif choices := {str(choice): choice for choice in self._choices()}:
+            if text not in choices:
+                raise LikenessError(f"{self.name} {text!r}: give one of {', '.join(choices)}")
+            return choices[text]
+        return text
 
 
 def refuse_idle(where: str, options: Mapping[str, object]) -> None:
@@ -128,26 +207,8 @@ class Call(Generic[A]):
         self._sources = {source.name: source for source in sources_of(function)}
 
     def __getitem__(self, name: str) -> Any:
-        """What the function gets for what was typed for an option; None for nothing.
-
-        Raises:
-            LikenessError: A size is none.
-        """
-        if name not in self:
-            return None
-        source, typed = self._sources[name], self._typed[name]
-        if source.option.separator:
-            return [part.strip() for part in typed.split(source.option.separator) if part.strip()]
-        if source.kind is abc.Mapping:
-            return ",".join(typed)
-        if source.kind is float and isinstance(typed, str):  # a rate or a word
-            with suppress(ValueError):
-                return float(typed)
-        if source.kind is tuple:
-            if not (size := _SIZE.fullmatch(typed)):
-                raise LikenessError(f"{name[2:]} {typed!r}: give height x width, such as 112x96")
-            return int(size[1]), int(size[2])
-        return tuple(typed) if source.is_many else typed
+        """What the function gets for what was typed for an option; None for nothing."""
+        return self._typed[name] if name in self else None
 
     def __contains__(self, name: str) -> bool:
         """Whether an option was typed."""
@@ -222,7 +283,7 @@ def sources_of(function: Callable[..., Any], *above: str) -> Iterator[Source]:
         if settings:
             yield from sources_of(settings, *above, name)
         elif kind := _narrowed(hint, option):
-            text = _help(function, name)
+            text = option.help or _help(function, name)
             yield Source((*above, name), *kind, parameter.default, text, option)
         else:
             assert option == Option(), f"{name} of {function.__name__} cannot be typed: {hint}"
@@ -260,11 +321,13 @@ def _narrowed(hint: Any, option: Option) -> tuple[Any, bool] | None:
     """What of a type can be typed, and whether it may be typed several times."""
     by_origin = {typing.get_origin(each) or each: each for each in _members(hint)}
     is_path = bool(option.path or by_origin.keys() & {Path, PathLike})
+    if tuple[str, Path] in by_origin.values():
+        return tuple[str, Path], False
     for many in by_origin.keys() & {abc.Sequence, list}:
         if below := _narrowed(typing.get_args(by_origin[many])[0], option):
             return below[0], not option.separator
     if is_path and Literal not in by_origin:
-        return (str if option.metavar else Path), False
+        return (str if option.metavar and not option.path else Path), False
     if Literal in by_origin and len(by_origin) > 1:
         return (float if float in by_origin else str), False
     if str in by_origin and abc.Mapping in by_origin:
@@ -286,23 +349,33 @@ def _help(function: Callable[..., Any], name: str) -> str:
     return text[:1].upper() + (first[0] if first else text)[1:]
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command, as typer takes it.
+class Command(click.Command):
+    """A command, whose options come from the public functions that it may call, and from its own.
 
     Attributes:
-        run: What typer calls.
-        functions: The public functions that it may call.
+        functions: The public functions.
         sources: The options that are made from these, by their names.
-        own: The further parameters of the command, by their names.
-        details: What typer gets besides, such as the epilog.
+        own: The further options, by the parameters of the command.
     """
 
-    run: Callable[..., None]
-    functions: Sequence[Callable[..., Any]]
-    sources: Mapping[str, Source]
-    own: Mapping[str, inspect.Parameter]
-    details: Mapping[str, Any]
+    def __init__(
+        self,
+        name: str,
+        functions: Sequence[Callable[..., Any]],
+        sources: Mapping[str, Source],
+        own: Mapping[str, Source],
+        **details: Any,
+    ) -> None:
+        super().__init__(name, **details)
+        self.functions, self.sources, self.own = functions, sources, own
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what is typed without a name, then the options."""
+        every = (*self.sources.values(), *self.own.values())
+        if rows := [(str(each.word), each.help) for each in every if each.is_argument]:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
 
 
 @overload
@@ -325,6 +398,7 @@ def command(
     optional: Sequence[str] = (),
     without: Sequence[str] = (),
     resumes: bool = False,
+    cls: type[Command] = Command,
     **details: Any,
 ) -> Any:
     """Make a command of a function, which gets a `Call` of each public function that it may call.
@@ -335,17 +409,13 @@ def command(
         optional: Options that a function needs, and the command does not.
         without: Options that the command does not have.
         resumes: Whether the command goes on with what is there, and needs no --force.
-        details: What typer gets besides, such as the epilog.
+        cls: The class of the command.
+        details: What click gets besides, such as the epilog.
     """
 
     def decorate(run: Callable[..., None]) -> Command:
-        hints = _hints(run)
-        own = {
-            name: each.replace(annotation=hints[name])
-            for name, each in inspect.signature(run).parameters.items()
-            if each.kind is each.KEYWORD_ONLY
-        }
-        sources = _joined(functions, own)
+        own = {source.path[0]: source for source in sources_of(run)}
+        sources = _joined(functions, [each.variable for each in own.values()])
         for name in without:
             del sources[name]
         required = [
@@ -354,44 +424,44 @@ def command(
         join = set.union if calls_all else set.intersection
         needed = join(*required).difference(optional) if required else set()
         assert sources.keys() >= {*optional}, optional
-        options = {name: source.parameter(name in needed) for name, source in sources.items()}
-        parameters = [*options.values(), *own.values()]
-        if not resumes and "force" not in own and OUTPUTS & {each.name for each in parameters}:
-            parameters.append(_FORCE)
-
-        names = {*options, *(name for each in own.values() for name in _names_of(each)), "--force"}
+        parameters = {
+            each.variable: each.parameter(name in needed) for name, each in sources.items()
+        }
+        parameters |= {
+            each.variable: each.parameter(each.default is _EMPTY) for each in own.values()
+        }
+        if not resumes and "force" not in own and OUTPUTS & parameters.keys():
+            parameters["force"] = _FORCE.parameter(is_required=False)
+        names = {*sources, *(each.name for each in own.values()), "--force"}
 
         def parsed(**values: Any) -> None:
-            force = values.get("force")
-            present = {name: value for name, value in values.items() if value not in (None, [])}
-            typed = {name: present[x.name] for name, x in options.items() if x.name in present}
+            force = bool(values["force"]) if "force" in values else None
+            present = {name: value for name, value in values.items() if value is not None}
+            typed = {
+                name: present[x.variable] for name, x in sources.items() if x.variable in present
+            }
             calls = (Call(function, typed) for function in functions)
             writes_any = OUTPUTS & present.keys()
             outputs = checked_outputs(present, force) if writes_any else nullcontext()
             with only_options(names), outputs:
-                run(*calls, **{name: values[name] for name in own})
+                run(*calls, **{key: present.get(x.variable, x.default) for key, x in own.items()})
 
-        setattr(parsed, "__signature__", inspect.Signature(parameters))  # noqa: B010
-        parsed.__doc__ = run.__doc__
-        return Command(parsed, functions, sources, own, details)
+        name, text = run.__name__.rstrip("_"), inspect.cleandoc(run.__doc__ or "")
+        details.update(callback=parsed, params=[*parameters.values()], help=text)
+        return cls(name, functions, sources, own, **details)
 
     return decorate
 
 
-def _names_of(parameter: inspect.Parameter) -> Iterator[str]:
-    """How a parameter that only the command has may be typed."""
-    yield f"--{parameter.name.rstrip('_').replace('_', '-')}"
-    for details in getattr(parameter.annotation, "__metadata__", ()):
-        for words in (details.default, *(details.param_decls or ())):
-            yield from re.findall(r"--[a-z-]+", str(words))
+_FORCE = Source(("force",), bool, False, False, "Replace files that exist.", Option())
 
 
-def _joined(functions: Sequence[Callable[..., Any]], own: Mapping[str, Any]) -> dict[str, Source]:
+def _joined(functions: Sequence[Callable[..., Any]], own: Sequence[str]) -> dict[str, Source]:
     """The options of several functions. What two of them call alike has to be alike."""
     sources: dict[str, Source] = {}
     for function in functions:
         for source in sources_of(function):
-            if variable_of(source.name) in own:  # the command hands it on
+            if source.variable in own:  # the command hands it on
                 continue
             before = sources.setdefault(source.name, source)
             now = (source.kind, source.is_many, source.help)

@@ -1,15 +1,15 @@
 """`likeness check`: what is wrong with a data set, before anything trains on it."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from likeness.checking import report
 from likeness.checking.check import Checked
 from likeness.checking.check import check as check_data
-from likeness.commands._outputs import writes
+from likeness.commands._outputs import command_line
 from likeness.commands._signature import Call, command
+from likeness.eval.option import Option
 from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
@@ -21,26 +21,23 @@ from likeness.toolkit.console import say
 def check(
     checked_by: Call[Checked],
     *,
-    context: typer.Context,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="ITEMS.csv",
-            help="Write what can be trained on, and the rest into ITEMS.left-out.csv.",
-            callback=writes(".csv"),
+        Option(
+            help="Write what can be trained on into this .csv file, and the rest into "
+            "NAME.left-out.csv.",
+            path="output",
+            endings=(".csv",),
         ),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write FOLDER/index.html, a page that shows and plays what was found.",
-            file_okay=False,
+        Option(
+            help="Write a page into this folder that shows and plays what was found.",
+            path="output",
         ),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End with exit code 1 if anything was found.")
-    ] = False,
+    strict: Annotated[bool, Option(help="End with exit code 1 if anything was found.")] = False,
 ) -> None:
     """Say what is wrong with a data set before anything trains on it.
 
@@ -53,7 +50,7 @@ def check(
     checked = checked_by()
     say(report.as_text(checked))
     if page is not None:
-        report.write_page(page, checked, command=context.obj or "likeness check")
+        report.write_page(page, checked, command=command_line())
         say(f"the page is {page / 'index.html'}")
     if out is not None:
         report.write_items_csv(out, checked)
@@ -63,4 +60,4 @@ def check(
             f"{dropped:,} left out, with their reasons in {report.left_out_path(out)}"
         )
     if strict and checked.findings:
-        raise typer.Exit(1)
+        sys.exit(1)

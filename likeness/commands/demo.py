@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from likeness.commands._signature import command
 from likeness.eval.errors import LikenessError
+from likeness.eval.option import Option
 from likeness.eval.types import check_choice
 from likeness.toolkit.signals import Interrupted
 from likeness.training import recipe_files
@@ -17,12 +16,10 @@ def demo(
     *,
     only: Annotated[
         str,
-        typer.Option(
-            help="One of speaker, face and image. Without it all run, each in a folder of OUT."
-        ),
+        Option(help="One of speaker, face and image. Without it all run, each in a folder of OUT."),
     ] = "",
     out: Annotated[
-        Path, typer.Option(help="The folder of the run; a finished one is not replaced.")
+        Path, Option(help="The folder of the run; a finished one is not replaced.")
     ] = Path("demo"),
 ) -> None:
     """Train, embed, score and report on synthetic voices, synthetic faces and real digits.

@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-import typer
-
 from likeness.commands._signature import Call, command
 from likeness.embedding.extraction import embed_files, join_files
 from likeness.eval.errors import LikenessError
+from likeness.eval.option import Option
 
 
 @command(
@@ -19,7 +18,7 @@ def embed(
     embedded_by: Call[None],
     joined_by: Call[None],
     *,
-    join: Annotated[bool, typer.Option("--join", help="Join what --part wrote.")] = False,
+    join: Annotated[bool, Option(help="Join what --part wrote.")] = False,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 

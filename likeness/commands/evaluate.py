@@ -1,13 +1,13 @@
 """`likeness evaluate`: score files become tables, JSON and a page."""
 
+import sys
 from typing import Annotated
-
-import typer
 
 from likeness.commands._outputs import Force, JsonFile, Media, Report, SaveTo, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.small_rates import parse_plan
+from likeness.eval.option import Option
 from likeness.eval.protocols.gates import parse_condition
 from likeness.eval.protocols.ijb.evaluate import evaluate_files
 from likeness.eval.protocols.verification import Evaluation
@@ -27,10 +27,9 @@ def evaluate(
     measure: Call[Evaluation],
     measure_pack: Call[str],
     *,
-    context: typer.Context,
     plan: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="far=RATE,width=SHARE",
             help="Say how many people it takes to know a false-accept rate so well.",
         ),
@@ -38,11 +37,11 @@ def evaluate(
     save_to: SaveTo = None,
     guarantee: Annotated[
         float | None,
-        typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
+        Option(help="With --save-to: keep each --far with this confidence over subjects."),
     ] = None,
     fail_if: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="CONDITION",
             help="End with exit code 1 if a result is so, as in 'eer > 0.05' (rates are fractions) "
             "or 'difference mean_score high < 0'.",
@@ -89,11 +88,11 @@ def evaluate(
     evaluation = measure(**({"thresholds": resolve_model(typed)} if typed else {}))
     met = evaluation.met(*fail_if) if fail_if else []
     stored = save_to and evaluation.save_thresholds(save_to, guarantee=guarantee, replaces=force)
-    write_evaluation(context, evaluation, json, report, media=media)
+    write_evaluation(evaluation, json, report, media=media)
     if planned is not None:
         say(f"\n{evaluation.plan(*planned)}")
     if stored:
         say(f"\n{stored}\nkept with {save_to}")
     if met:
         say("\n".join(["", *met]), error=True)
-        raise typer.Exit(1)
+        sys.exit(1)

@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from likeness.commands._outputs import writes
 from likeness.commands._signature import Call, command
 from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.option import Option
 from likeness.eval.scoring import fusion as fusions
 from likeness.eval.scoring.plda import Plda, fit_labelled
 from likeness.eval.scoring.score import calibrate
 from likeness.eval.types import counted
 from likeness.toolkit.console import say
 
-Out = Annotated[Path, typer.Option(help="The .json file to write.", callback=writes(".json"))]
+Out = Annotated[Path, Option(help="The .json file to write.", path="output", endings=(".json",))]
 
 
 def fit() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 
-from likeness.commands._outputs import Media, Report, write_rows_or_say, writes
+from likeness.commands._outputs import Media, Report, command_line, write_rows_or_say
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.embedding import galleries, gallery_search
 from likeness.eval.errors import LikenessError
@@ -19,6 +18,7 @@ from likeness.eval.items.levels import doubt_of_levels
 from likeness.eval.items.listing import list_items
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.metrics.clustering import Clusters
+from likeness.eval.option import Option
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
 from likeness.models.bundled import about, model_for
@@ -35,7 +35,7 @@ _MOST_SAID = 20  # doubts that are printed
 
 Table = Annotated[
     Path | None,
-    typer.Option(help="The .csv or .tsv file to write.", callback=writes(".csv", ".tsv")),
+    Option(help="The .csv or .tsv file to write.", path="output", endings=(".csv", ".tsv")),
 ]
 
 
@@ -193,12 +193,12 @@ def cluster(
     embedded_by: Call[tuple[Embeddings, dict[str, Path], Sequence[Bad]]],
     clustered_by: Call[Clusters],
     *,
-    context: typer.Context,
     out: Annotated[
         Path,
-        typer.Option(
+        Option(
             help="The file to write, .csv or .tsv, with columns id and cluster.",
-            callback=writes(".csv", ".tsv"),
+            path="output",
+            endings=(".csv", ".tsv"),
         ),
     ],
     report: Report = None,
@@ -241,4 +241,4 @@ def cluster(
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
         say(f"if the first folders name the subjects: {text}")
     if report is not None:
-        say(f"page: {grouped.report(report, media=media or files, command=str(context.obj))}")
+        say(f"page: {grouped.report(report, media=media or files, command=command_line())}")

@@ -1,7 +1,5 @@
 """`likeness identify`: embeddings and their subjects become a table and JSON."""
 
-import typer
-
 from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
@@ -21,7 +19,6 @@ def identify(
     measure: Call[SearchEvaluation],
     measure_pack: Call[str],
     *,
-    context: typer.Context,
     json: JsonFile = None,
     report: Report = None,
     media: Media = None,
@@ -42,4 +39,4 @@ def identify(
     measure.refuse_others()
     if report is None:
         refuse_idle("without --report", {"--media": media})
-    write_evaluation(context, measure(), json, report, media=media)
+    write_evaluation(measure(), json, report, media=media)

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from likeness.checking.lists import draw_lists, items, write_lists
 from likeness.commands._signature import Call, command
 from likeness.eval.items.items import Items
+from likeness.eval.option import Option
 from likeness.eval.types import Trials, counted
 from likeness.toolkit.console import say
 
@@ -23,7 +22,7 @@ def lists(
     listed_by: Call[Items],
     drawn_by: Call[tuple[Items, Trials]],
     *,
-    out: Annotated[Path, typer.Option(help="The folder to write the lists into.")],
+    out: Annotated[Path, Option(path="output", help="The folder to write the lists into.")],
 ) -> None:
     """List the items of held-out subjects, and trials among them, for `embed` and `score`.
 

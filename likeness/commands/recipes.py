@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from likeness.commands._signature import command
+from likeness.eval.option import Option
 from likeness.toolkit.console import say
 from likeness.training import recipe_files
 
@@ -14,11 +13,11 @@ from likeness.training import recipe_files
 def recipes(
     *,
     name: Annotated[
-        str, typer.Argument(help="A recipe whose description is printed, such as speaker/an4.")
+        str, Option("NAME", help="A recipe whose description is printed, such as speaker/an4.")
     ] = "",
     copy: Annotated[
         tuple[str, Path] | None,
-        typer.Option(help="Write a copy of recipe NAME to the new file PATH.", metavar="NAME PATH"),
+        Option(help="Write a copy of recipe NAME to the new file PATH."),
     ] = None,
 ) -> None:
     """List the recipes that `likeness train` and `likeness compare` take by name.

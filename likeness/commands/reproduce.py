@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-import typer
-
 from likeness.commands._signature import Call, command
+from likeness.eval.option import Option
 from likeness.toolkit.console import say
 from likeness.training import papers
 from likeness.training.paper_tables import listing
@@ -20,7 +19,7 @@ def reproduce(
     reproduced_by: Call[str],
     *,
     list_them: Annotated[
-        bool, typer.Option("--list", help="List the tables and figures, and what each needs.")
+        bool, Option("--list", help="List the tables and figures, and what each needs.")
     ] = False,
 ) -> None:
     """Train and measure what a table of a paper needs, and print it beside the paper's numbers.

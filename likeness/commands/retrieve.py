@@ -1,7 +1,5 @@
 """`likeness retrieve`: a file of embeddings and its labels become a table and JSON."""
 
-import typer
-
 from likeness.commands._outputs import JsonFile, Media, Report, write_evaluation
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.protocols.retrieval import retrieve as retrieve_queries
@@ -15,7 +13,6 @@ from likeness.eval.protocols.searching import SearchEvaluation
 def retrieve(
     measure: Call[SearchEvaluation],
     *,
-    context: typer.Context,
     json: JsonFile = None,
     report: Report = None,
     media: Media = None,
@@ -26,4 +23,4 @@ def retrieve(
     """
     if report is None:
         refuse_idle("without --report", {"--media": media})
-    write_evaluation(context, measure(), json, report, media=media)
+    write_evaluation(measure(), json, report, media=media)

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from likeness.commands._signature import Call, command
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.metrics.calibration import load_fusion
+from likeness.eval.option import Option
 from likeness.eval.scoring.fusion import Fused, fuse
 from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.score import score as score_trials
@@ -24,7 +23,7 @@ def score(
     scored_by: Call[Scored],
     fused_by: Call[Fused],
     *,
-    out: Annotated[Path, typer.Option(help="The score file to write.")],
+    out: Annotated[Path, Option(path="output", help="The score file to write.")],
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
 

@@ -2,10 +2,9 @@
 
 from typing import Annotated
 
-import typer
-
 from likeness.commands._signature import Call, command
 from likeness.eval.errors import LikenessError
+from likeness.eval.option import Option
 from likeness.eval.progress import reported_to
 from likeness.service.server import Setup, start
 
@@ -16,9 +15,8 @@ def serve(
     *,
     token: Annotated[
         str,
-        typer.Option(
+        Option(
             envvar="LIKENESS_TOKEN",
-            show_envvar=True,
             help="What enrolling and removing need. By default one is made and printed.",
         ),
     ] = "",

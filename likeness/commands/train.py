@@ -3,15 +3,15 @@
 import shlex
 from typing import Annotated, Any
 
-import typer
-
-from likeness.commands._signature import Call, command
+from likeness.commands._outputs import command_line
+from likeness.commands._signature import Call, Command, command
+from likeness.eval.option import Option
 from likeness.toolkit.console import say
 from likeness.training.recipe_files import locate
 from likeness.training.train import RecipeOnData, read_recipe, run
 
 
-class _WithFields(typer.core.TyperCommand):
+class _WithFields(Command):
     """The command, whose help lists the fields of the recipe that is named."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -38,11 +38,9 @@ def train(
     prepared_by: Call[RecipeOnData],
     trained_by: Call[str],
     *,
-    context: typer.Context,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check",
+        Option(
             help="Take six steps, keep nothing, and say what memory and how many hours all of them "
             "take, and what is odd about the files.",
         ),
@@ -68,5 +66,5 @@ def train(
             say(text)
         return
     trained_by.refuse_missing()
-    if text := trained_by(prepared_by(), command=str(context.obj)):
+    if text := trained_by(prepared_by(), command=command_line()):
         say(text)

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from likeness.commands._outputs import Force, JsonFile, SaveTo, write_rows_or_say, writes
+from likeness.commands._outputs import Force, JsonFile, SaveTo, write_rows_or_say
 from likeness.commands._signature import Call, command, refuse_idle
 from likeness.eval.errors import LikenessError
+from likeness.eval.option import Option
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.threshold_files import Rule, path_for_scores
 from likeness.models.bundled import FINDING_MODELS, about, model_for
@@ -32,13 +31,11 @@ def verify(
     *,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="A B", help="Two recordings or images; four with --fusion.", exists=True
-        ),
+        Option("A B", path="any", help="Two recordings or images; four with --fusion."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="With --pairs: the table to write.", callback=writes(".csv", ".tsv")),
+        Option(help="With --pairs: the table to write.", path="output", endings=(".csv", ".tsv")),
     ] = None,
     json: JsonFile = None,
     save_to: SaveTo = None,

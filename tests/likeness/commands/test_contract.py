@@ -21,11 +21,10 @@ from typing import Any, Literal, NamedTuple
 from unittest.mock import MagicMock
 
 import pytest
-from typer.models import ArgumentInfo
 
 from likeness import cli
 from likeness.commands import _signature
-from likeness.commands._signature import Call, Command, Source, _names_of, sources_of
+from likeness.commands._signature import Call, Command, Source, sources_of
 from likeness.eval import option as option_texts
 from tests.scripts import ROOT, refused, run_command
 
@@ -86,29 +85,14 @@ def sample_of(source: Source, folder: Path) -> Sample:
     return Sample(words, (value,) if source.is_many and kind is not abc.Mapping else value)
 
 
-def own_words(name: str, parameter: inspect.Parameter, folder: Path) -> list[str]:
-    """What may be typed for a parameter that only the command has."""
-    hint, details = typing.get_args(parameter.annotation)[:2]
-    members = typing.get_args(hint) or (hint,)
-    value = str(folder / "file")
-    if Path in members and not details.exists:
-        checked = inspect.getclosurevars(details.callback).nonlocals if details.callback else {}
-        value = str(folder / f"own{(*checked.get('endings', ()), '')[0]}")
-    elif float in members:
-        value = "0.9"
-    elif str in members:
-        value = "far=0.01,width=0.5" if name == "plan" else "own.json"
-    elif tuple[str, Path] in members:
-        return [option_of(name, details), "speaker/an4", str(folder / "copy.py")]
-    if isinstance(details, ArgumentInfo):
-        return [value] * (1 + (list[Path] in members))
-    return [option_of(name, details)] if bool in members else [option_of(name, details), value]
-
-
-def option_of(name: str, details: Any) -> str:
-    """The option of a parameter that only the command has."""
-    names = [word for word in (details.default, *(details.param_decls or ())) if word != ...]
-    return str(next(iter(names), f"--{name.rstrip('_').replace('_', '-')}"))
+def own_words(name: str, source: Source, folder: Path) -> list[str]:
+    """What may be typed for an option that only the command has."""
+    if name == "copy":
+        return ["--copy", "speaker/an4", str(folder / "copy.py")]
+    if name == "plan":
+        return ["--plan", "far=0.01,width=0.5"]
+    words = list(sample_of(source, folder).words)
+    return words * 2 if name == "files" else words
 
 
 class Run(NamedTuple):
@@ -195,9 +179,7 @@ def required(command: Command, functions: Sequence[Callable[..., Any]]) -> list[
 def base_lines(name: str, function: Callable[..., Any], folder: Path) -> Iterator[list[str]]:
     """Lines that may lead a command to a function, the shortest first."""
     command = COMMANDS[name]
-    own = {
-        key: own_words(key, each, folder) for key, each in command.own.items() if key != "context"
-    }
+    own = {key: own_words(key, each, folder) for key, each in command.own.items()}
     always = [
         word
         for key, words in own.items()
@@ -302,12 +284,7 @@ ELSEWHERE = {  # commands whose further options are tested on real data
     "gallery cluster": "tests/eval/scoring/test_threshold_files.py",
     "train": "tests/likeness/training/test_held_out.py",
 }
-OWN = [
-    (name, parameter)
-    for name, command in COMMANDS.items()
-    for parameter in command.own
-    if parameter != "context"
-]
+OWN = [(name, parameter) for name, command in COMMANDS.items() for parameter in command.own]
 
 
 @pytest.mark.parametrize(("name", "parameter"), OWN, ids=["-".join(pair) for pair in OWN])
@@ -348,7 +325,7 @@ _PYTHON = re.compile(  # words that help texts do without
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_for_users_and_has_every_default(name):
     for source in COMMANDS[name].sources.values():
-        text = str(source.parameter(is_required=False).annotation.__metadata__[0].help)
+        text = source.help + source.details(is_required=False)
         assert not _PYTHON.search(text), f"{source.name}: {text}"
         if type(source.default) in (int, float):
             assert f"(default: {source.default:g})" in text, source.name
@@ -357,7 +334,7 @@ def test_help_is_for_users_and_has_every_default(name):
 
 
 OPTIONS = {
-    name: {*command.sources, *(typed for each in command.own.values() for typed in _names_of(each))}
+    name: {*command.sources, *(each.name for each in command.own.values()), "--force"}
     for name, command in COMMANDS.items()
 }
 _LOADING = "embed verify threshold serve gallery+enrol gallery+search gallery+cluster"
