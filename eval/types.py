@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import compress
 from numbers import Real
 from posixpath import normpath
@@ -243,8 +243,9 @@ class Trials:
     self_matches: int = 0
     itself: NDArray[np.int64] = field(init=False)
     repeats: int = field(init=False, default=0)
+    known_repeats: InitVar[int | None] = None  # of trials that were looked through before
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, known_repeats: int | None) -> None:
         sides = (("enrol", self.enrol_ids), ("probe", self.probe_ids))
         stated = [np.asarray(getattr(self, side)) for side, _ in sides]
         shapes = {side.shape for side in stated}
@@ -264,7 +265,7 @@ class Trials:
             )
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
-        self._look_for_repeats()
+        self._look_for_repeats(known_repeats)
 
     def _items(self) -> tuple[Ints, Ints]:
         """(P,) the number of the item on each side of a trial, see `number_items`."""
@@ -285,11 +286,12 @@ class Trials:
         """(P,) a number for the two items of each trial, in whichever order and spelling."""
         return self._pairs(*self._items())
 
-    def _look_for_repeats(self) -> None:
+    def _look_for_repeats(self, known: int | None) -> None:
         """Finds self-matches and repeats, and refuses pairs with two labels, by one sort."""
         first, second = self._items()
         object.__setattr__(self, "itself", np.flatnonzero(first == second))
-        if self.target is None:
+        object.__setattr__(self, "repeats", known or 0)
+        if self.target is None or known is not None:
             return
         # Equal numbers but for the last two bits, which are the label, are one pair.
         names, marked = self.enrol_ids + self.probe_ids, self._pairs(first, second)
@@ -326,7 +328,11 @@ class Trials:
             values = getattr(self, label)
             columns[label] = None if values is None else values[kept]
         before = self.self_matches if self_matches is None else self_matches
-        return Trials(**columns, self_matches=before)
+        others = np.ones(len(self), dtype=np.bool_)
+        others[self.itself] = False
+        is_subset = kept.dtype == np.bool_ and not self.repeats
+        known = self.repeats if is_subset or np.array_equal(kept, others) else None
+        return Trials(**columns, self_matches=before, known_repeats=known)
 
     def __repr__(self) -> str:
         num = "no" if self.target is None else int(self.target.sum())

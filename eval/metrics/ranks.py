@@ -22,6 +22,7 @@ Counts = NDArray[np.int64]
 
 _CELLS = 40_000_000  # scores held at once: 160 MB
 _RELEVANT = 2_000_000  # relevant items held at once
+_SAMPLED = 16  # one of so many scores
 _ROWS = 4096  # scaled or compared at once
 _LONGEST = 1e19  # the square of this norm is near the end of float32
 LARGE = 1 << 17  # items of a gallery, above which it is not copied
@@ -228,17 +229,14 @@ def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     for line, columns in zip(scores, relevant, strict=True):
         of_relevant.append(np.sort(line[columns])[::-1])
         line[columns] = -np.inf
-    cut = scores.shape[1] - depth
-    if cut:
-        scores.partition(cut, axis=1)
-    top = scores[:, cut:]
-    top.sort(axis=1)
+    is_cut = depth < scores.shape[1]
     higher: list[Counts] = []
     level: list[Counts] = []
-    for line, highest, values in zip(scores, top, of_relevant, strict=True):
+    for line, values in zip(scores, of_relevant, strict=True):
+        highest = _highest(line, depth)
         right = highest.searchsorted(values, side="right")
         same = right - highest.searchsorted(values, side="left")
-        if cut and (lowest := values == highest[0]).any():
+        if is_cut and (lowest := values == highest[0]).any():
             same[lowest] = np.count_nonzero(line == highest[0])  # the tie goes on below the cut
         higher.append(depth - right)
         level.append(same)
@@ -252,6 +250,21 @@ def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     before = first - (np.cumsum(sizes) - sizes)[query[first]]
     above, size = np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits
     return Ranks(query[first], above, size, before, hits, sizes)
+
+
+def _highest(line: Floats32, depth: int) -> Floats32:
+    """The highest scores (depth,) of a query (N,), in ascending order.
+
+    Of a long line, a sample first tells a score that about twice as many reach: to compare a
+    million scores with it takes a tenth of the time of parting them.
+    """
+    sample = line[::_SAMPLED]
+    reach = sample.size - 2 * depth // _SAMPLED - 8
+    if reach > sample.size // 2:
+        likely = line[line >= np.partition(sample, reach)[reach]]
+        line = likely if likely.size >= depth else line
+    cut = line.size - depth
+    return np.sort(np.partition(line, cut)[cut:] if cut else line)
 
 
 def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:

@@ -108,7 +108,9 @@ def test_a_log_gets_a_line_after_three_seconds_one_every_ten_and_one_at_the_end(
     ]
 
 
-def test_numbers_of_numpy_are_shown_like_those_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_of_numpy_are_shown_like_those_of_python(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log = Log()
     with reported_to(log.steps):
         for log.now, done in enumerate(np.arange(10)):

@@ -129,14 +129,17 @@ def test_against_float64_loops(similarity):
         )
 
 
-@pytest.mark.parametrize("depth", [1, 3, 20, 49])
-def test_a_cut_below_the_depth_changes_nothing_above_it(depth):
-    """The partial selection, with ties across the cut."""
+@pytest.mark.parametrize(
+    ("size", "depth"), [(50, 1), (50, 3), (50, 20), (50, 49), (2_000, 1), (2_000, 30), (2_000, 300)]
+)
+def test_a_cut_below_the_depth_changes_nothing_above_it(size, depth):
+    """The partial selection, with ties across the cut, and with a sample that misleads."""
     rng = np.random.default_rng(depth)
-    x = rng.integers(-2, 3, size=(50, 2)).astype(np.float32)
-    codes = rng.integers(4, size=50)
+    x = rng.integers(-2, 3, size=(size, 2)).astype(np.float32)
+    x[:: ranks_module._SAMPLED] += 4
+    codes = rng.integers(size // 12, size=size)
     for part, cut in rank_blocks(x, codes, None, codes, similarity="dot", depth=depth):
-        whole_part, whole = next(rank_blocks(x, codes, None, codes, similarity="dot", depth=50))
+        whole_part, whole = next(rank_blocks(x, codes, None, codes, similarity="dot", depth=size))
         assert part == whole_part
         for k in {1, depth // 2 or 1, depth}:
             np.testing.assert_allclose(recall_at_k(cut, k), recall_at_k(whole, k), atol=1e-12)
