@@ -158,8 +158,6 @@ class Source:
             return typed
         if self.kind is abc.Mapping:
             return ",".join(typed)
-        if self.option.separator:
-            return [part.strip() for part in typed.split(self.option.separator) if part.strip()]
         return tuple(map(self._read, typed)) if self.is_many else self._read(typed)
 
     def _read(self, text: str) -> Any:
@@ -208,7 +206,11 @@ class Call(Generic[A]):
 
     def __getitem__(self, name: str) -> Any:
         """What the function gets for what was typed for an option; None for nothing."""
-        return self._typed[name] if name in self else None
+        typed = self._typed[name] if name in self else None
+        separator = self._sources[name].option.separator
+        if typed is None or not separator:
+            return typed
+        return [part.strip() for part in typed.split(separator) if part.strip()]
 
     def __contains__(self, name: str) -> bool:
         """Whether an option was typed."""
