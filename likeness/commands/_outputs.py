@@ -93,7 +93,8 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
 
 def _inputs(values: Sequence[Any]) -> list[Path]:
     """The files that are read: those that were named, and what runs that were named keep."""
-    flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    many = (value if isinstance(value, tuple) else (value,) for value in values)
+    flat = [each for several in many for each in several]
     runs = [Path(value) for value in flat if isinstance(value, str | Path)]
     of_runs = [
         path

@@ -75,6 +75,14 @@ def test_an_input_beside_or_within_the_output_is_kept(tmp_path, source, out):
     assert given.read_bytes() == before
 
 
+def test_one_of_several_inputs_is_kept(tmp_path):
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for file in files:
+        file.write_text(SCORES)
+    assert "is one of the inputs" in refused("evaluate", *files, "--json", files[1], "--force")
+    assert files[1].read_text() == SCORES
+
+
 @pytest.mark.skipif(os.name == "nt", reason="this system has no locks of folders")
 def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(tmp_path):
     scores, out = tmp_path / "scores.txt", tmp_path / "r.json"
