@@ -107,6 +107,8 @@ class MelSpectrogram(nn.Module):
             "frontend.framing is centred or tensorflow": framing in _OFFSETS,
         }
         refuse_broken(rules, lambda name: getattr(self, name.partition(".")[2]))
+        # here, because an export cannot follow an import
+        self._spectrogram = import_torchaudio().functional.spectrogram
         centred, norm = framing == "centred", "slaney" if mel_scale == "slaney" else None
         taper = _WINDOWS[window](window_samples, periodic=centred)
         if centred:
@@ -188,8 +190,7 @@ class MelSpectrogram(nn.Module):
     def _energies(self, wave: Tensor) -> Tensor:
         """Compute mel energies, or their logarithm, without normalisation: (b, S) -> (b, T, F)."""
         sizes = self.fft_size, self.hop_samples, len(self.taper)
-        spectrogram = import_torchaudio().functional.spectrogram
-        power = spectrogram(wave, 0, self.taper, *sizes, 2.0, False, center=False)
+        power = self._spectrogram(wave, 0, self.taper, *sizes, 2.0, False, center=False)
         floor = _OFFSETS[self.framing]
         if self.framing == "tensorflow":
             power = power.clamp(floor, 1 / floor)

@@ -112,6 +112,8 @@ class SpeechBrainFbank(nn.Module):
             "frontend.top_db is above 0": top_db > 0,
         }
         refuse_broken(rules, lambda name: getattr(self, name.partition(".")[2]))
+        # here, because an export cannot follow an import
+        self._spectrogram = import_torchaudio().functional.spectrogram
         self.register_buffer("taper", torch.hamming_window(window_samples), persistent=False)
         self.register_buffer(
             "mel", symmetric_mel_bank(num_mels, fft_size, rate_hz, low_hz, top_hz), persistent=False
@@ -157,9 +159,8 @@ class SpeechBrainFbank(nn.Module):
         Frames of padding are at the lowest power or fade to it, so they are never the loudest.
         """
         sizes = self.fft_size, self.hop_samples, len(self.taper)
-        spectrogram = import_torchaudio().functional.spectrogram
         # The power from the complex values takes two thirds of the time that power=2.0 takes.
-        spectrum = spectrogram(wave, 0, self.taper, *sizes, None, False, pad_mode="constant")
+        spectrum = self._spectrogram(wave, 0, self.taper, *sizes, None, False, pad_mode="constant")
         power = (spectrum.real.square() + spectrum.imag.square()).transpose(1, 2)
         level = 10.0 * torch.matmul(power, self.mel).clamp(min=_LOWEST_POWER).log10()
         return torch.maximum(level, level.amax((1, 2), keepdim=True) - self.top_db)

@@ -24,6 +24,7 @@ from likeness.modalities.speaker.mel_spectrogram import MelSpectrogram
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models.load import load_exported
 from likeness.models.run import load_model
+from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
 from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
@@ -94,13 +95,14 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -
     ("frontend", "network"),
     [
         (SpeechBrainFbank(20), XVECTOR),
-        (MelSpectrogram(20), XVECTOR),
+        (SpeechBrainFbank(20), partial(ECAPA, dim=16, channels=8)),
+        (MelSpectrogram(20), partial(ECAPA, dim=16, channels=8)),
         (
             MFCC(num_ceps=12, cmn_variance=True),
             partial(OrderStatistics, dim=16, differences=(2, 8), num_correlated=4),
         ),
     ],
-    ids=["speechbrain", "mel_spectrogram", "mfcc"],
+    ids=["speechbrain", "ecapa", "mel_spectrogram", "mfcc"],
 )
 def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path) -> None:
     model, out = voice_model(frontend, network), tmp_path / "m.onnx"
