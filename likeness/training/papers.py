@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -104,18 +103,12 @@ def reproduce(
     for text in settings:
         row = text.partition("=")[0].rpartition(":")[0]
         own.setdefault(row, []).append(text.removeprefix(f"{row}:"))
-    if wrong := [row for row in (*rows, *own) if row and row not in table.rows]:
-        raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
-    all_sets = ", ".join(filter(None, table.sets)) or "none, so leave --sets out"
-    if wrong := [each for each in sets if each not in table.sets]:
-        raise LikenessError(f"{name} has no set {wrong[0]!r}; it has {all_sets}")
-    words = {
-        "data": str(data),
-        "out": str(out),
-        "recipes": str(recipe_files.folder()),
-        "examples": str(recipe_files.folder().parent / "examples"),
-        "seeds": str(table.seeds),
-    }
+    for what, asked, there in (("row", [*rows, *own], table.rows), ("set", sets, table.sets)):
+        if wrong := [each for each in asked if each and each not in there]:
+            listed = ", ".join(filter(None, there)) or f"none, so leave --{what}s out"
+            raise LikenessError(f"{name} has no {what} {wrong[0]!r}; it has {listed}")
+    recipes = recipe_files.folder()
+    words = {"data": data, "out": out, "recipes": recipes, "examples": recipes.parent / "examples"}
     chosen = rows or list(table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
@@ -189,14 +182,14 @@ def _done(
 def _steps(
     table: Table,
     rows: Sequence[str],
-    words: Mapping[str, str],
+    words: Mapping[str, object],
     settings: Mapping[str, Sequence[str]],
 ) -> Iterator[tuple[str, list[str]]]:
     """Every command line of a table, in order, and the data set of each.
 
     Settings are those of all rows, "", and of single ones, which are trained by themselves.
     """
-    own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
+    own = {row: table.steps_of(row) for row in rows}
     trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
     runs = {row: _run_of(table, row) for row in rows}
     trained += [run for row, run in runs.items() if run not in (row, *trained)]
@@ -218,25 +211,21 @@ def _steps(
 
 def _run_of(table: Table, row: str) -> str:
     """The row whose runs a row has: its own, or those of another one, measured otherwise."""
-    of_row = (each for each in table.row_steps if _fits(row, each["rows"]))
-    return row.removesuffix(next((each["suffix"] for each in of_row if "suffix" in each), ""))
+    suffixes = (each["suffix"] for each in table.steps_of(row) if "suffix" in each)
+    return row.removesuffix(next(suffixes, ""))
 
 
 def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:
     return [text for row in ("", *rows) for text in settings.get(row, ())]
 
 
-def _fits(row: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(row, pattern) for pattern in patterns)
-
-
 def _repeated(
-    text: str, table: Table, words: Mapping[str, str], settings: Sequence[str]
+    text: str, table: Table, words: Mapping[str, object], settings: Sequence[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """The command lines of a step: one for each data set and seed that it names."""
     sets = table.sets if "{set}" in text else [""]
     for name, seed in itertools.product(sets, table.numbers_in(text)):
-        values = {**words, "runs": table.runs, "set": name, "seed": str(seed)}
+        values = {**words, "runs": table.runs, "set": name, "seed": seed, "seeds": table.seeds}
         several = {"{settings}": settings, "{tune}": table.tune.get(name, "").split()}
         command: list[str] = []
         for word in shlex.split(text):
@@ -370,12 +359,7 @@ def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[fl
         if not path.is_file():
             continue
         stated = json_object(path)
-        try:
-            measured = stated.get("values") or {
-                each["metric"]: each["value"] for each in stated["results"]
-            }
-            value = float(measured[metric]) if metric in measured else math.nan
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
-            raise LikenessError(f"{path} is damaged; remove its run, and make it anew") from None
-        values += [value] if math.isfinite(value) else []
+        results = {each["metric"]: each["value"] for each in stated.get("results", ())}
+        value = (results | stated.get("values", {})).get(metric)
+        values += [value] if value is not None and math.isfinite(value) else []
     return values

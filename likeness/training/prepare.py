@@ -2,12 +2,13 @@
 come next.
 """
 
+import itertools
 import math
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -29,7 +30,7 @@ from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import counted, name_first
 from likeness.modalities import folders
 from likeness.modalities.face import validation
 from likeness.modalities.speaker import noise
@@ -55,7 +56,6 @@ from likeness.toolkit.training.train import fit, step
 from likeness.training.held_out import HeldOut
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
-_COMMANDS = 3
 
 
 def prepare_recipe(
@@ -108,9 +108,8 @@ def prepare_recipe(
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)
-    listing = listing_of(recipe.items)
     listed: Data = data
-    if listing is not None:
+    if (listing := listing_of(recipe.items)) is not None:
         listed = Listed(data, folders.list_all(data, **listing), listing)
     if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
         trained = Items.of(list_by(recipe.items, listed))
@@ -253,16 +252,13 @@ def warn_of_labels(listed: Listed) -> None:
         warn(f"{finding.text} {finding.remedy}")
 
 
-def check_training(
-    recipe: Recipe, data: Data, *, read_initial: ReadInitial, num_steps: int = 6
-) -> str:
+def check_training(recipe: Recipe, data: Data, *, read_initial: ReadInitial) -> str:
     """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
 
     Args:
         recipe: The recipe.
         data: Its data.
         read_initial: Reads the network that the recipe's init names.
-        num_steps: How many steps are taken; the first two are not timed.
 
     Returns:
         What is trained on and measured, the memory of the process that takes the most, seconds of a
@@ -279,7 +275,7 @@ def check_training(
     short = replace(
         recipe,
         measure=None,
-        schedule=replace(recipe.schedule, steps=num_steps, warmup_steps=0, eval_every=0, watch=""),
+        schedule=replace(recipe.schedule, steps=6, warmup_steps=0, eval_every=0, watch=""),
         tuning=replace(recipe.tuning, freeze_until=0, average_last=0),
     )
     begun: list[float] = []
@@ -296,35 +292,28 @@ def check_training(
     distributed.end()
     if not is_main:
         return ""
-    seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
-    lines = [
-        f"trained on: {counted(len(planned.items), 'item')} of {len(planned.classes):,} classes"
-    ]
-    if recipe.measure is not None:
-        lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
-    schedule, size = recipe.schedule, recipe.sampling.batch_size
-    of_loss = loss_warmup(recipe)
+    seconds = statistics.median(np.diff(begun[2:]))  # the first two steps take longer
+    schedule, size, of_loss = recipe.schedule, recipe.sampling.batch_size, loss_warmup(recipe)
+    minutes = schedule.steps * seconds / 60
+    duration = f"{minutes / 60:.2g} hours" if minutes >= 60 else f"{minutes:.2g} minutes"
     counts = {
         "warm-up": schedule.warmup_steps,
         "the loss's warm-up": " to ".join(map(str, of_loss)) if any(of_loss) else "",
         "an evaluation every": schedule.eval_every,
         "a checkpoint every": schedule.save_every,
     }
-    lines += [
+    lines = [
+        f"trained on: {counted(len(planned.items), 'item')} of {len(planned.classes):,} classes",
+        *[f"measured: {counted(len(planned.held_out), 'item')}"] * (recipe.measure is not None),
         f"in steps: {', '.join(f'{name} {count}' for name, count in counts.items() if count)}",
         f"a batch: {counted(size, 'item')}, in each process (of {processes}) {size // processes}; "
         f"rate {recipe.optim.lr:g}",
         f"memory: {f'{memory / 2**30:.1f} GiB' if memory else 'not measured on this system'}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
-        f"all {counted(schedule.steps, 'step')}: {_duration(schedule.steps * seconds)}, without "
-        "what is measured between them",
+        f"all {counted(schedule.steps, 'step')}: {duration}, without what is measured between them",
     ]
     odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
     return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
 
 
 def _peak_memory() -> int:
@@ -355,38 +344,21 @@ def next_commands(
     Returns:
         At most three commands, in this order.
     """
-    commands, serving = [], []
+    commands: list[Sequence[str | Path]] = []
+    serving: list[str] = []
     if held_out is not None:
-        far = _far_of(held_out.scored.trials)
+        nontargets = held_out.scored.scores.nontargets.size
+        far = next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
         rate = [] if far == "eer" else ["--far", far]
-        commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
+        commands.append(["evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation"])
         serving = ["--far", far]
-    commands += _embed(items, data, out, trust)
-    commands.append(_line("serve", "--model", out, *serving, *trust))
-    if modality == "embedding":
-        return commands[:1]  # a head is joined with its model before anything else is done
-    commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
-    return commands[:_COMMANDS]
-
-
-def _far_of(trials: Trials) -> str:
-    """The lowest of some false-accept rates that the trials can measure, else "eer"."""
-    assert trials.target is not None
-    nontargets = int(np.count_nonzero(~trials.target))
-    return next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
-
-
-def _embed(items: Part, data: Path, out: Path, trust: list[str]) -> list[str]:
-    """The command that embeds all the data, if they are in a form that `embed` takes."""
-    if listing_of(items) is None or data.suffix == ".rec" or (data / "train.rec").is_file():
-        return []
-    stated = items.keywords if isinstance(items, partial) else {}
-    words: list[str | Path] = ["--items", data]
-    words += ["--root", stated["root"]] if stated.get("root") else []
-    for column in filter(None, stated.get("columns", "").split(",")):
-        words += ["--columns", column]
-    return [_line("embed", "--model", out, *words, "--out", out / "embeddings.npz", *trust)]
-
-
-def _line(*words: str | Path) -> str:
-    return shlex.join(["likeness", *map(str, words)])
+    listing = listing_of(items)
+    if listing is not None and data.suffix != ".rec" and not (data / "train.rec").is_file():
+        stated = [(f"--{name}", listing[name]) for name in ("root", "columns") if listing[name]]
+        options = [*itertools.chain(*stated), "--out", out / "embeddings.npz", *trust]
+        commands.append(["embed", "--model", out, "--items", data, *options])
+    commands.append(["serve", "--model", out, *serving, *trust])
+    commands.append(["export", out, "--out", out / "model.onnx", *trust])
+    # A head is joined with its model before anything else is done.
+    num_commands = 1 if modality == "embedding" else 3
+    return [shlex.join(["likeness", *map(str, words)]) for words in commands[:num_commands]]

@@ -180,16 +180,10 @@ def run(
         recipe.measure is not None and holds_checkpoint(out) and not report.exists()
     )
     embedded: Embedded = {}
+    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     try:
         model = fit(
-            recipe,
-            data=data,
-            out=out,
-            resume=resume,
-            loggers=loggers,
-            read_initial=read_initial,
-            check_held_out=refuse_unreadable,
-            embedded=embedded,
+            recipe, data=data, out=out, resume=resume, loggers=loggers, embedded=embedded, **ways
         )
     finally:
         distributed.end()
@@ -197,7 +191,7 @@ def run(
         return ""
     say(f"{variant}: trained model in {model}")
     command += " --resume"
-    held_out = report_run(recipe, out, data, command=command, embedded=embedded)
+    held_out = report_run(recipe, out, data, embedded, command=command)
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""
