@@ -79,6 +79,10 @@ _TEXTS = {
         "{items} without a label",
         "Put each into a folder of its {label}, or take the labels from names by --label.",
     ),
+    "folder-label": (
+        "Folders that are taken for {labels}, but {why}",
+        "If the names are the {labels}, --label '{pattern}' gives {suggested}.",
+    ),
     "one-label": (
         "Labels in all",
         f"Training needs {LEAST_LABELS} {{labels}}: say by --label where they stand.",
@@ -150,6 +154,7 @@ class Checked:
         modality: "speaker", "face" or "image".
         items: All N items.
         files: (N,) what was seen of the file of each.
+        decoded: Whether their content was decoded.
         clean: Whether items whose label is likely wrong, and near copies, are left out too.
         findings: What looks wrong, the gravest first.
         notes: What could not be checked, and why.
@@ -160,6 +165,7 @@ class Checked:
     modality: Modality
     items: Items
     files: Sequence[Seen] = ()
+    decoded: bool = False
     clean: bool = False
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -169,19 +175,13 @@ class Checked:
     def __post_init__(self) -> None:
         self.left_out = [""] * len(self.items)
         self._ids, self._labels = list(self.items.ids), list(self.items.labels)
-        words = dict(
-            zip(("label", "labels", "items", "nothing"), _WORDS[self.modality], strict=True)
-        )
-        self._words = words | {"Labels": words["labels"].capitalize()}
+        label, labels, items, nothing = _WORDS[self.modality]
+        self._words = {"label": label, "labels": labels, "items": items, "nothing": nothing}
+        content = "decoded content" if self.decoded else "bytes"
+        self._words |= {"Labels": labels.capitalize(), "content": content}
 
     def _add_all(
-        self,
-        root: Path | None,
-        passed_over: Iterable[str],
-        test: Items,
-        tested: Sequence[Seen],
-        *,
-        decoded: bool,
+        self, root: Path | None, passed_over: Iterable[str], test: Items, tested: Sequence[Seen]
     ) -> None:
         """Add everything that is found without embeddings.
 
@@ -190,9 +190,7 @@ class Checked:
             passed_over: Names that cannot be used.
             test: The test data.
             tested: What was seen of the file of each.
-            decoded: Whether the content of the files was decoded.
         """
-        self._words["content"] = "decoded content" if decoded else "bytes"
         names = dict.fromkeys(passed_over)
         self._add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
         self._add_problems()
@@ -202,7 +200,7 @@ class Checked:
         self._add_confounds(self.items, self.files)
         self._add_sessions()
         self._add_clipped()
-        if not decoded:
+        if not self.decoded:
             self.notes.append(
                 f"The files were not decoded: those that hold {self._words['nothing']}, that are "
                 "clipped or copies in other formats are not known. --decode decodes them."
@@ -213,25 +211,25 @@ class Checked:
         kind: str,
         groups: Iterable[Sequence[int | str]] | None = None,
         details: Mapping[Any, str] | None = None,
+        count: int | None = None,
     ) -> None:
         """Add a finding, if there are groups.
 
-        Items are given by their rows, labels by their names. Of items that belong together, all
-        but one are counted.
+        Items are given by their rows, labels by their names.
 
         Args:
             kind: Its short name, one of `_TEXTS`.
             groups: The items or labels; by default each of the details alone.
             details: A text for some of them. Where the kind is left out, these are left out, and
                 the texts are the reasons.
+            count: How many it concerns; by default one of each group.
         """
         details = details or {}
         groups = [(key,) for key in details] if groups is None else list(groups)
         if not groups:
             return
         chosen = tuple(tuple(map(self._name, group)) for group in groups)
-        copies = kind in ("duplicate", "near-duplicate")
-        count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
+        count = len(chosen) if count is None else count
         what, remedy = (text.format(**self._words) for text in _TEXTS[kind])
         texts = {self._name(key): text for key, text in details.items()}
         of = "items" if isinstance(groups[0][0], int) else "labels"
@@ -249,16 +247,12 @@ class Checked:
 
     def _add_problems(self) -> None:
         """Add the files that cannot be used."""
+        problems = {row: each.problem for row, each in enumerate(self.files) if each.problem}
         for kind in _PROBLEMS:
-            reasons = {
-                row: each.problem.reason
-                for row, each in enumerate(self.files)
-                if each.problem is not None and each.problem.kind == kind
-            }
-            self._add(kind, details=reasons)
-        decoded = {row: each.content for row, each in enumerate(self.files) if each.content}
-        doubts = {row: content.doubt for row, content in decoded.items() if content.doubt}
-        self._add("doubtful", details=doubts)
+            of_kind = {row: each.reason for row, each in problems.items() if each.kind == kind}
+            self._add(kind, details=of_kind)
+        doubts = {row: each.content.doubt for row, each in enumerate(self.files) if each.content}
+        self._add("doubtful", details={row: doubt for row, doubt in doubts.items() if doubt})
 
     def _add_copies(self) -> None:
         """Add the items that are copies of others."""
@@ -276,11 +270,12 @@ class Checked:
             elif len(rows) > 1:
                 same_label.append(rows)
         self._add("conflict", several, conflicts)
-        self._add("duplicate", same_label, self._copies(same_label))
+        self._add_same("duplicate", same_label)
 
-    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int, str]:
-        """A text for all rows of each group but the first."""
-        return {row: f"of {self._ids[rows[0]]}" for rows in groups for row in rows[1:]}
+    def _add_same(self, kind: str, groups: Sequence[Sequence[int]]) -> None:
+        """Add groups of rows that are copies of their first, and are counted."""
+        copies = {row: f"of {self._ids[rows[0]]}" for rows in groups for row in rows[1:]}
+        self._add(kind, groups, copies, len(copies))
 
     def _add_leaks(self, test: Items, tested: Sequence[Seen]) -> None:
         """Add what is in the training and in the test data."""
@@ -322,17 +317,9 @@ class Checked:
         if suggestion is None:
             return False
         pattern, names, why = suggestion
-        self.findings.append(
-            Finding(
-                "folder-label",
-                len(counts),
-                f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
-                f"If the names are the {self._words['labels']}, --label '{pattern}' "
-                f"gives {len(names):,}, as {names[0]!r}.",
-                (names,),
-                of="labels",
-            )
-        )
+        self._words |= {"why": why, "pattern": pattern}
+        self._words["suggested"] = f"{len(names):,}, as {names[0]!r}"
+        self._add("folder-label", [names], count=len(counts))
         return True
 
     def _add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
@@ -354,12 +341,10 @@ class Checked:
 
     def _add_clipped(self) -> None:
         """Add the recordings that are clipped. They are kept."""
-        clipped = {
-            row: f"{100 * each.content.clipped:.2g} % clipped"
-            for row, each in enumerate(self.files)
-            if each.content is not None and each.content.clipped >= CLIPPED_SHARE
-        }
-        self._add("clipped", details=clipped)
+        shares = {row: of.content.clipped for row, of in enumerate(self.files) if of.content}
+        clipped = {row: share for row, share in shares.items() if share >= CLIPPED_SHARE}
+        texts = {row: f"{100 * share:.2g} % clipped" for row, share in clipped.items()}
+        self._add("clipped", details=texts)
 
     def _add_similar(self, embeddings: Embeddings) -> None:
         """Add labels that are likely wrong and items that are nearly the same.
@@ -369,7 +354,9 @@ class Checked:
         row_of = {id: row for row, id in enumerate(embeddings.ids)}
         kept = [row for row, reason in enumerate(self.left_out) if not reason]
         rows = [row for row in kept if self._ids[row] in row_of]
-        if kept and not rows:
+        if not kept:
+            return
+        if not rows:
             raise LikenessError(
                 f"none of {len(kept)} items, such as {self._ids[kept[0]]!r}, has an embedding of "
                 "its id; embed the same data by `likeness embed --items DATA`"
@@ -379,25 +366,19 @@ class Checked:
                 f"{len(kept) - len(rows):,} of {len(kept):,} items have no embedding, and were "
                 "compared with nothing."
             )
-        if not rows:
-            return
         unit = embeddings.unit()[[row_of[self._ids[row]] for row in rows]]
-        self._add_near_copies(rows, unit)
-        self._add_wrong_labels(rows, unit)
-
-    def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         pairs = near_pairs(unit, NEAR)
         parts = connected_groups(pairs[:, 0], pairs[:, 1], len(rows))
         groups = defaultdict(list)
         for place in np.unique(pairs).tolist():
             groups[int(parts[place])].append(rows[place])
-        near = list(groups.values())
-        self._add("near-duplicate", near, self._copies(near))
+        self._add_same("near-duplicate", list(groups.values()))
+        self._add_wrong_labels(rows, unit)
 
     def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         labelled = [place for place, row in enumerate(rows) if self._labels[row] is not None]
-        texts = np.array([str(self._labels[rows[place]]) for place in labelled], dtype=object)
-        names, numbers = np.unique(texts.astype(str), return_inverse=True)
+        texts = [str(self._labels[rows[place]]) for place in labelled]
+        names, numbers = np.unique(texts, return_inverse=True)
         if len(names) < 2:
             return
         fit = fit_of(unit[labelled], numbers)
@@ -466,9 +447,9 @@ def check(
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
-    result = Checked(str(data), kind, items, files, clean)
+    result = Checked(str(data), kind, items, files, decoded, clean)
     plain = folder if is_plain_folder(folder, label) else None
-    result._add_all(plain, passed_over, tested, of_test, decoded=decoded)
+    result._add_all(plain, passed_over, tested, of_test)
     if vectors is not None:
         result._add_similar(vectors)
     return result

@@ -16,16 +16,9 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats import provenance
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import (
-    Source,
-    digest,
-    digests_of,
-    files_in,
-    is_source,
-    source_of,
-)
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
@@ -237,7 +230,9 @@ def extract(
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
-        "read_by": digest(digests_of(files_in(*reading_of(model)[1].values())).values()),
+        "read_by": provenance.digest(
+            provenance.digests_of(provenance.files_in(*reading_of(model)[1].values())).values()
+        ),
         "piece_items": piece_items,
     }
     embed = partial(
@@ -294,7 +289,7 @@ def joined_processes() -> Iterator[str]:
 def list_digest(items: Sequence[Item]) -> str:
     """The digest of what each item of a list is read from."""
     parts = ((item.id, item.path, item.span, item.stretch, item.channel) for item in items)
-    return digest("\0".join(map(str, each)) for each in parts)
+    return provenance.digest("\0".join(map(str, each)) for each in parts)
 
 
 def _embed_pieces(
@@ -342,19 +337,19 @@ def _piece_before(path: Path) -> Embeddings | None:
     return None
 
 
-def _sources(items: Sequence[Item]) -> dict[str, Source]:
+def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
     """What each file of items is, as far as it is there. Those of object stores are not asked."""
     sources = {}
     for path in dict.fromkeys(item.path for item in items):
         with suppress(OSError):
-            sources[str(path)] = source_of(path, with_digest=True)
+            sources[str(path)] = provenance.source_of(path, with_digest=True)
     return sources
 
 
 def _outdated(piece: Embeddings, items: Sequence[Item]) -> list[Item]:
     """The items of a piece that could not be read, or whose files are not what they were."""
     sources, failed = json.loads(piece.meta[_SOURCES]), {bad.id for bad in _without_bad(piece)[1]}
-    changed = {path for path, source in sources.items() if not is_source(path, source)}
+    changed = {path for path, source in sources.items() if not provenance.is_source(path, source)}
     return [item for item in items if item.id in failed or str(item.path) in changed]
 
 

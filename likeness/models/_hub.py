@@ -41,13 +41,7 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
 from likeness.models.bundled import FINDING_MODELS
-from likeness.toolkit.backbones.hub_networks import (
-    HubImage,
-    HubSpeech,
-    configuration,
-    fill,
-    input_kind,
-)
+from likeness.toolkit.backbones import hub_networks
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -190,13 +184,13 @@ def load_hub(source: str) -> Loaded:
         part = partial(part, pooling="xvector")
     frontend = front()
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
-        network: HubImage | HubSpeech = part(frontend.dim)
+        network: hub_networks.HubImage | hub_networks.HubSpeech = part(frontend.dim)
     tensors: dict[str, Tensor] = {}
     for path in files.weights:
         tensors |= read_weights(path)
-    fill(network, tensors, f"hub:{source}")
+    hub_networks.fill(network, tensors, f"hub:{source}")
     settings = {"pooling": network.pooling, **_revision(files)}
-    is_image = isinstance(network, HubImage)
+    is_image = isinstance(network, hub_networks.HubImage)
     return Loaded(
         TorchEmbedder(frontend, network).eval(),
         reading,
@@ -257,18 +251,21 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
     Raises:
         LikenessError: They state nothing that can be read.
     """
-    config = configuration(json_object(files.config), str(files.config))
+    config = hub_networks.configuration(json_object(files.config), str(files.config))
     stated = json_object(files.preprocessor)
     for inner in ("image_processor", "feature_extractor"):  # of processor_config.json
         stated = stated.get(inner, stated)
     # null is the default, but that crop_pct is there says which processor it is.
     stated = {name: x for name, x in stated.items() if x is not None or name == "crop_pct"}
     try:
-        if input_kind(config) == "images":
-            network, front = cast(Part, HubImage), _pixels(stated)
+        if hub_networks.input_kind(config) == "images":
+            network, front = cast(Part, hub_networks.HubImage), _pixels(stated)
             reading = _image_reading(stated, json.loads(config))
         else:
-            network, front = cast(Part, HubSpeech), _features(stated, json.loads(config))
+            network, front = (
+                cast(Part, hub_networks.HubSpeech),
+                _features(stated, json.loads(config)),
+            )
             reading = partial(audio.read, rate_hz=int(stated.get("sampling_rate", 16_000)))
     except (TypeError, KeyError, AttributeError, ArithmeticError, ValueError) as error:
         raise LikenessError(
@@ -281,7 +278,7 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
 def _features(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part:
     """Return the front-end of a speech network."""
     kind, rate_hz = config["model_type"], int(stated.get("sampling_rate", 16_000))
-    if input_kind(json.dumps(config)) == "waves":
+    if hub_networks.input_kind(json.dumps(config)) == "waves":
         return partial(UnitWave, normalise=bool(stated.get("do_normalize", True)))
     bands = int(stated.get("feature_size", 80))
     if kind != "whisper":

@@ -53,14 +53,7 @@ from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
-from likeness.models.bundled import (
-    FACE,
-    FINDING_MODELS,
-    is_included,
-    onnx_file,
-    resolve_model,
-    run_of,
-)
+from likeness.models import bundled
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
@@ -117,8 +110,8 @@ def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """Load a model as its own file has it; the rest is as for `load_named`."""
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
-    if is_included(model) or not (named or (colon and kind in _KINDS)):
-        path = onnx_file(model) if is_included(model) else Path(model)
+    if bundled.is_included(model) or not (named or (colon and kind in _KINDS)):
+        path = bundled.onnx_file(model) if bundled.is_included(model) else Path(model)
         path = find_model(path) if path.is_dir() else path
         is_onnx = path.suffix.lower() == ".onnx"
         if is_onnx and (exported := load_exported(path, trust=trust)) is not None:
@@ -214,7 +207,7 @@ def read_initial(init: str) -> Initial:
 
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
         return start.read_initial(init)  # its weights alone: no part that it names is imported
-    loaded = load_named(run_of(init))
+    loaded = load_named(bundled.run_of(init))
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
@@ -255,8 +248,8 @@ def find_detector(model: str) -> Path | None:
 
     None for every other MODEL, also for one file of a pack.
     """
-    if model == FACE:
-        return onnx_file(model, "detector.onnx")
+    if model == bundled.FACE:
+        return bundled.onnx_file(model, "detector.onnx")
     kind, _, source = model.partition(":")
     from likeness.models import _insightface
 
@@ -393,9 +386,9 @@ def refuse_missing_model(model: str) -> None:
             ...
         likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
-    resolve_model(model)
-    if is_included(model):
-        onnx_file(model)
+    bundled.resolve_model(model)
+    if bundled.is_included(model):
+        bundled.onnx_file(model)
         return
     kind, colon, _ = model.partition(":")
     path, _, name = model.rpartition(":")
@@ -405,5 +398,5 @@ def refuse_missing_model(model: str) -> None:
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
             "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "
             "wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, "
-            f"likeness:face, likeness:voice or likeness:voice-plus; {FINDING_MODELS}"
+            f"likeness:face, likeness:voice or likeness:voice-plus; {bundled.FINDING_MODELS}"
         )

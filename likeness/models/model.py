@@ -185,13 +185,9 @@ class Model:
             from likeness.models.reading import Reading, read_as
 
             loaded = read_as(loaded, Reading(**reading))
-        with (
-            items_of(
-                inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
-            ) as items,
-            shown(progress),
-        ):
-            sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
+        listing: Any = {"rate_hz": rate_hz, "root": root, "columns": columns}
+        sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
+        with items_of(inputs, modality=self.modality, **listing) as items, shown(progress):
             embeddings, bad = embed(loaded.embedder, items, loaded.read, **sizes)
         if bad:
             warnings.warn(
@@ -436,15 +432,12 @@ class Model:
                 translated.
         """
         from likeness.models._places import carry
+        from likeness.models.load import load_named
         from likeness.toolkit.models.export import export
 
-        loaded = self.loaded
-        if (
-            run_of(self.source) != self.source
-        ):  # it runs in ONNX Runtime; its network lies beside it
-            from likeness.models.load import load_named
-
-            loaded = load_named(run_of(self.source))
+        # One that runs in ONNX Runtime may have its network beside it.
+        run = run_of(self.source)
+        loaded = self.loaded if run == self.source else load_named(run)
         parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity
@@ -517,16 +510,13 @@ def load(
         frontend=frontend,
         trust=entries_of(trust),
     )
-    if (
-        thresholds is not None
-        and (here := at_place(loaded, find(resolve_model(name), thresholds))) is not loaded
-    ):
-        # a calibration is of the scores elsewhere
-        loaded, calibration = here, False if calibration is None else calibration
+    if thresholds is not None:
+        elsewhere, loaded = loaded, at_place(loaded, find(resolve_model(name), thresholds))
+        if calibration is None and loaded is not elsewhere:
+            calibration = False  # it is of the scores elsewhere
     fitted = calibration_for(loaded, name, calibration)
-    made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
     loaded.embedder.to_device(device or "")
-    return made
+    return Model(loaded, fitted, source=name, thresholds_file=thresholds)
 
 
 def load_beside(model: Model, beside: Model | str | Path | None) -> Model:

@@ -11,13 +11,7 @@ from likeness.eval.items.items import Item
 from likeness.eval.option import Option
 from likeness.eval.types import check_choice
 from likeness.modalities.speaker import long
-from likeness.models.load import (
-    aligned_size,
-    load_named,
-    reading_of,
-    refuse_head,
-    refuse_other_reading,
-)
+from likeness.models import load as loading
 from likeness.toolkit.models.loaded import Flip, Loaded, flipped
 
 # What a reading in parts takes over from the model's own.
@@ -65,14 +59,14 @@ def load_reading(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
-    loaded = load_named(
+    loaded = loading.load_named(
         model,
         detector=detector,
         min_score=reading.min_score,
         frontend=reading.frontend,
         trust=reading.trust,
     )
-    refuse_head(loaded, model)
+    loading.refuse_head(loaded, model)
     items: Sequence[Item] = ()
     if reading.ijb is not None:
         loaded, items = ijb_pack(loaded, reading.ijb)
@@ -106,10 +100,10 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
         raise LikenessError(
             f"crops, chunks and only_speech are for speech, not {model.modality!r}: leave them out"
         )
-    refuse_other_reading(model, "crops, chunks and only_speech")
+    loading.refuse_other_reading(model, "crops, chunks and only_speech")
     crops, chunk_seconds = reading.crops, reading.chunk_seconds
     long.check(crops, chunk_seconds)
-    bound = reading_of(model)[1]
+    bound = loading.reading_of(model)[1]
     read = partial(
         long.read,
         crops=crops,
@@ -142,8 +136,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
         raise LikenessError(
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
-    refuse_other_reading(model, "--ijb")
-    size = aligned_size(model)
+    loading.refuse_other_reading(model, "--ijb")
+    size = loading.aligned_size(model)
     items, landmarks = ijb.pack(root)
     read = partial(ijb.read, landmarks=str(landmarks), size=size)
     faces = f"aligned to {size[0]} x {size[1]} by the pack's 5 landmarks"
