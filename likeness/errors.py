@@ -56,9 +56,8 @@ def one_sentence(program: str, *, for_good: bool = False) -> Iterator[None]:
             with _sentences(program):
                 yield
         except SystemExit as ended:
-            if ended.code and (
-                signals.is_one_of_several() or (for_good and ended.code == signals.STOPPED)
-            ):
+            is_stopped = for_good and ended.code == signals.STOPPED
+            if ended.code and (signals.is_one_of_several() or is_stopped):
                 signals.leave(ended.code)
             raise
         except BaseException as defect:

@@ -139,14 +139,12 @@ def _keys_of_bytes(items: Sequence[Item], seen: Sequence[Seen]) -> list[object]:
             first.setdefault((item.path, item.span), (item, each.header.num_bytes))
     sizes = Counter(size for _, size in first.values())
     alike = [file for file, (_, size) in first.items() if sizes[size] > 1]
-    of_files = [first[file][0] for file in alike]
-    digests = dict(
-        zip(alike, _over("comparing files", reading.digest_of_bytes, of_files), strict=True)
-    )
+    digests = _over("comparing files", reading.digest_of_bytes, [first[of][0] for of in alike])
+    digest_of = dict(zip(alike, digests, strict=True))
     keys: list[object] = []
     for item, each in zip(items, seen, strict=True):
         file = (item.path, item.span)
-        key = digests.get(file, file)
+        key = digest_of.get(file, file)
         whole = (key, item.stretch, item.channel)
         keys.append(None if not each.header or isinstance(key, Problem) else whole)
     return keys

@@ -226,13 +226,12 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
+    read_by = provenance.digests_of(provenance.files_in(*reading_of(model)[1].values()))
     plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
-        "read_by": provenance.digest(
-            provenance.digests_of(provenance.files_in(*reading_of(model)[1].values())).values()
-        ),
+        "read_by": provenance.digest(read_by.values()),
         "piece_items": piece_items,
     }
     embed = partial(

@@ -141,12 +141,9 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     name, at, tag = source.partition("@")
+    chosen: Any = {"revision": tag or None, "allow_patterns": [*patterns]}
     try:
-        return Path(
-            snapshot_download(
-                name, revision=tag or None, allow_patterns=[*patterns], etag_timeout=_SECONDS
-            )
-        )
+        return Path(snapshot_download(name, etag_timeout=_SECONDS, **chosen))
     except Exception as error:
         # The hub's library and the HTTP library under it have exceptions that share no base.
         reason = first_line(error).rstrip(". ")
@@ -257,21 +254,19 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
         stated = stated.get(inner, stated)
     # null is the default, but that crop_pct is there says which processor it is.
     stated = {name: x for name, x in stated.items() if x is not None or name == "crop_pct"}
+    is_image = hub_networks.input_kind(config) == "images"
     try:
-        if hub_networks.input_kind(config) == "images":
-            network, front = cast(Part, hub_networks.HubImage), _pixels(stated)
-            reading = _image_reading(stated, json.loads(config))
+        if is_image:
+            front, reading = _pixels(stated), _image_reading(stated, json.loads(config))
         else:
-            network, front = (
-                cast(Part, hub_networks.HubSpeech),
-                _features(stated, json.loads(config)),
-            )
+            front = _features(stated, json.loads(config))
             reading = partial(audio.read, rate_hz=int(stated.get("sampling_rate", 16_000)))
     except (TypeError, KeyError, AttributeError, ArithmeticError, ValueError) as error:
         raise LikenessError(
             f"{files.preprocessor}: it states no inputs that are read ({first_line(error)}); give "
             "the file of a published network"
         ) from None
+    network: Any = hub_networks.HubImage if is_image else hub_networks.HubSpeech
     return partial(network, config=config), front, reading
 
 
@@ -284,14 +279,13 @@ def _features(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part:
     if kind != "whisper":
         stride = int(stated.get("stride", 2))
         return partial(StackedFbank, num_mels=bands, rate_hz=rate_hz, stride=stride)
-    hop_samples, seconds = int(stated.get("hop_length", 160)), int(stated.get("chunk_length", 30))
     return partial(
         WhisperMel,
         num_mels=bands,
         rate_hz=rate_hz,
         fft_size=int(stated.get("n_fft", 400)),
-        hop_samples=hop_samples,
-        window_seconds=seconds,
+        hop_samples=int(stated.get("hop_length", 160)),
+        window_seconds=int(stated.get("chunk_length", 30)),
     )
 
 
@@ -310,11 +304,9 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part
     kind, method = config["model_type"], stated.get("resample", _BILINEAR)
     if method not in (_BILINEAR, _BICUBIC):
         raise LikenessError(f"resample is {method}; only 2 (bilinear) and 3 (bicubic) are read")
-    reading = (
-        partial(hub_images.read, bicubic=True)
-        if method == _BICUBIC
-        else cast(Part, hub_images.read)
-    )
+    reading = cast(Part, hub_images.read)
+    if method == _BICUBIC:
+        reading = partial(reading, bicubic=True)
     if kind == "siglip2_vision_model":
         patch, most = int(stated.get("patch_size", 16)), int(stated.get("max_num_patches", 256))
         return partial(reading, patch=patch, max_patches=most)

@@ -258,22 +258,18 @@ def find_detector(model: str) -> Path | None:
     return _insightface.find(source).detector
 
 
-def aligned_size(model: Loaded) -> tuple[int, int]:
-    """Return height and width of the faces that a model reads, in pixels.
+def aligned_as(model: Loaded) -> tuple[tuple[int, int], Frame]:
+    """Return height and width of the faces that a model reads, and where it expects the landmarks.
 
     Raises:
         LikenessError: Faces cannot be aligned to this size. It is raised before any work is done.
     """
     from likeness.modalities.face import align
 
-    size: tuple[int, int] = reading_of(model)[1].get("size", (112, 112))
-    align.check(size, frame_of(model))
-    return size
-
-
-def frame_of(model: Loaded) -> Frame:
-    """Return where a face model expects the landmarks in a crop: arcface, or dlib."""
-    return cast("Frame", model.settings.get("frame", "arcface"))
+    size = reading_of(model)[1].get("size", (112, 112))
+    frame = cast("Frame", model.settings.get("frame", "arcface"))
+    align.check(size, frame)
+    return size, frame
 
 
 def add_detector(model: Loaded, detector: Path | None, min_score: float | None = None) -> Loaded:
@@ -302,7 +298,7 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
         )
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
-    size, frame = aligned_size(model), frame_of(model)
+    size, frame = aligned_as(model)
     read = partial(align.read, detector=str(detector), choose="central", size=size, frame=frame)
     faces = f"central, aligned to {size[0]} x {size[1]}, detector {sha256(detector)[:16]}"
     if min_score is not None:

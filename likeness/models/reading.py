@@ -137,7 +137,7 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
     loading.refuse_other_reading(model, "--ijb")
-    size = loading.aligned_size(model)
+    size, _ = loading.aligned_as(model)
     items, landmarks = ijb.pack(root)
     read = partial(ijb.read, landmarks=str(landmarks), size=size)
     faces = f"aligned to {size[0]} x {size[1]} by the pack's 5 landmarks"

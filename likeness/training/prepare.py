@@ -41,15 +41,9 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan, probe
-from likeness.toolkit.training.recipe import (
-    Classification,
-    Recipe,
-    Retrieval,
-    Verification,
-    loss_warmup,
-)
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
@@ -59,14 +53,14 @@ _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 
 
 def prepare_recipe(
-    recipe: Recipe,
+    recipe: recipes.Recipe,
     data: Path,
     *,
     columns: str | Mapping[str, str] = "",
     label: str = "",
     root: str | Path | None = None,
     test: str | Path | None = None,
-) -> tuple[Recipe, Data]:
+) -> tuple[recipes.Recipe, Data]:
     """List the data of a recipe, and fit the recipe to them.
 
     It and its measure list items by these settings. It takes narrow recordings if it trains on
@@ -117,7 +111,7 @@ def prepare_recipe(
     return recipe, listed
 
 
-def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe:
+def _on_any_data(recipe: recipes.Recipe, data: Path, settings: dict[str, str]) -> recipes.Recipe:
     """Let the recipe of a data set train on data in another form, if they are in one.
 
     If the setting `test` is a folder with the trials of the data set, it is taken out of the
@@ -126,24 +120,23 @@ def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe
     if recipe.modality == "embedding":
         return recipe
     measure, modality = recipe.measure, cast(folders.Modality, recipe.modality)
-    test = Path(settings.get("test", ""))
-    has_own_trials = isinstance(measure, Verification) and listing_of(measure.trials) is None
-    is_official = has_own_trials and "test" in settings and not _is_listed(test, modality)
-    if isinstance(measure, Verification) and is_official:
-        trials = partial(folders.list_folder, part=measure.trials, folder=str(test))
-        del settings["test"]
-        measure = replace(measure, trials=trials)
+    is_official = False
+    if isinstance(measure, recipes.Verification) and listing_of(measure.trials) is None:
+        is_official = "test" in settings and not _is_listed(Path(settings["test"]), modality)
+        if is_official:
+            trials = partial(folders.list_folder, part=measure.trials, folder=settings.pop("test"))
+            measure = replace(measure, trials=trials)
     in_other_form = bool(settings) or _is_listed(data, modality)
     if not in_other_form or listing_of(recipe.items) is not None:
         return replace(recipe, measure=measure)
-    if isinstance(measure, Classification):
+    if isinstance(measure, recipes.Classification):
         raise LikenessError(
             f"{data}: this recipe is tested on its own data set; set measure=none, or take the "
             f"recipe {modality}/folders"
         )
-    if isinstance(measure, Verification) and not is_official:
+    if isinstance(measure, recipes.Verification) and not is_official:
         measure = replace(measure, trials=partial(folders.trials, modality=modality))
-    if isinstance(measure, Retrieval):
+    if isinstance(measure, recipes.Retrieval):
         tested = partial(folders.items, modality=modality, split="test")
         measure = replace(measure, items=tested, validation=None)
     split: folders.Split = "all" if measure is None or is_official else "train"
@@ -252,7 +245,7 @@ def warn_of_labels(listed: Listed) -> None:
         warn(f"{finding.text} {finding.remedy}")
 
 
-def check_training(recipe: Recipe, data: Data, *, read_initial: ReadInitial) -> str:
+def check_training(recipe: recipes.Recipe, data: Data, *, read_initial: ReadInitial) -> str:
     """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
 
     Args:
@@ -280,7 +273,7 @@ def check_training(recipe: Recipe, data: Data, *, read_initial: ReadInitial) -> 
     )
     begun: list[float] = []
 
-    def timed(run: Run, batch: Batch, of: Recipe) -> Tensor:
+    def timed(run: Run, batch: Batch, of: recipes.Recipe) -> Tensor:
         begun.append(time.perf_counter())
         return step(run, batch, of)
 
@@ -293,7 +286,8 @@ def check_training(recipe: Recipe, data: Data, *, read_initial: ReadInitial) -> 
     if not is_main:
         return ""
     seconds = statistics.median(np.diff(begun[2:]))  # the first two steps take longer
-    schedule, size, of_loss = recipe.schedule, recipe.sampling.batch_size, loss_warmup(recipe)
+    schedule, size = recipe.schedule, recipe.sampling.batch_size
+    of_loss = recipes.loss_warmup(recipe)
     minutes = schedule.steps * seconds / 60
     duration = f"{minutes / 60:.2g} hours" if minutes >= 60 else f"{minutes:.2g} minutes"
     counts = {
