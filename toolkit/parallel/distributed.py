@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -184,12 +184,7 @@ def agree(**values: Any) -> None:
 
 
 def embed_all(
-    embedder: Embedder,
-    items: Sequence[Item],
-    read: Read | ReadParts,
-    *,
-    what: str,
-    workers: int = 0,
+    embedder: Embedder, items: Sequence[Item], read: Read | ReadParts, *, what: str, workers: int
 ) -> Embeddings:
     """Embed items of which none may be missing, while each process of the run takes its part.
 
@@ -235,8 +230,8 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     """
     if world() == 1:
         return x
-    made: Tensor = _Gather.apply(x, lengths or lengths_of(len(x), x.device))  # type: ignore[no-untyped-call]
-    return made
+    lengths = lengths or lengths_of(len(x), x.device)
+    return cast(Tensor, _Gather.apply(x, lengths))  # type: ignore[no-untyped-call]
 
 
 def gather_objects(value: Result) -> list[Result]:
@@ -252,8 +247,7 @@ def total(x: Tensor) -> Tensor:
     """Return the sum over the processes, element by element; its gradient is such a sum too."""
     if world() == 1:
         return x
-    made: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
-    return made
+    return cast(Tensor, _Total.apply(x))  # type: ignore[no-untyped-call]
 
 
 def largest(x: Tensor) -> Tensor:

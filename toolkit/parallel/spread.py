@@ -72,14 +72,11 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
         few, many = (loss_part(dim, count).state_dict() for count in counts)
     axes: dict[str, int] = {}
     for name, tensor in few.items():
-        shape, wider = tensor.shape, many[name].shape
-        sizes = enumerate(zip(shape, wider, strict=True))
-        differ = [axis for axis, (size, other) in sizes if size != other]
-        if not differ:
-            continue
-        (axis,) = differ
-        assert (shape[axis], wider[axis]) == counts, f"{name} has not one row for each class"
-        axes[name] = axis
+        for axis, sizes in enumerate(zip(tensor.shape, many[name].shape, strict=True)):
+            if sizes[0] != sizes[1]:
+                assert name not in axes, f"{name} has two axes of classes"
+                assert sizes == counts, f"{name} has not one row for each class"
+                axes[name] = axis
     return axes
 
 
@@ -246,11 +243,12 @@ def clip_gradients(
     shares: set[int] = set()
     if loss is not None and layout is not None:
         shares = {id(x) for name, x in loss.named_parameters() if name in layout.axes}
-    trained = [parameter for parameter in parameters if parameter.grad is not None]
     gradients: dict[bool, list[Tensor]] = {False: [], True: []}  # by whether they are spread
-    for parameter in trained:
-        assert parameter.grad is not None
-        gradients[id(parameter) in shares].append(parameter.grad)
+    trained = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            trained.append(parameter)
+            gradients[id(parameter) in shares].append(parameter.grad)
     own, parts = (nn.utils.get_total_norm(gradients[apart]) for apart in (False, True))
     norm = torch.hypot(own, total(parts.to(own.device).square()).sqrt())
     nn.utils.clip_grads_with_norm_(trained, max_norm, norm)
