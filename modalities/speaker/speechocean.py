@@ -117,14 +117,8 @@ def items(
             f"{folder}: {len(unknown)} of {len(present)} speakers have no sex and age "
             f"({name_first(unknown)}); {FETCH}"
         )
-    chosen = items_of_fold(
-        every,
-        groups_of(present, known),
-        split,
-        fold=fold,
-        num_folds=num_folds,
-        data_set="speechocean",
-    )
+    groups = groups_of(present, known)
+    chosen = items_of_fold(every, groups, split, fold, num_folds)
     return speed_copies(chosen, speeds)
 
 
