@@ -109,7 +109,7 @@ def list_most(
         )
     modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
-        listed = listed[np.isin(endings, suffixes_of(modality))]
+        listed = listed.take(np.flatnonzero(np.isin(endings, suffixes_of(modality))))
     return listed, modality
 
 

@@ -234,14 +234,8 @@ def extract(
         "read_by": provenance.digest(read_by.values()),
         "piece_items": piece_items,
     }
-    embed = partial(
-        embed_where_readable,
-        model.embedder,
-        read=model.read,
-        batch_size=batch_size,
-        workers=workers,
-        part=True,
-    )
+    sizes: Any = {"batch_size": batch_size, "workers": workers, "part": True}
+    embed = partial(embed_where_readable, model.embedder, read=model.read, **sizes)
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if is_alone and len(pieces) <= 1 and not (folder / _PLAN).is_file():
         # A next call could not go on from a single piece, so it is not written.
@@ -356,12 +350,9 @@ def _replaced(
     before: Embeddings, new: Embeddings, items: Sequence[Item], again: Sequence[Item]
 ) -> Embeddings:
     """A piece in which the items that were embedded again are replaced."""
-    replaced = {item.id for item in again}
-    rows = {
-        name: row
-        for name, row in zip(before.ids, before.matrix, strict=True)
-        if name not in replaced
-    }
+    rows = dict(zip(before.ids, before.matrix, strict=True))
+    for item in again:
+        rows.pop(item.id, None)
     rows |= dict(zip(new.ids, new.matrix, strict=True))
     reasons = {bad.id: bad for bad in _without_bad(new)[1]}
     ids = tuple(item.id for item in items if item.id in rows)

@@ -187,17 +187,11 @@ def load_hub(source: str) -> Loaded:
         tensors |= read_weights(path)
     hub_networks.fill(network, tensors, f"hub:{source}")
     settings = {"pooling": network.pooling, **_revision(files)}
-    is_image = isinstance(network, hub_networks.HubImage)
-    return Loaded(
-        TorchEmbedder(frontend, network).eval(),
-        reading,
-        "image" if is_image else "speaker",
-        "cosine",
-        digest([sha256(path) for path in (files.config, files.preprocessor, *files.weights)]),
-        0,
-        settings,
-        parts=describe_parts(front, partial(part, **settings), reading),
-    )
+    modality = "image" if isinstance(network, hub_networks.HubImage) else "speaker"
+    summed = digest([sha256(path) for path in (files.config, files.preprocessor, *files.weights)])
+    parts = describe_parts(front, partial(part, **settings), reading)
+    embedder = TorchEmbedder(frontend, network).eval()
+    return Loaded(embedder, reading, modality, "cosine", summed, 0, settings, parts=parts)
 
 
 def backbone(source: str, **arguments: Any) -> Part:

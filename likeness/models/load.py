@@ -175,16 +175,11 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         cast(Read, restore(each, f"{path}: read", kind="read", trusted=trusted))
         for each in (described if isinstance(described, list) else [described])
     ]
-    return Loaded(
-        embedder,
-        readings[0] if len(readings) == 1 else partial(onnx.read_both, reads=readings),
-        stated["modality"],
-        stated["similarity"],
-        stated["digest"],
-        0,
-        settings={"frame": str(stated["frame"])} if "frame" in stated else {},
-        norm_is_quality=stated.get("norm_is_quality") is True,
-    )
+    read = readings[0] if len(readings) == 1 else partial(onnx.read_both, reads=readings)
+    about = stated["modality"], stated["similarity"], stated["digest"]
+    settings = {"frame": str(stated["frame"])} if "frame" in stated else {}
+    is_quality = stated.get("norm_is_quality") is True
+    return Loaded(embedder, read, *about, 0, settings, norm_is_quality=is_quality)
 
 
 def read_initial(init: str) -> Initial:

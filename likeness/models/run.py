@@ -64,16 +64,9 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     put(embedder, checkpoint.embedder_tensors(tensors), str(path), remedy)
     recipe, similarity = description.get("recipe"), str(description.get("similarity"))
     loss = recipe.get("loss") if isinstance(recipe, dict) else None
-    return Loaded(
-        embedder.eval(),
-        cast(Read, reading),
-        modality,
-        similarity,
-        digest,
-        step,
-        norm_is_quality=checkpoint.norm_is_quality(loss, similarity),
-        parts=described,
-    )
+    is_quality, read = checkpoint.norm_is_quality(loss, similarity), cast(Read, reading)
+    about: Any = {"norm_is_quality": is_quality, "parts": described}
+    return Loaded(embedder.eval(), read, modality, similarity, digest, step, **about)
 
 
 def _build(

@@ -183,15 +183,11 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
         norms: Of the two raw embeddings.
     """
     model, calibration, threshold, source = comparer
-    verified = Verification(
-        score,
-        model.similarity,
-        norms,
-        threshold=threshold,
-        accepted=None if threshold is None else score >= threshold,
-        source=source,
-        norm_is_quality=model.norm_is_quality,
-    )
+    is_quality = model.norm_is_quality
+    verified = Verification(score, model.similarity, norms, norm_is_quality=is_quality)
+    if threshold is not None:
+        accepted = score >= threshold
+        verified = verified._replace(threshold=threshold, accepted=accepted, source=source)
     if calibration is None:
         return verified
     quality = None
@@ -527,22 +523,22 @@ def verify_pairs(
     scores, norms = np.full(len(pairs), np.nan), embedded.norms.tolist()
     readable = (sides >= 0).all(axis=1)
     if readable.any():
-        matrix, places = embedded.matrix, sides[readable].T
-        scores[readable] = similarities(matrix, matrix, *places, model.similarity)
+        matrix, (first, second) = embedded.matrix, sides[readable].T
+        scores[readable] = similarities(matrix, matrix, first, second, model.similarity)
     rows = []
     values = zip(pairs, sides.tolist(), scores.tolist(), strict=True)
-    for row, (pair, (first, second), score) in enumerate(values):
+    for row, (pair, (left, right), score) in enumerate(values):
         if math.isnan(score):
             name = next(name for name in pair[:2] if id_of[name] in reason_of)
             reason = reason_of[id_of[name]]
             note = reason if name in reason else f"{name}: {reason}"
             rows.append(pair._replace(threshold=comparer.threshold, note=note))
             continue
-        made = judged(comparer, score, (norms[first], norms[second]))
+        made = judged(comparer, score, (norms[left], norms[right]))
         quality = made.norms if model.norm_is_quality else (None, None)
         notes = ["one item, compared with itself"] if row in itself else []
         notes += [remarks[id] for id in {id_of[name]: 0 for name in pair[:2]} if id in remarks]
         verdict = made.accepted, made.threshold, made.probability
-        rows.append(PairRow(*pair[:3], score, *verdict, *quality, "; ".join(notes)))
+        rows.append(PairRow(*pair[:3], score, *verdict, *quality)._replace(note="; ".join(notes)))
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
     return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself)

@@ -225,8 +225,9 @@ def overview(folders: Mapping[str, Path], out: Path) -> Path:
     """
     parts = {}
     for name, folder in folders.items():
-        scores = (folder / "scores").glob("*.txt")
-        compared = evaluate(sorted(scores, key=lambda file: "-likeness" not in file.stem)).compared
+        files = (folder / "scores").glob("*.txt")
+        scores = sorted(files, key=lambda file: "-likeness" not in file.stem)
+        compared = evaluate(scores).compared
         target = f"../{folder.relative_to(out).as_posix()}/report/index.html"
         parts[name.capitalize()] = glance(
             compared.results, compared.scores, list(compared.scores)
