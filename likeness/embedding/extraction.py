@@ -235,7 +235,7 @@ def extract(
         "piece_items": piece_items,
     }
     sizes: Any = {"batch_size": batch_size, "workers": workers, "part": True}
-    embed = partial(embed_where_readable, model.embedder, read=model.read, **sizes)
+    embed: Any = partial(embed_where_readable, model.embedder, read=model.read, **sizes)
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if is_alone and len(pieces) <= 1 and not (folder / _PLAN).is_file():
         # A next call could not go on from a single piece, so it is not written.

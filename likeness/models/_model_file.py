@@ -69,7 +69,7 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
         made = cast(nn.Module, frontend())
         shape = _input_shape(network, made)
         takes: Any = {"lengths": network.lengths, "output": network.output}
-        part = partial(External, network=network.network, input_shape=shape, **takes)
+        part: Any = partial(External, network=network.network, input_shape=shape, **takes)
         backbone = part(cast(int, made.dim))
         weights = _fill(backbone, network, path.parent)
         backbone.try_out(shape)

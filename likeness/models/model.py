@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -46,6 +47,7 @@ class FoundFaces(NamedTuple):
     embeddings: Floats32
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A trained network, with the way it reads files and the similarity it was trained for.
 
@@ -66,18 +68,10 @@ class Model:
         (8, 8)
     """
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        calibration: Fusion | None = None,
-        *,
-        source: str = "",
-        thresholds_file: str | PathLike[str] | None = None,
-    ):
-        self.loaded = loaded
-        self.calibration = calibration
-        self.source = source
-        self.thresholds_file = thresholds_file
+    loaded: Loaded
+    calibration: Fusion | None = None
+    source: str = ""
+    thresholds_file: str | PathLike[str] | None = None
 
     @property
     def modality(self) -> str:

@@ -487,17 +487,14 @@ def verify_pairs(
     listed: Any,
     root: str | Path | None,
     columns: str | Mapping[str, str],
-    *,
-    batch_size: int,
-    workers: int,
+    **sizes: Any,
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
     Args:
         comparer: The model and what decides.
         listed: As of `list_pairs`, and so are `root` and `columns`.
-        batch_size: How many files pass through the network at once.
-        workers: How many processes read files; 0 reads them in this one.
+        sizes: As of `embed_where_readable`.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -513,8 +510,8 @@ def verify_pairs(
     items = [Item(id_of[name], path) for name, path in path_of.items()]
     items = list({item.id: item for item in items}.values())
     remarked: dict[int, str] = {}
-    sizes: Any = {"batch_size": batch_size, "workers": workers, "remarks": remarked}
-    embeddings, bad = embed_where_readable(model.embedder, items, model.read, **sizes)
+    ways: Any = {**sizes, "remarks": remarked}
+    embeddings, bad = embed_where_readable(model.embedder, items, model.read, **ways)
     reason_of = {item.id: item.reason for item in bad}
     remarks = {items[position].id: text for position, text in remarked.items()}
     embedded = embeddings or Embeddings((), np.zeros((0, 1), np.float32))
