@@ -39,83 +39,53 @@ _WORDS = {
     "face": ("subject", "subjects", "Images", _NO_SUBJECT),
     "image": ("class", "classes", "Images", _NO_SUBJECT),
 }
-# What is found, without its count, and what to do. The words in braces are those of the modality.
+# What is found, without its count. The words in braces are those of the modality.
 _TEXTS = {
-    "name": (
-        "Files and folders whose names are not UTF-8, or whose paths are too long",
-        "Rename them: they are left out.",
-    ),
-    "missing": (
-        "{items} that do not exist",
-        "Correct the paths, or say with --root where they start.",
-    ),
-    "unreadable": (
-        "{items} that cannot be read",
-        "Write or fetch them again, or leave them out.",
-    ),
-    "cut": ("{items} that end before their header says", "Fetch them again."),
-    "empty": ("{items} that hold {nothing}", "Leave them out."),
-    "doubtful": (
-        "{items} that may hold {nothing}",
-        "Look at them. They can be trained on, and are kept.",
-    ),
-    "conflict": (
-        "{items} that are there with several labels (by the SHA-256 of their {content})",
-        "At most one of the labels is right: correct or remove the others.",
-    ),
-    "duplicate": (
-        "Copies of another item with the same label (by the SHA-256 of their {content})",
-        "Keep one of each.",
-    ),
-    "leak-content": (
-        "{items} that are in the test data too",
-        "A test on what was trained on measures nothing: remove them from one side.",
-    ),
-    "leak-subject": (
-        "{Labels} that are in the training and in the test data",
-        "A test needs subjects that were never trained on: give each to one side.",
-    ),
-    "no-label": (
-        "{items} without a label",
-        "Put each into a folder of its {label}, or take the labels from names by --label.",
-    ),
-    "folder-label": (
-        "Folders that are taken for {labels}, but {why}",
-        "If the names are the {labels}, --label '{pattern}' gives {suggested}.",
-    ),
-    "one-label": (
-        "Labels in all",
-        f"Training needs {LEAST_LABELS} {{labels}}: say by --label where they stand.",
-    ),
-    "alike-labels": (
-        "Groups of labels that differ only in case, blanks, _ or -",
-        "If they are one {label}, write them alike: training would drive them apart.",
-    ),
-    "few-items": (
-        f"{{Labels}} with {FEW} items or fewer",
-        "Nothing can be learnt of what varies within one: collect more, or expect little.",
-    ),
-    "one-session": (
-        "{Labels} with one session only",
-        "Microphone, room and light tell them apart too: collect a second session, and test by "
-        "`likeness lists --cross-session`.",
-    ),
-    "goes-with-label": (
-        "{Labels} that their {what} gives away",
-        "A model may learn it, not the {label} ({measured}): collect each {label} in several.",
-    ),
-    "clipped": (
-        f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
-        "Record with less gain. They can be trained on, and are kept.",
-    ),
-    "near-duplicate": (
-        f"Items with a cosine of {NEAR} or more to another one",
-        "Look whether they are copies, and keep one of each; --clean keeps the first.",
-    ),
-    "wrong-label": (
-        "Items that look like another {label} than the label says",
-        "Look at them, the surest first, and correct the labels; --clean leaves them out.",
-    ),
+    "name": "Files and folders whose names are not UTF-8, or whose paths are too long",
+    "missing": "{items} that do not exist",
+    "unreadable": "{items} that cannot be read",
+    "cut": "{items} that end before their header says",
+    "empty": "{items} that hold {nothing}",
+    "doubtful": "{items} that may hold {nothing}",
+    "conflict": "{items} that are there with several labels (by the SHA-256 of their {content})",
+    "duplicate": "Copies of another item with the same label (by the SHA-256 of their {content})",
+    "leak-content": "{items} that are in the test data too",
+    "leak-subject": "{Labels} that are in the training and in the test data",
+    "no-label": "{items} without a label",
+    "folder-label": "Folders that are taken for {labels}, but {why}",
+    "one-label": "Labels in all",
+    "alike-labels": "Groups of labels that differ only in case, blanks, _ or -",
+    "few-items": f"{{Labels}} with {FEW} items or fewer",
+    "one-session": "{Labels} with one session only",
+    "goes-with-label": "{Labels} that their {what} gives away",
+    "clipped": f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
+    "near-duplicate": f"Items with a cosine of {NEAR} or more to another one",
+    "wrong-label": "Items that look like another {label} than the label says",
+}
+# What to do.
+_REMEDIES = {
+    "name": "Rename them: they are left out.",
+    "missing": "Correct the paths, or say with --root where they start.",
+    "unreadable": "Write or fetch them again, or leave them out.",
+    "cut": "Fetch them again.",
+    "empty": "Leave them out.",
+    "doubtful": "Look at them. They can be trained on, and are kept.",
+    "conflict": "At most one of the labels is right: correct or remove the others.",
+    "duplicate": "Keep one of each.",
+    "leak-content": "A test on what was trained on measures nothing: remove them from one side.",
+    "leak-subject": "A test needs subjects that were never trained on: give each to one side.",
+    "no-label": "Put each into a folder of its {label}, or take the labels from names by --label.",
+    "folder-label": "If the names are the {labels}, --label '{pattern}' gives {suggested}.",
+    "one-label": f"Training needs {LEAST_LABELS} {{labels}}: say by --label where they stand.",
+    "alike-labels": "If they are one {label}, write them alike: training would drive them apart.",
+    "few-items": "Nothing can be learnt of what varies within one: collect more, or expect little.",
+    "one-session": "Microphone, room and light tell them apart too: collect a second session, and "
+    "test by `likeness lists --cross-session`.",
+    "goes-with-label": "A model may learn it, not the {label} ({measured}): collect each {label} "
+    "in several.",
+    "clipped": "Record with less gain. They can be trained on, and are kept.",
+    "near-duplicate": "Look whether they are copies and keep one of each; --clean keeps the first.",
+    "wrong-label": "Look at them, the surest first, and correct the labels; --clean omits them.",
 }
 _PROBLEMS = ("missing", "unreadable", "cut", "empty")
 _LEFT_OUT = (*_PROBLEMS, "conflict", "duplicate", "leak-content")
@@ -230,7 +200,7 @@ class Checked:
             return
         chosen = tuple(tuple(map(self._name, group)) for group in groups)
         count = len(chosen) if count is None else count
-        what, remedy = (text.format(**self._words) for text in _TEXTS[kind])
+        what, remedy = (text[kind].format(**self._words) for text in (_TEXTS, _REMEDIES))
         texts = {self._name(key): text for key, text in details.items()}
         of = "items" if isinstance(groups[0][0], int) else "labels"
         self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
@@ -336,8 +306,7 @@ class Checked:
         for name, session in zip(self._labels, self.items.column("session"), strict=True):
             if name is not None and session is not None:
                 sessions[name].add(session)
-        lone = [(name,) for name in sorted(sessions) if len(sessions[name]) == 1]
-        self._add("one-session", lone)
+        self._add("one-session", [(name,) for name in sorted(sessions) if len(sessions[name]) == 1])
 
     def _add_clipped(self) -> None:
         """Add the recordings that are clipped. They are kept."""
@@ -435,8 +404,7 @@ def check(
     """
     folder = Path(data)
     passed_over: list[str] = []
-    listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}
-    listing["passed_over"] = passed_over
+    listing: Any = {"columns": columns, "label": label, "root": root, "passed_over": passed_over}
     items, kind = list_most(folder, modality, **listing)
     tested = Items.of([]) if test is None else list_most(Path(test), kind, **listing)[0]
     vectors = None if embeddings is None else embeddings_of(embeddings)
@@ -446,10 +414,9 @@ def check(
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
-    files, of_test = seen[: len(items)], seen[len(items) :]
-    result = Checked(str(data), kind, items, files, decoded, clean)
+    result = Checked(str(data), kind, items, seen[: len(items)], decoded, clean)
     plain = folder if is_plain_folder(folder, label) else None
-    result._add_all(plain, passed_over, tested, of_test)
+    result._add_all(plain, passed_over, tested, seen[len(items) :])
     if vectors is not None:
         result._add_similar(vectors)
     return result

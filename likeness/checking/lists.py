@@ -204,11 +204,8 @@ def _cut(
         raise LikenessError(f"{where}: none of {len(items):,} items is a recording of {least}")
     if not is_long.all():
         others = items.take(np.flatnonzero(~is_long)).ids
-        warnings.warn(
-            f"left out as no recordings of {least}: {len(others):,} of "
-            f"{counted(len(items), 'item')} ({name_first(others)})",
-            stacklevel=2,
-        )
+        share = f"{len(others):,} of {counted(len(items), 'item')} ({name_first(others)})"
+        warnings.warn(f"left out as no recordings of {least}: {share}", stacklevel=2)
     uncut, lengths, fits = items.take(np.flatnonzero(is_long)), lengths[is_long], fits[is_long]
     drawn = asked[np.argmax(fits * rng.uniform(0.5, 1, fits.shape), axis=1)]
     seconds = np.where(drawn > 0, drawn, lengths)

@@ -329,10 +329,9 @@ class Service:
             try:
                 embeddings, bad = embed_where_readable(self.model.embedder, items, read, part=True)
             except RuntimeError as error:  # of a network that cannot take this input
-                _log.warning("an upload ended in %s", type(error).__name__)
-                raise LikenessError(
-                    f"the model cannot embed this ({type(error).__name__})"
-                ) from None
+                kind = type(error).__name__
+                _log.warning("an upload ended in %s", kind)
+                raise LikenessError(f"the model cannot embed this ({kind})") from None
             if embeddings is None or bad:
                 # a reason names the file, unless the network refuses it
                 path_of = {item.id: f"{item.path}: " for item in items}
