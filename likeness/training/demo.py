@@ -2,7 +2,6 @@
 hand.
 """
 
-import json
 import os
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports.page import block
 from likeness.eval.reports.page import write as write_report
 from likeness.eval.reports.verification import glance
+from likeness.eval.results import Result
 from likeness.eval.scoring.score import score
 from likeness.models.run import load_model
 from likeness.toolkit.console import say, shown
@@ -134,22 +134,6 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
 
 
-def summary(folders: Mapping[str, Path]) -> str:
-    """Return a line for each demo with the EER of both systems, of its results.json."""
-    lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
-    for name, folder in folders.items():
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
-        cells = []
-        for result in (each for each in results if each["metric"] == "eer"):
-            ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
-            value = f"{100 * result['value']:.1f} %"
-            system = result["system"].partition("-")[2]
-            cells.append((system, f"{value} [{ends}]" if ends else value))
-        (_, ours), (plain, other) = cells
-        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
-    return "\n".join(lines)
-
-
 def run_all(folders: Mapping[str, Path], out: Path) -> None:
     """Run all demos at the same time, each on one thread, and print what each prints.
 
@@ -185,11 +169,11 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
             f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
             "say why; start again with another --out"
         )
-    face = out / "face"
+    face, (page, lines) = out / "face", overview(folders, out)
     serve = ("serve", "--model", face / "run", "--examples", face / "data", "--far", "eer")
     say(
-        f"\n{summary(folders)}\n\n"
-        f"The reports, to open in a browser:\n  {overview(folders, out)}\n"
+        "\nAll of them: the EER on files that no model was trained on, with 95 % intervals\n\n"
+        f"{lines}\n\nThe reports, to open in a browser:\n  {page}\n"
         f"A model as a web page, which compares two faces:\n  {command(program(), *serve)}\n"
         f"Two recordings of your own:\n  {command(program(), 'verify')} FIRST.wav SECOND.wav"
     )
@@ -197,23 +181,15 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
 
 def _start(name: str, folder: Path) -> subprocess.Popen[str]:
     """Start a demo on one thread, which imports what this process does; its output is read here."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "likeness", "demo", "--only", name, "--out", str(folder)],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "PYTHONSAFEPATH": "1",
-            "PYTHONUNBUFFERED": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="backslashreplace",
-    )
+    line = [sys.executable, "-m", "likeness", "demo", "--only", name, "--out", str(folder)]
+    search = os.pathsep.join(filter(None, sys.path))
+    own = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **own, "OMP_NUM_THREADS": "1"}
+    output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    return subprocess.Popen(line, env=env, errors="backslashreplace", **output)
 
 
-def overview(folders: Mapping[str, Path], out: Path) -> Path:
+def overview(folders: Mapping[str, Path], out: Path) -> tuple[Path, str]:
     """Write one page that opens what all demos found; each has a part, with a link to its report.
 
     Args:
@@ -221,19 +197,29 @@ def overview(folders: Mapping[str, Path], out: Path) -> Path:
         out: The page is out/report/index.html.
 
     Returns:
-        The page.
+        The page, and a line for each demo with the EER of both systems.
     """
-    parts = {}
+    parts, lines = {}, []
     for name, folder in folders.items():
         files = (folder / "scores").glob("*.txt")
         scores = sorted(files, key=lambda file: "-likeness" not in file.stem)
         compared = evaluate(scores).compared
+        ours, other = (_percent(of) for of in compared.results if of.metric == "eer")
+        plain = scores[1].stem.partition("-")[2]
+        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
         target = f"../{folder.relative_to(out).as_posix()}/report/index.html"
-        parts[name.capitalize()] = glance(
-            compared.results, compared.scores, list(compared.scores)
-        ) + block("link", href=target, text=f"The whole report of {name}")
+        link = block("link", href=target, text=f"The whole report of {name}")
+        seen = glance(compared.results, compared.scores, list(compared.scores))
+        parts[name.capitalize()] = seen + link
     about = "synthetic faces, real digits and synthetic voices, each in a part of its own"
-    return write_report(out / "report" / "index.html", "What the demo found", about, parts)
+    page = write_report(out / "report" / "index.html", "What the demo found", about, parts)
+    return page, "\n".join(lines)
+
+
+def _percent(result: Result) -> str:
+    """A rate with its interval, if there is one."""
+    ends = ", ".join(f"{100 * end:.1f}" for end in result.interval or ())
+    return f"{100 * result.value:.1f} %" + f" [{ends}]" * bool(ends)
 
 
 def command(*parts: str | Path) -> str:

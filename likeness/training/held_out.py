@@ -84,34 +84,12 @@ def measure_held_out(
     return HeldOut(items, embeddings, scored)
 
 
-def write_held_out(run: Path, held_out: HeldOut) -> None:
-    """Write the files of held-out items, in place of those of an earlier model.
-
-    Args:
-        run: The folder of the run.
-        held_out: The items, the embeddings and the scores.
-
-    Raises:
-        LikenessError: An id has characters that no list can hold.
-        OSError: The disk refuses it.
-    """
-    files, items = HeldOutFiles(run), held_out.items
-    files.folder.mkdir(parents=True, exist_ok=True)
-    held_out.embeddings.save(files.embeddings)
-    write_trials(files.trials, held_out.scored.trials)
-    remove(files.labels)
-    remove(files.items)
-    if all(label is not None for label in items.labels):
-        write_labels(files.labels, items)
-    if all(item.span is None for item in items):
-        write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
-    held_out.scored.save(files.scores)
-
-
 def report_run(
     recipe: Recipe, out: Path, data: Data, embedded: measure.Embedded, *, command: str
 ) -> HeldOut | None:
     """Measure a finished run on what it held out; print it, and leave files and a page.
+
+    They stand in place of those of an earlier model.
 
     Args:
         recipe: What was trained. One that measures item by item is tested on its test items.
@@ -131,21 +109,29 @@ def report_run(
         page = out / "report" / "index.html"
         item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))
         say(f"report: {page}")
-    folder = HeldOutFiles(out).folder
+    files = HeldOutFiles(out)
     try:
         held_out = measure_held_out(recipe, out, data, embedded)
         if held_out is None:
             return None
-        write_held_out(out, held_out)
-        say(
-            f"held out: {counted(len(held_out.items), 'item')} with "
-            f"{counted(len(held_out.scored), 'trial')}, their embeddings and scores in {folder}"
-        )
+        items, scored = held_out.items, held_out.scored
+        files.folder.mkdir(parents=True, exist_ok=True)
+        held_out.embeddings.save(files.embeddings)
+        write_trials(files.trials, scored.trials)
+        remove(files.labels)
+        remove(files.items)
+        if all(label is not None for label in items.labels):
+            write_labels(files.labels, items)
+        if all(item.span is None for item in items):
+            write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
+        scored.save(files.scores)
+        counts = f"{counted(len(items), 'item')} with {counted(len(scored), 'trial')}"
+        say(f"held out: {counts}, their embeddings and scores in {files.folder}")
         if measured is None:
             curves = training_curves(read_log(out), tuple(recipe.metrics))
             page = evaluate(out).report(out / "report", command=command, training=curves)
             say(f"report: {page}")
     except ValueError as error:  # such as ids that no list can hold; the model is whole
-        warn(f"{folder}, or the report of it, is incomplete: {error}")
+        warn(f"{files.folder}, or the report of it, is incomplete: {error}")
         return None
     return held_out

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +29,9 @@ from likeness.training.paper_tables import Table, tables
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
 _RUN_RESULT = "result.json"  # as in toolkit/training/compare.py
 _ENDINGS = (".json", ".npz", ".png")  # of those that are files
+Step = tuple[str, list[str]]  # the data set of a command line, and its words
+Settings = Mapping[str, Sequence[str]]  # of each row; "" are those of all rows
+Run = Callable[[Sequence[str]], None]
 
 
 def in_new_process(command: Sequence[str]) -> None:
@@ -66,7 +68,7 @@ def reproduce(
     rows: Annotated[Sequence[str], Option(separator=",")] = (),
     sets: Annotated[Sequence[str], Option(separator=",")] = (),
     seeds: Annotated[int, Option(least=0)] = 0,
-    run: Callable[[Sequence[str]], None] = in_new_process,
+    run: Run = in_new_process,
 ) -> str:
     """Train and measure what a table of a paper is missing, and set it beside the paper's numbers.
 
@@ -92,9 +94,9 @@ def reproduce(
     """
     known = tables()
     if name not in known:
+        hint = suggest(name, list(known))
         raise LikenessError(
-            f"`likeness reproduce --list` names the tables; {name!r} is none of them"
-            f"{suggest(name, list(known))}"
+            f"there is no table {name!r}{hint}; `likeness reproduce --list` has all"
         )
     in_paper = known[name].seeds
     table = replace(known[name], seeds=seeds or in_paper)
@@ -114,10 +116,8 @@ def reproduce(
         chosen.append(table.relative_to)
     trained = dict.fromkeys(_run_of(table, row) for row in chosen)
     if wrong := [row for row in own if row and row not in trained]:
-        raise LikenessError(
-            f"{name}: row {wrong[0]!r} is not trained here, so it has no settings; those of "
-            f"{', '.join(trained)} can be set"
-        )
+        listed = ", ".join(trained)
+        raise LikenessError(f"{name}: row {wrong[0]!r} is not trained here; set those of {listed}")
     steps = list(_steps(replace(table, sets=sets or table.sets), chosen, words, own))
     if settings:
         _check_settings(steps, own)
@@ -139,9 +139,7 @@ def reproduce(
     return _written(replace(table, columns=columns, definitions=remark), chosen, out)
 
 
-def _check_settings(
-    steps: Sequence[tuple[str, Sequence[str]]], settings: Mapping[str, Sequence[str]]
-) -> None:
+def _check_settings(steps: Sequence[Step], settings: Settings) -> None:
     """Refuse a setting that a recipe of the steps does not have, or that breaks a rule, before the
     first step runs.
     """
@@ -157,9 +155,7 @@ def _check_settings(
                 check_settings(chosen)
 
 
-def _done(
-    steps: Sequence[tuple[str, list[str]]], run: Callable[[Sequence[str]], None]
-) -> dict[str, LikenessError]:
+def _done(steps: Sequence[Step], run: Run) -> dict[str, LikenessError]:
     """Do all steps, without those of a data set after its first that fails, which is returned."""
     failed: dict[str, LikenessError] = {}
     for name, step in steps:
@@ -180,11 +176,8 @@ def _done(
 
 
 def _steps(
-    table: Table,
-    rows: Sequence[str],
-    words: Mapping[str, object],
-    settings: Mapping[str, Sequence[str]],
-) -> Iterator[tuple[str, list[str]]]:
+    table: Table, rows: Sequence[str], words: Mapping[str, object], settings: Settings
+) -> Iterator[Step]:
     """Every command line of a table, in order, and the data set of each.
 
     Settings are those of all rows, "", and of single ones, which are trained by themselves.
@@ -215,13 +208,13 @@ def _run_of(table: Table, row: str) -> str:
     return row.removesuffix(next(suffixes, ""))
 
 
-def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:
+def _of_rows(settings: Settings, rows: Collection[str]) -> list[str]:
     return [text for row in ("", *rows) for text in settings.get(row, ())]
 
 
 def _repeated(
     text: str, table: Table, words: Mapping[str, object], settings: Sequence[str]
-) -> Iterator[tuple[str, list[str]]]:
+) -> Iterator[Step]:
     """The command lines of a step: one for each data set and seed that it names."""
     sets = table.sets if "{set}" in text else [""]
     for name, seed in itertools.product(sets, table.numbers_in(text)):
@@ -243,8 +236,7 @@ def _is_done(step: Sequence[str]) -> bool:
         if path.is_file():
             if not stated.is_file() or json_object(stated) != origin:
                 raise LikenessError(
-                    f"{path} was made with other settings or of other data; remove it, and the "
-                    "same command makes it again, or choose another --out"
+                    f"{path} is of other settings or other data; remove it, or change --out"
                 )
             return True
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +251,7 @@ def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[st
     A run is known by its result, which says of which data it is. So --data is not looked at.
     """
     settings, sources = list[str](), list[str]()
-    for option, word in pairwise(["", *arguments]):
+    for option, word in itertools.pairwise(["", *arguments]):
         path = Path(word)
         if path in made or option == "--data":
             continue

@@ -2,10 +2,8 @@
 come next.
 """
 
-import itertools
 import math
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from likeness.checking._files import inspection_of, read_headers
 from likeness.checking.check import check_labels
@@ -37,14 +34,12 @@ from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.toolkit.console import warn
 from likeness.toolkit.data import shards
-from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan, probe
-from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
 from likeness.training.held_out import HeldOut
@@ -91,14 +86,12 @@ def prepare_recipe(
     }
     settings = {name: value for name, value in settings.items() if value}
     if listing_of(recipe.items) is None:
-        for folder in (data, *([] if test is None else [Path(test)])):
-            recipe = replace(recipe, augment=_with_noise(recipe.augment, folder))
+        for folder in filter(None, (data, test)):
+            recipe = replace(recipe, augment=_with_noise(recipe.augment, Path(folder)))
     recipe = _on_any_data(recipe, data, settings)
     if settings and listing_of(recipe.items) is None:
-        raise LikenessError(
-            f"--{' and --'.join(settings)}: this recipe trains on a file of embeddings, for which "
-            "there are no such options; leave them out"
-        )
+        names = " and --".join(settings)
+        raise LikenessError(f"--{names}: a recipe of embeddings has no such options; omit them")
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)
@@ -265,17 +258,14 @@ def check_training(recipe: recipes.Recipe, data: Data, *, read_initial: ReadInit
     recipe, first = planned.recipe, probe(planned.views)
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
         raise LikenessError(first.reason)
-    short = replace(
-        recipe,
-        measure=None,
-        schedule=replace(recipe.schedule, steps=6, warmup_steps=0, eval_every=0, watch=""),
-        tuning=replace(recipe.tuning, freeze_until=0, average_last=0),
-    )
+    few = replace(recipe.schedule, steps=6, warmup_steps=0, eval_every=0, watch="")
+    tuning = replace(recipe.tuning, freeze_until=0, average_last=0)
+    short = replace(recipe, measure=None, schedule=few, tuning=tuning)
     begun: list[float] = []
 
-    def timed(run: Run, batch: Batch, of: recipes.Recipe) -> Tensor:
+    def timed(*of_step: Any) -> Any:
         begun.append(time.perf_counter())
-        return step(run, batch, of)
+        return step(*of_step)
 
     with TemporaryDirectory() as folder:
         items, out = planned.items, Path(folder, "run")
@@ -285,7 +275,7 @@ def check_training(recipe: recipes.Recipe, data: Data, *, read_initial: ReadInit
     distributed.end()
     if not is_main:
         return ""
-    seconds = statistics.median(np.diff(begun[2:]))  # the first two steps take longer
+    seconds = np.median(np.diff(begun[2:]))  # the first two steps take longer
     schedule, size = recipe.schedule, recipe.sampling.batch_size
     of_loss = recipes.loss_warmup(recipe)
     minutes = schedule.steps * seconds / 60
@@ -349,8 +339,9 @@ def next_commands(
     listing = listing_of(items)
     if listing is not None and data.suffix != ".rec" and not (data / "train.rec").is_file():
         stated = [(f"--{name}", listing[name]) for name in ("root", "columns") if listing[name]]
-        options = [*itertools.chain(*stated), "--out", out / "embeddings.npz", *trust]
-        commands.append(["embed", "--model", out, "--items", data, *options])
+        options = [word for option in stated for word in option]
+        made = ["--out", out / "embeddings.npz", *trust]
+        commands.append(["embed", "--model", out, "--items", data, *options, *made])
     commands.append(["serve", "--model", out, *serving, *trust])
     commands.append(["export", out, "--out", out / "model.onnx", *trust])
     # A head is joined with its model before anything else is done.
