@@ -163,8 +163,7 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         for process in running.values():  # after Ctrl-C those that are still there
             process.kill()
             process.wait()
-    failed = [name for name, process in running.items() if process.returncode]
-    if failed:
+    if failed := [name for name, process in running.items() if process.returncode]:
         raise LikenessError(
             f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
             "say why; start again with another --out"

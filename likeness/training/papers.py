@@ -95,9 +95,7 @@ def reproduce(
     known = tables()
     if name not in known:
         hint = suggest(name, list(known))
-        raise LikenessError(
-            f"there is no table {name!r}{hint}; `likeness reproduce --list` has all"
-        )
+        raise LikenessError(f"there is no table {name!r}{hint}; see `likeness reproduce --list`")
     in_paper = known[name].seeds
     table = replace(known[name], seeds=seeds or in_paper)
     rows, sets = list(dict.fromkeys(rows)), list(dict.fromkeys(sets))
@@ -235,9 +233,7 @@ def _is_done(step: Sequence[str]) -> bool:
         stated = path.with_name(f"{path.name}.step.json")
         if path.is_file():
             if not stated.is_file() or json_object(stated) != origin:
-                raise LikenessError(
-                    f"{path} is of other settings or other data; remove it, or change --out"
-                )
+                raise LikenessError(f"{path} is of other settings or other data; remove it first")
             return True
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in _ENDINGS:  # else it is a folder, whose command looks at it itself

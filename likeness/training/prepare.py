@@ -214,12 +214,10 @@ def refuse_unreadable(read: Part, modality: str, held_out: Items) -> None:
     files = [item for item in files if not is_url(item.path)]
     inspection = inspection_of(cast(folders.Modality, modality))
     seen = zip(files, read_headers(files, inspection), strict=True)
-    bad = [(item.id, each.problem.reason) for item, each in seen if each.problem]
-    if bad:
-        raise LikenessError(
-            f"{len(bad):,} of {counted(len(held_out), 'held-out item')} cannot be read "
-            f"({name_first(name for name, _ in bad)}); the first: {bad[0][1]}"
-        )
+    if bad := [(item.id, each.problem.reason) for item, each in seen if each.problem]:
+        share = f"{len(bad):,} of {counted(len(held_out), 'held-out item')}"
+        names = name_first(name for name, _ in bad)
+        raise LikenessError(f"{share} cannot be read ({names}); the first: {bad[0][1]}")
 
 
 def warn_of_labels(listed: Listed) -> None:
