@@ -206,10 +206,7 @@ def bench(
         [('quiet20', 'refused'), ('quiet20', 'eer'), ('all conditions', 'eer_added')]
     """
     if (trials is None) == (items is None) or (items is None and (max_items or label)):
-        raise LikenessError(
-            "bench needs --trials LIST or --items DATA, one of them; --max-items and --label go "
-            "with items"
-        )
+        raise LikenessError("give one of them: --trials, or --items (with --max-items, --label)")
     names = names_of_files([Path(model) for model in models], "model")
     loaded = dict(zip(names, map(load, models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
@@ -220,8 +217,8 @@ def bench(
     subject_of = names_of(subjects)
     files: Any
     if items is not None:
-        listing: Any = {"columns": columns, "label": label, "root": root}
-        every = list_all(Path(items), modality, **listing)
+        listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
+        every = list_all(Path(items), **listing)
         if max_items is not None:
             every = every[draw_items(label_numbers(every)[1], max_items)]
         files, listed = draw_lists(every, Draw(split="all"), where=str(items))

@@ -64,6 +64,7 @@ def embed(
         ]
         num_gpus, num_cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
         most = max(1, min(num_gpus or num_cpus, len(tasks)))
+        ahead = {"max_tasks_in_flight_per_actor": _TASKS_IN_FLIGHT}
         results = (
             ray.data.from_items(tasks, override_num_blocks=len(tasks))
             .map_batches(
@@ -72,9 +73,7 @@ def embed(
                 batch_size=1,
                 num_gpus=1 if num_gpus else 0,
                 num_cpus=1,
-                compute=ray.data.ActorPoolStrategy(
-                    size=most, max_tasks_in_flight_per_actor=_TASKS_IN_FLIGHT
-                ),
+                compute=ray.data.ActorPoolStrategy(size=most, **ahead),
             )
             .iter_rows()
         )

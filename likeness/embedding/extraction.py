@@ -177,17 +177,12 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     )
     skipped = out.with_name(f"{out.name}.skipped.txt")
     skipped.unlink(missing_ok=True)
+    text = f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
     if bad:
         write_bad(skipped, bad)
-    say(
-        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
-        + (
-            f"; {len(bad)} unreadable items left out, listed in {skipped} (their trials: `score "
-            "--missing skip`)"
-            if bad
-            else ""
-        )
-    )
+        text += f"; {len(bad)} unreadable items left out, listed in {skipped}"
+        text += " (their trials: `score --missing skip`)"
+    say(text)
 
 
 def extract(
@@ -314,11 +309,7 @@ def _embed_pieces(
             say(f"piece {number + 1} of {len(pieces)}: {len(piece.ids)} embeddings", error=True)
         num_done += len(items)
     if num_again:
-        say(
-            f"{num_again} items of these pieces changed since, or could not be read before; they "
-            "were embedded again",
-            error=True,
-        )
+        say(f"{num_again} items that changed or could not be read were embedded again", error=True)
 
 
 def _piece_before(path: Path) -> Embeddings | None:

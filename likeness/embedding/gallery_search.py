@@ -244,11 +244,9 @@ def _by_speaker(
         The speakers, and those of whom no segment can be read.
     """
     if bad:
-        warnings.warn(
-            f"{len(bad):,} of {counted(len(items), 'segment')} cannot be read and are left out "
-            f"(first: {bad[0].id}: {bad[0].reason})",
-            stacklevel=3,
-        )
+        share = f"{len(bad):,} of {counted(len(items), 'segment')} cannot be read"
+        first = f"{bad[0].id}: {bad[0].reason}"
+        warnings.warn(f"{share} and are left out (first: {first})", stacklevel=3)
     of_item = {item.id: item.id.rpartition("@")[0] if item.label else item.id for item in items}
     names = [of_item[id] for id in segments.ids]
     speakers, read = templates.pool(segments, np.array(names, dtype=object)), {*names}

@@ -184,11 +184,9 @@ class Model:
         with items_of(inputs, modality=self.modality, **listing) as items, shown(progress):
             embeddings, bad = embed(loaded.embedder, items, loaded.read, **sizes)
         if bad:
-            warnings.warn(
-                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
-                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
-                stacklevel=2,
-            )
+            share = f"{len(bad)} of {len(items)} inputs cannot be read and are left out"
+            names = name_first(item.id for item in bad)
+            warnings.warn(f"{share} ({names}); the first: {bad[0].reason}", stacklevel=2)
         warn_if_alike(embeddings)
         return embeddings
 

@@ -86,7 +86,7 @@ def prepare_recipe(
     }
     settings = {name: value for name, value in settings.items() if value}
     if listing_of(recipe.items) is None:
-        for folder in filter(None, (data, test)):
+        for folder in (data, *([test] if test else [])):
             recipe = replace(recipe, augment=_with_noise(recipe.augment, Path(folder)))
     recipe = _on_any_data(recipe, data, settings)
     if settings and listing_of(recipe.items) is None:
@@ -338,7 +338,7 @@ def next_commands(
     if listing is not None and data.suffix != ".rec" and not (data / "train.rec").is_file():
         stated = [(f"--{name}", listing[name]) for name in ("root", "columns") if listing[name]]
         options = [word for option in stated for word in option]
-        made = ["--out", out / "embeddings.npz", *trust]
+        made: list[str | Path] = ["--out", out / "embeddings.npz", *trust]
         commands.append(["embed", "--model", out, "--items", data, *options, *made])
     commands.append(["serve", "--model", out, *serving, *trust])
     commands.append(["export", out, "--out", out / "model.onnx", *trust])
