@@ -90,9 +90,7 @@ def embed_files(
     refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
     if reading.faces == "all" and (ray or int(os.environ.get("WORLD_SIZE", "1")) > 1):
-        raise LikenessError(
-            "--faces all works in one process; write crops by `likeness align --faces all`"
-        )
+        raise LikenessError("--faces all takes one process; or use `likeness align --faces all`")
     with ExitStack() as stack:
         device = stack.enter_context(joined_processes())
         stack.enter_context(_only_extraction(out))
@@ -412,9 +410,7 @@ def _prepare(out: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
         before = json_object(file)
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
-            raise LikenessError(
-                f"{folder} holds pieces of another extraction ({differ} differ); remove it"
-            )
+            raise LikenessError(f"{folder} is of another extraction ({differ} differ); remove it")
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
@@ -446,9 +442,7 @@ def _part_of(text: str) -> tuple[int, int]:
     """The number of a part and the number of parts that I/N says."""
     match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(
-            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
-        )
+        raise LikenessError(f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight")
     return int(match[1]), int(match[2])
 
 
@@ -473,9 +467,7 @@ def join_parts(paths: Sequence[Path]) -> Piece:
         number, of_count = _part_of(of_part.pop("part"))
         del of_part["bad"]
         if by_number and (of_count, of_part) != (count, meta):
-            raise LikenessError(
-                f"{path} is a part of another model, list or number of parts than {paths[0]}"
-            )
+            raise LikenessError(f"{path} is of another model, list or number of parts than others")
         count, meta = of_count, of_part
         by_number[number] = _without_bad(embeddings)
     if not len(by_number) == len(paths) == count:

@@ -356,7 +356,5 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
     with gallery_at(gallery) as store:
         stored = store.thresholds
         if rule.far is not None and not (model or rule.file or stored):
-            raise LikenessError(
-                "--far needs --model, whose stored threshold is meant, or --thresholds"
-            )
+            raise LikenessError("--far needs --model or --thresholds, which have its threshold")
         return check(store, *rule.decide(resolve_model(model), store.meta, stored))

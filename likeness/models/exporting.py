@@ -51,13 +51,9 @@ def export(
     """
     check_written(out, (".onnx",))
     if precision != "float32" and runtime != "likeness":
-        raise LikenessError(
-            f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
-        )
+        raise LikenessError(f"--precision {precision} is not for {runtime}; leave one out")
     if (precision == "int8") != (calibrate is not None):
-        raise LikenessError(
-            "--precision int8 takes its ranges from --calibrate ITEMS; give both, or neither"
-        )
+        raise LikenessError("--precision int8 needs --calibrate ITEMS; give both, or neither")
     from likeness.models import load
 
     loaded = load.load_named(run_of(model), frontend=frontend, trust=trust)

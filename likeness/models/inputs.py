@@ -198,9 +198,7 @@ class _Maker:
         import soundfile
 
         if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
-            raise LikenessError(
-                f"rate_hz {rate_hz!r}: a recording that is an array needs its rate, such as 16000"
-            )
+            raise LikenessError(f"rate_hz {rate_hz!r}: give the rate of the array, such as 16000")
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
             wave = wave.T  # torchaudio gives (channels, samples)

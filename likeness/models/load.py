@@ -288,9 +288,7 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
     from likeness.modalities.face.detectors import load_detector
 
     if model.modality != "face":
-        raise LikenessError(
-            f"--detector {detector} finds faces; leave it out of modality {model.modality!r}"
-        )
+        raise LikenessError(f"--detector finds faces; leave it out of modality {model.modality!r}")
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
     size, frame = aligned_as(model)
@@ -334,9 +332,7 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     """
     settings = reading_of(model)[1]
     if "detector" not in settings:
-        raise LikenessError(
-            "this model has no detector; name one by --detector FILE.onnx (detector= in Python)"
-        )
+        raise LikenessError("this model has no detector; name one by --detector FILE.onnx")
     return {name: settings.get(name) for name in ("detector", "size", "frame", "min_score")}
 
 

@@ -397,9 +397,7 @@ class Model:
         from likeness.models._places import estimate
 
         if self.loaded.settings.get("mean"):
-            raise LikenessError(
-                "the model embeds as at a place already; load it without thresholds of a place"
-            )
+            raise LikenessError("the model is of a place already; load it without its thresholds")
         for far in fars:
             check_far(far)
         embeddings = self.embed(unlabelled, root=root, workers=workers)

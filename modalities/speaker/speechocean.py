@@ -163,9 +163,7 @@ def _folder(data: Path) -> Path:
     for folder in (data / "speechocean" / "flac", data / "speechocean762" / "WAVE"):
         if folder.is_dir():
             return folder
-    raise LikenessError(
-        f"{data}: there is neither speechocean/flac nor speechocean762/WAVE; {FETCH}"
-    )
+    raise LikenessError(f"{data}: there is no speechocean/flac or speechocean762/WAVE; {FETCH}")
 
 
 def _lines(path: Path) -> list[str]:
