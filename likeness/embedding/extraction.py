@@ -19,6 +19,7 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats import provenance
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
@@ -324,7 +325,7 @@ def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
     sources = {}
     for path in dict.fromkeys(item.path for item in items):
         with suppress(OSError):
-            sources[str(path)] = provenance.source_of(path, with_digest=True)
+            sources[str(path)] = source_of(path, with_digest=True)
     return sources
 
 
