@@ -308,7 +308,7 @@ def _embed_pieces(
             say(f"piece {number + 1} of {len(pieces)}: {len(piece.ids)} embeddings", error=True)
         num_done += len(items)
     if num_again:
-        say(f"{num_again} items that changed or could not be read were embedded again", error=True)
+        say(f"{num_again} items of these pieces changed or failed: embedded again", error=True)
 
 
 def _piece_before(path: Path) -> Embeddings | None:
