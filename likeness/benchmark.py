@@ -27,7 +27,7 @@ from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
-from likeness.eval.items.items import Items, label_numbers
+from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.pairs import draw_items
 from likeness.eval.items.self_matches import without_self_trials
@@ -206,10 +206,7 @@ def bench(
         [('quiet20', 'refused'), ('quiet20', 'eer'), ('all conditions', 'eer_added')]
     """
     if (trials is None) == (items is None) or (items is None and (max_items or label)):
-        raise LikenessError(
-            "bench needs --trials LIST or --items DATA, one of them; --max-items and --label go "
-            "with items"
-        )
+        raise LikenessError("give one of them: --trials, or --items (with --max-items, --label)")
     names = names_of_files([Path(model) for model in models], "model")
     loaded = dict(zip(names, map(load, models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
@@ -220,8 +217,11 @@ def bench(
     subject_of = names_of(subjects)
     files: Any
     if items is not None:
-        listing = {"modality": modality, "columns": columns, "label": label, "root": root}
-        files, listed = _drawn(Path(items), max_items, listing)
+        listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
+        every = list_all(Path(items), **listing)
+        if max_items is not None:
+            every = every[draw_items(label_numbers(every)[1], max_items)]
+        files, listed = draw_lists(every, Draw(split="all"), where=str(items))
         subject_of = subject_of or {item.id: str(item.label) for item in files}
     else:
         assert trials is not None
@@ -250,14 +250,6 @@ def bench(
     cells = Cells(listed, pairs, source, scored, thresholds, averaged, settings)
     inputs = files_in(trials, items, subjects, groups)
     return Bench(*cells.table(parts), len(parsed), notes, inputs)
-
-
-def _drawn(data: Path, most: int | None, listing: Mapping[str, Any]) -> tuple[Items, Trials]:
-    """Items of the data, at most so many, and trials that are drawn among them."""
-    every = list_all(data, **listing)
-    if most is not None:
-        every = every[draw_items(label_numbers(every)[1], most)]
-    return draw_lists(every, Draw(split="all"), where=str(data))
 
 
 def _threshold(model: Model, far: Far) -> tuple[float | None, str]:

@@ -249,10 +249,8 @@ class Cells:
         rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
         if (limit := self.limits[name]) is not None:
             measured_rates, drawn = rates_at(part, {"": limit}, settings)
-            rates |= {
-                "far": measured_rates["global_far()"],
-                "frr": complement(measured_rates["global_tar()"]),
-            }
+            rates["far"] = measured_rates["global_far()"]
+            rates["frr"] = complement(measured_rates["global_tar()"])
             lacking = np.full(settings.num_resamples, np.nan)
             frr = 1 - drawn.get("global_tar()", lacking)
             draws = draws | {"far": drawn.get("global_far()", lacking), "frr": frr}

@@ -14,14 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from likeness.eval.errors import LikenessError, Unreachable, install_line, shorten
+from likeness.toolkit import signals
 from likeness.toolkit.console import one_line, say, silence, warn
-from likeness.toolkit.signals import (
-    STOPPED,
-    Interrupted,
-    ended_by_signals,
-    is_one_of_several,
-    leave,
-)
 
 _NUM_NAMED = 20  # warnings of one reason that are shown, as of bad items
 _EXTRAS = {  # of packages that not every installation has
@@ -57,18 +51,19 @@ def one_sentence(program: str, *, for_good: bool = False) -> Iterator[None]:
         program: What the sentence begins with.
         for_good: The process ends after the block, in any case.
     """
-    with ended_by_signals(for_good=for_good):
+    with signals.ended_by_signals(for_good=for_good):
         try:
             with _sentences(program):
                 yield
         except SystemExit as ended:
-            if ended.code and (is_one_of_several() or (for_good and ended.code == STOPPED)):
-                leave(ended.code)
+            is_stopped = for_good and ended.code == signals.STOPPED
+            if ended.code and (signals.is_one_of_several() or is_stopped):
+                signals.leave(ended.code)
             raise
         except BaseException as defect:
-            if for_good and is_one_of_several():
+            if for_good and signals.is_one_of_several():
                 sys.excepthook(type(defect), defect, defect.__traceback__)
-                leave(1)
+                signals.leave(1)
             raise
 
 
@@ -80,10 +75,10 @@ def _sentences(program: str) -> Iterator[None]:
             yield
     except KeyboardInterrupt as stopped:
         say(f"{program}: stopped by {str(stopped) or 'Ctrl-C'}", error=True)
-        sys.exit(STOPPED)
-    except Interrupted as stopped:
+        sys.exit(signals.STOPPED)
+    except signals.Interrupted as stopped:
         say(str(stopped), error=True)
-        sys.exit(STOPPED)
+        sys.exit(signals.STOPPED)
     except (LikenessError, Unreachable, OSError, MemoryError, ModuleNotFoundError) as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone(error.filename):
             sys.exit(0)

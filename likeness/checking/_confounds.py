@@ -68,11 +68,10 @@ def find(items: Items, files: Sequence[Seen]) -> list[Confound]:
         **{name: items.column(name) for name in items.further if name.lower() in COLUMNS},
     }
     levels: list[Any] = [item.content and item.content.level_dbfs for item in files]
-    seconds: list[Any] = [of and of.seconds for of in headers]
+    logs: list[Any] = [of and of.seconds and np.log(of.seconds) for of in headers]
     labels = items.labels
     confounds = [_of_names(what, labels, values) for what, values in named.items()]
     confounds.append(_of_numbers("level", labels, levels, 6.0, "{:.0f} dBFS".format))
-    logs = [each and np.log(each) for each in seconds]
     by = np.log(1.5)
     confounds.append(_of_numbers("duration", labels, logs, by, lambda log: f"{np.exp(log):.1f} s"))
     return [item for item in confounds if item is not None]

@@ -13,14 +13,7 @@ from likeness.eval.intervals.resampling import in_threads
 from likeness.eval.items.items import Item
 from likeness.eval.progress import report
 from likeness.modalities.folders import Modality
-from likeness.toolkit.data.reading import (
-    Content,
-    Empty,
-    Header,
-    Inspection,
-    Unreadable,
-    digest_of_bytes,
-)
+from likeness.toolkit.data import reading
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,13 +46,13 @@ class Seen(NamedTuple):
         same: A key that items of the same content share; None where there is a problem.
     """
 
-    header: Header | None = None
-    content: Content | None = None
+    header: reading.Header | None = None
+    content: reading.Content | None = None
     problem: Problem | None = None
     same: object = None
 
 
-def inspection_of(modality: Modality) -> Inspection:
+def inspection_of(modality: Modality) -> reading.Inspection:
     """Return how the files of a modality are looked at."""
     if modality == "speaker":
         from likeness.modalities.speaker.inspection import RECORDINGS
@@ -71,7 +64,7 @@ def inspection_of(modality: Modality) -> Inspection:
 
 
 def look_at(
-    items: Sequence[Item], inspection: Inspection, decode: bool | None
+    items: Sequence[Item], inspection: reading.Inspection, decode: bool | None
 ) -> tuple[list[Seen], bool]:
     """Look at the files of items.
 
@@ -86,7 +79,7 @@ def look_at(
         samples or pixels have.
     """
 
-    def content(row: int) -> Content:
+    def content(row: int) -> reading.Content:
         known = seen[row].header
         assert known is not None
         return inspection.content(items[row], known)
@@ -100,22 +93,22 @@ def look_at(
         return [each._replace(same=key) for each, key in zip(seen, keys, strict=True)], False
     rows = [row for row, each in enumerate(seen) if each.header is not None]
     for row, decoded in zip(rows, _over("decoding", content, rows), strict=True):
-        if isinstance(decoded, Content):
+        if isinstance(decoded, reading.Content):
             seen[row] = seen[row]._replace(content=decoded, same=decoded.digest)
         else:
             seen[row] = seen[row]._replace(problem=decoded)
     return seen, True
 
 
-def read_headers(items: Sequence[Item], inspection: Inspection) -> list[Seen]:
+def read_headers(items: Sequence[Item], inspection: reading.Inspection) -> list[Seen]:
     """Read the headers of the files of items, and nothing else."""
 
-    def header(item: Item) -> Header:
+    def header(item: Item) -> reading.Header:
         os.stat(item.path)
         return inspection.header(item)
 
     headers = _over("reading headers", header, items)
-    return [Seen(h) if isinstance(h, Header) else Seen(problem=h) for h in headers]
+    return [Seen(h) if isinstance(h, reading.Header) else Seen(problem=h) for h in headers]
 
 
 def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
@@ -129,9 +122,9 @@ def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
         return Problem("missing", str(error))
     except (CutShort, CutImage) as error:
         return Problem("cut", str(error))
-    except Empty as error:
+    except reading.Empty as error:
         return Problem("empty", str(error))
-    except (Unreadable, OSError, ValueError) as error:
+    except (reading.Unreadable, OSError, ValueError) as error:
         return Problem("unreadable", str(error))
 
 
@@ -146,12 +139,12 @@ def _keys_of_bytes(items: Sequence[Item], seen: Sequence[Seen]) -> list[object]:
             first.setdefault((item.path, item.span), (item, each.header.num_bytes))
     sizes = Counter(size for _, size in first.values())
     alike = [file for file, (_, size) in first.items() if sizes[size] > 1]
-    of_files = [first[file][0] for file in alike]
-    digests = dict(zip(alike, _over("comparing files", digest_of_bytes, of_files), strict=True))
+    digests = _over("comparing files", reading.digest_of_bytes, [first[of][0] for of in alike])
+    digest_of = dict(zip(alike, digests, strict=True))
     keys: list[object] = []
     for item, each in zip(items, seen, strict=True):
         file = (item.path, item.span)
-        key = digests.get(file, file)
+        key = digest_of.get(file, file)
         whole = (key, item.stretch, item.channel)
         keys.append(None if not each.header or isinstance(key, Problem) else whole)
     return keys

@@ -39,79 +39,53 @@ _WORDS = {
     "face": ("subject", "subjects", "Images", _NO_SUBJECT),
     "image": ("class", "classes", "Images", _NO_SUBJECT),
 }
-# What is found, without its count, and what to do. The words in braces are those of the modality.
+# What is found, without its count. The words in braces are those of the modality.
 _TEXTS = {
-    "name": (
-        "Files and folders whose names are not UTF-8, or whose paths are too long",
-        "Rename them: they are left out.",
-    ),
-    "missing": (
-        "{items} that do not exist",
-        "Correct the paths, or say with --root where they start.",
-    ),
-    "unreadable": (
-        "{items} that cannot be read",
-        "Write or fetch them again, or leave them out.",
-    ),
-    "cut": ("{items} that end before their header says", "Fetch them again."),
-    "empty": ("{items} that hold {nothing}", "Leave them out."),
-    "doubtful": (
-        "{items} that may hold {nothing}",
-        "Look at them. They can be trained on, and are kept.",
-    ),
-    "conflict": (
-        "{items} that are there with several labels (by the SHA-256 of their {content})",
-        "At most one of the labels is right: correct or remove the others.",
-    ),
-    "duplicate": (
-        "Copies of another item with the same label (by the SHA-256 of their {content})",
-        "Keep one of each.",
-    ),
-    "leak-content": (
-        "{items} that are in the test data too",
-        "A test on what was trained on measures nothing: remove them from one side.",
-    ),
-    "leak-subject": (
-        "{Labels} that are in the training and in the test data",
-        "A test needs subjects that were never trained on: give each to one side.",
-    ),
-    "no-label": (
-        "{items} without a label",
-        "Put each into a folder of its {label}, or take the labels from names by --label.",
-    ),
-    "one-label": (
-        "Labels in all",
-        f"Training needs {LEAST_LABELS} {{labels}}: say by --label where they stand.",
-    ),
-    "alike-labels": (
-        "Groups of labels that differ only in case, blanks, _ or -",
-        "If they are one {label}, write them alike: training would drive them apart.",
-    ),
-    "few-items": (
-        f"{{Labels}} with {FEW} items or fewer",
-        "Nothing can be learnt of what varies within one: collect more, or expect little.",
-    ),
-    "one-session": (
-        "{Labels} with one session only",
-        "Microphone, room and light tell them apart too: collect a second session, and test by "
-        "`likeness lists --cross-session`.",
-    ),
-    "goes-with-label": (
-        "{Labels} that their {what} gives away",
-        "A model may learn it, not the {label} ({measured}): collect each {label} in several.",
-    ),
-    "clipped": (
-        f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
-        "Record with less gain. They can be trained on, and are kept.",
-    ),
-    "near-duplicate": (
-        f"Items with a cosine of {NEAR} or more to another one",
-        "Look whether they are copies, and keep one of each; --clean keeps the first.",
-    ),
-    "wrong-label": (
-        "Items that look like another {label} than the label says",
-        "Look at them, the surest first, and correct the labels; --clean leaves them out.",
-    ),
+    "name": "Files and folders whose names are not UTF-8, or whose paths are too long",
+    "missing": "{items} that do not exist",
+    "unreadable": "{items} that cannot be read",
+    "cut": "{items} that end before their header says",
+    "empty": "{items} that hold {nothing}",
+    "doubtful": "{items} that may hold {nothing}",
+    "conflict": "{items} that are there with several labels (by the SHA-256 of their {content})",
+    "duplicate": "Copies of another item with the same label (by the SHA-256 of their {content})",
+    "leak-content": "{items} that are in the test data too",
+    "leak-subject": "{Labels} that are in the training and in the test data",
+    "no-label": "{items} without a label",
+    "folder-label": "Folders that are taken for {labels}, but {why}",
+    "one-label": "Labels in all",
+    "alike-labels": "Groups of labels that differ only in case, blanks, _ or -",
+    "few-items": f"{{Labels}} with {FEW} items or fewer",
+    "one-session": "{Labels} with one session only",
+    "goes-with-label": "{Labels} that their {what} gives away",
+    "clipped": f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
+    "near-duplicate": f"Items with a cosine of {NEAR} or more to another one",
+    "wrong-label": "Items that look like another {label} than the label says",
+}
+# What to do.
+_REMEDIES = {
+    "name": "Rename them: they are left out.",
+    "missing": "Correct the paths, or say with --root where they start.",
+    "unreadable": "Write or fetch them again, or leave them out.",
+    "cut": "Fetch them again.",
+    "empty": "Leave them out.",
+    "doubtful": "Look at them. They can be trained on, and are kept.",
+    "conflict": "At most one of the labels is right: correct or remove the others.",
+    "duplicate": "Keep one of each.",
+    "leak-content": "A test on what was trained on measures nothing: remove them from one side.",
+    "leak-subject": "A test needs subjects that were never trained on: give each to one side.",
+    "no-label": "Put each into a folder of its {label}, or take the labels from names by --label.",
+    "folder-label": "If the names are the {labels}, --label '{pattern}' gives {suggested}.",
+    "one-label": f"Training needs {LEAST_LABELS} {{labels}}: say by --label where they stand.",
+    "alike-labels": "If they are one {label}, write them alike: training would drive them apart.",
+    "few-items": "Nothing can be learnt of what varies within one: collect more, or expect little.",
+    "one-session": "Microphone, room and light tell them apart too: collect a second session, and "
+    "test by `likeness lists --cross-session`.",
+    "goes-with-label": "A model may learn it, not the {label} ({measured}): collect each {label} "
+    "in several.",
+    "clipped": "Record with less gain. They can be trained on, and are kept.",
+    "near-duplicate": "Look whether they are copies and keep one of each; --clean keeps the first.",
+    "wrong-label": "Look at them, the surest first, and correct the labels; --clean omits them.",
 }
 _PROBLEMS = ("missing", "unreadable", "cut", "empty")
 _LEFT_OUT = (*_PROBLEMS, "conflict", "duplicate", "leak-content")
@@ -150,6 +124,7 @@ class Checked:
         modality: "speaker", "face" or "image".
         items: All N items.
         files: (N,) what was seen of the file of each.
+        decoded: Whether their content was decoded.
         clean: Whether items whose label is likely wrong, and near copies, are left out too.
         findings: What looks wrong, the gravest first.
         notes: What could not be checked, and why.
@@ -160,6 +135,7 @@ class Checked:
     modality: Modality
     items: Items
     files: Sequence[Seen] = ()
+    decoded: bool = False
     clean: bool = False
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -169,19 +145,13 @@ class Checked:
     def __post_init__(self) -> None:
         self.left_out = [""] * len(self.items)
         self._ids, self._labels = list(self.items.ids), list(self.items.labels)
-        words = dict(
-            zip(("label", "labels", "items", "nothing"), _WORDS[self.modality], strict=True)
-        )
-        self._words = words | {"Labels": words["labels"].capitalize()}
+        label, labels, items, nothing = _WORDS[self.modality]
+        self._words = {"label": label, "labels": labels, "items": items, "nothing": nothing}
+        content = "decoded content" if self.decoded else "bytes"
+        self._words |= {"Labels": labels.capitalize(), "content": content}
 
     def _add_all(
-        self,
-        root: Path | None,
-        passed_over: Iterable[str],
-        test: Items,
-        tested: Sequence[Seen],
-        *,
-        decoded: bool,
+        self, root: Path | None, passed_over: Iterable[str], test: Items, tested: Sequence[Seen]
     ) -> None:
         """Add everything that is found without embeddings.
 
@@ -190,9 +160,7 @@ class Checked:
             passed_over: Names that cannot be used.
             test: The test data.
             tested: What was seen of the file of each.
-            decoded: Whether the content of the files was decoded.
         """
-        self._words["content"] = "decoded content" if decoded else "bytes"
         names = dict.fromkeys(passed_over)
         self._add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
         self._add_problems()
@@ -202,7 +170,7 @@ class Checked:
         self._add_confounds(self.items, self.files)
         self._add_sessions()
         self._add_clipped()
-        if not decoded:
+        if not self.decoded:
             self.notes.append(
                 f"The files were not decoded: those that hold {self._words['nothing']}, that are "
                 "clipped or copies in other formats are not known. --decode decodes them."
@@ -213,26 +181,26 @@ class Checked:
         kind: str,
         groups: Iterable[Sequence[int | str]] | None = None,
         details: Mapping[Any, str] | None = None,
+        count: int | None = None,
     ) -> None:
         """Add a finding, if there are groups.
 
-        Items are given by their rows, labels by their names. Of items that belong together, all
-        but one are counted.
+        Items are given by their rows, labels by their names.
 
         Args:
             kind: Its short name, one of `_TEXTS`.
             groups: The items or labels; by default each of the details alone.
             details: A text for some of them. Where the kind is left out, these are left out, and
                 the texts are the reasons.
+            count: How many it concerns; by default one of each group.
         """
         details = details or {}
         groups = [(key,) for key in details] if groups is None else list(groups)
         if not groups:
             return
         chosen = tuple(tuple(map(self._name, group)) for group in groups)
-        copies = kind in ("duplicate", "near-duplicate")
-        count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
-        what, remedy = (text.format(**self._words) for text in _TEXTS[kind])
+        count = len(chosen) if count is None else count
+        what, remedy = (text[kind].format(**self._words) for text in (_TEXTS, _REMEDIES))
         texts = {self._name(key): text for key, text in details.items()}
         of = "items" if isinstance(groups[0][0], int) else "labels"
         self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
@@ -249,16 +217,12 @@ class Checked:
 
     def _add_problems(self) -> None:
         """Add the files that cannot be used."""
+        problems = {row: each.problem for row, each in enumerate(self.files) if each.problem}
         for kind in _PROBLEMS:
-            reasons = {
-                row: each.problem.reason
-                for row, each in enumerate(self.files)
-                if each.problem is not None and each.problem.kind == kind
-            }
-            self._add(kind, details=reasons)
-        decoded = {row: each.content for row, each in enumerate(self.files) if each.content}
-        doubts = {row: content.doubt for row, content in decoded.items() if content.doubt}
-        self._add("doubtful", details=doubts)
+            of_kind = {row: each.reason for row, each in problems.items() if each.kind == kind}
+            self._add(kind, details=of_kind)
+        doubts = {row: each.content.doubt for row, each in enumerate(self.files) if each.content}
+        self._add("doubtful", details={row: doubt for row, doubt in doubts.items() if doubt})
 
     def _add_copies(self) -> None:
         """Add the items that are copies of others."""
@@ -276,11 +240,12 @@ class Checked:
             elif len(rows) > 1:
                 same_label.append(rows)
         self._add("conflict", several, conflicts)
-        self._add("duplicate", same_label, self._copies(same_label))
+        self._add_same("duplicate", same_label)
 
-    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int, str]:
-        """A text for all rows of each group but the first."""
-        return {row: f"of {self._ids[rows[0]]}" for rows in groups for row in rows[1:]}
+    def _add_same(self, kind: str, groups: Sequence[Sequence[int]]) -> None:
+        """Add groups of rows that are copies of their first, and are counted."""
+        copies = {row: f"of {self._ids[rows[0]]}" for rows in groups for row in rows[1:]}
+        self._add(kind, groups, copies, len(copies))
 
     def _add_leaks(self, test: Items, tested: Sequence[Seen]) -> None:
         """Add what is in the training and in the test data."""
@@ -322,17 +287,9 @@ class Checked:
         if suggestion is None:
             return False
         pattern, names, why = suggestion
-        self.findings.append(
-            Finding(
-                "folder-label",
-                len(counts),
-                f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
-                f"If the names are the {self._words['labels']}, --label '{pattern}' "
-                f"gives {len(names):,}, as {names[0]!r}.",
-                (names,),
-                of="labels",
-            )
-        )
+        self._words |= {"why": why, "pattern": pattern}
+        self._words["suggested"] = f"{len(names):,}, as {names[0]!r}"
+        self._add("folder-label", [names], count=len(counts))
         return True
 
     def _add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
@@ -349,17 +306,14 @@ class Checked:
         for name, session in zip(self._labels, self.items.column("session"), strict=True):
             if name is not None and session is not None:
                 sessions[name].add(session)
-        lone = [(name,) for name in sorted(sessions) if len(sessions[name]) == 1]
-        self._add("one-session", lone)
+        self._add("one-session", [(name,) for name in sorted(sessions) if len(sessions[name]) == 1])
 
     def _add_clipped(self) -> None:
         """Add the recordings that are clipped. They are kept."""
-        clipped = {
-            row: f"{100 * each.content.clipped:.2g} % clipped"
-            for row, each in enumerate(self.files)
-            if each.content is not None and each.content.clipped >= CLIPPED_SHARE
-        }
-        self._add("clipped", details=clipped)
+        shares = {row: of.content.clipped for row, of in enumerate(self.files) if of.content}
+        clipped = {row: share for row, share in shares.items() if share >= CLIPPED_SHARE}
+        texts = {row: f"{100 * share:.2g} % clipped" for row, share in clipped.items()}
+        self._add("clipped", details=texts)
 
     def _add_similar(self, embeddings: Embeddings) -> None:
         """Add labels that are likely wrong and items that are nearly the same.
@@ -369,7 +323,9 @@ class Checked:
         row_of = {id: row for row, id in enumerate(embeddings.ids)}
         kept = [row for row, reason in enumerate(self.left_out) if not reason]
         rows = [row for row in kept if self._ids[row] in row_of]
-        if kept and not rows:
+        if not kept:
+            return
+        if not rows:
             raise LikenessError(
                 f"none of {len(kept)} items, such as {self._ids[kept[0]]!r}, has an embedding of "
                 "its id; embed the same data by `likeness embed --items DATA`"
@@ -379,25 +335,19 @@ class Checked:
                 f"{len(kept) - len(rows):,} of {len(kept):,} items have no embedding, and were "
                 "compared with nothing."
             )
-        if not rows:
-            return
         unit = embeddings.unit()[[row_of[self._ids[row]] for row in rows]]
-        self._add_near_copies(rows, unit)
-        self._add_wrong_labels(rows, unit)
-
-    def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         pairs = near_pairs(unit, NEAR)
         parts = connected_groups(pairs[:, 0], pairs[:, 1], len(rows))
         groups = defaultdict(list)
         for place in np.unique(pairs).tolist():
             groups[int(parts[place])].append(rows[place])
-        near = list(groups.values())
-        self._add("near-duplicate", near, self._copies(near))
+        self._add_same("near-duplicate", list(groups.values()))
+        self._add_wrong_labels(rows, unit)
 
     def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         labelled = [place for place, row in enumerate(rows) if self._labels[row] is not None]
-        texts = np.array([str(self._labels[rows[place]]) for place in labelled], dtype=object)
-        names, numbers = np.unique(texts.astype(str), return_inverse=True)
+        texts = [str(self._labels[rows[place]]) for place in labelled]
+        names, numbers = np.unique(texts, return_inverse=True)
         if len(names) < 2:
             return
         fit = fit_of(unit[labelled], numbers)
@@ -454,8 +404,7 @@ def check(
     """
     folder = Path(data)
     passed_over: list[str] = []
-    listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}
-    listing["passed_over"] = passed_over
+    listing: Any = {"columns": columns, "label": label, "root": root, "passed_over": passed_over}
     items, kind = list_most(folder, modality, **listing)
     tested = Items.of([]) if test is None else list_most(Path(test), kind, **listing)[0]
     vectors = None if embeddings is None else embeddings_of(embeddings)
@@ -465,10 +414,9 @@ def check(
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
-    files, of_test = seen[: len(items)], seen[len(items) :]
-    result = Checked(str(data), kind, items, files, clean)
+    result = Checked(str(data), kind, items, seen[: len(items)], decoded, clean)
     plain = folder if is_plain_folder(folder, label) else None
-    result._add_all(plain, passed_over, tested, of_test, decoded=decoded)
+    result._add_all(plain, passed_over, tested, seen[len(items) :])
     if vectors is not None:
         result._add_similar(vectors)
     return result

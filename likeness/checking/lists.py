@@ -100,8 +100,7 @@ def list_most(
     if modality:
         return listed, modality
     endings = [item.suffix for item in listed]
-    voices = sum(ending in sounds for ending in endings)
-    images = sum(ending in pictures for ending in endings)
+    voices, images = (sum(end in known for end in endings) for known in (sounds, pictures))
     if not voices + images:
         raise LikenessError(
             f"{data}: no path ends like a recording or an image, such as "
@@ -110,8 +109,7 @@ def list_most(
         )
     modality = "speaker" if voices >= images else "image"
     if is_plain_folder(data):
-        read = sounds if modality == "speaker" else pictures
-        listed = listed[np.array([ending in read for ending in endings])]
+        listed = listed.take(np.flatnonzero(np.isin(endings, suffixes_of(modality))))
     return listed, modality
 
 
@@ -160,17 +158,15 @@ def draw_lists(
             too few subjects; no recording is long enough; or no target trial exists.
     """
     label_numbers(every)  # refuses items without one
-    chosen = hold_out(
-        every, split=draw.split, test_share=draw.test_share, seed=draw.seed, where=where
-    )
-    rng = np.random.default_rng(draw.seed)
-    uncut = chosen
+    share, rng = draw.test_share, np.random.default_rng(draw.seed)
+    chosen = hold_out(every, split=draw.split, test_share=share, seed=draw.seed, where=where)
+    uncut, same, across = chosen, None, None
     if draw.durations:
         uncut, chosen = _cut(chosen, draw.durations, rng, where)
-    same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
-    across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
-    if same is not None:
-        same = [name.casefold() for name in same]
+    if draw.same_sex:
+        same = [name.casefold() for name in _column(chosen, "sex", "--same-sex", where)]
+    if draw.cross_session:
+        across = _column(chosen, "session", "--cross-session", where)
     try:
         trials = draw_pairs(chosen, draw.num_trials, rng, same=same, across=across)
     except ValueError as error:
@@ -208,11 +204,8 @@ def _cut(
         raise LikenessError(f"{where}: none of {len(items):,} items is a recording of {least}")
     if not is_long.all():
         others = items.take(np.flatnonzero(~is_long)).ids
-        warnings.warn(
-            f"left out as no recordings of {least}: {len(others):,} of "
-            f"{counted(len(items), 'item')} ({name_first(others)})",
-            stacklevel=2,
-        )
+        share = f"{len(others):,} of {counted(len(items), 'item')} ({name_first(others)})"
+        warnings.warn(f"left out as no recordings of {least}: {share}", stacklevel=2)
     uncut, lengths, fits = items.take(np.flatnonzero(is_long)), lengths[is_long], fits[is_long]
     drawn = asked[np.argmax(fits * rng.uniform(0.5, 1, fits.shape), axis=1)]
     seconds = np.where(drawn > 0, drawn, lengths)
@@ -242,8 +235,7 @@ def _itself(chosen: Items, trials: Trials) -> NDArray[np.int64]:
 def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     """The values of a column that every item needs."""
     values = list(chosen.column(name)) if name in chosen.further else [None] * len(chosen)
-    empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
-    if empty:
+    if empty := [id for id, value in zip(chosen.ids, values, strict=True) if value is None]:
         raise LikenessError(
             f"{where}: {len(empty):,} items have no {name} ({name_first(empty)}), which {option} "
             f"needs; fill the column, name it (--columns {name}=COLUMN), or leave the option out"

@@ -110,20 +110,13 @@ def _section(finding: Finding, media: Media) -> Markup:
     """The sentences of a finding, and its first groups with their pictures or sounds."""
     most, together = _SHOWN_ON_PAGE
     shown = finding.of == "items" and finding.kind not in ("missing", "unreadable", "cut")
-    rows = [
-        [
-            [
-                (
-                    shorten(name, _LONGEST),
-                    shorten(finding.details.get(name, ""), _LONGEST),
-                    media.show(name) if shown else "",
-                )
-                for name in group[:together]
-            ],
-            max(0, len(group) - together),
-        ]
-        for group in finding.groups[:most]
-    ]
+
+    def cell(name: str) -> tuple[str, str, str]:
+        detail = shorten(finding.details.get(name, ""), _LONGEST)
+        return shorten(name, _LONGEST), detail, media.show(name) if shown else ""
+
+    groups = finding.groups[:most]
+    rows = [[[*map(cell, of[:together])], max(0, len(of) - together)] for of in groups]
     more = max(0, len(finding.groups) - most)
     return prose(finding.text) + prose(finding.remedy) + block("findings", rows=rows, more=more)
 

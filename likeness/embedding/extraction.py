@@ -16,16 +16,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
+from likeness.eval.formats import provenance
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import (
-    Source,
-    digest,
-    digests_of,
-    files_in,
-    is_source,
-    source_of,
-)
+from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
@@ -97,9 +91,7 @@ def embed_files(
     refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
     if reading.faces == "all" and (ray or int(os.environ.get("WORLD_SIZE", "1")) > 1):
-        raise LikenessError(
-            "--faces all works in one process; write crops by `likeness align --faces all`"
-        )
+        raise LikenessError("--faces all takes one process; or use `likeness align --faces all`")
     with ExitStack() as stack:
         device = stack.enter_context(joined_processes())
         stack.enter_context(_only_extraction(out))
@@ -184,17 +176,12 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     )
     skipped = out.with_name(f"{out.name}.skipped.txt")
     skipped.unlink(missing_ok=True)
+    text = f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
     if bad:
         write_bad(skipped, bad)
-    say(
-        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
-        + (
-            f"; {len(bad)} unreadable items left out, listed in {skipped} (their trials: `score "
-            "--missing skip`)"
-            if bad
-            else ""
-        )
-    )
+        text += f"; {len(bad)} unreadable items left out, listed in {skipped}"
+        text += " (their trials: `score --missing skip`)"
+    say(text)
 
 
 def extract(
@@ -233,21 +220,16 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
+    read_by = provenance.digests_of(provenance.files_in(*reading_of(model)[1].values()))
     plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
-        "read_by": digest(digests_of(files_in(*reading_of(model)[1].values())).values()),
+        "read_by": provenance.digest(read_by.values()),
         "piece_items": piece_items,
     }
-    embed = partial(
-        embed_where_readable,
-        model.embedder,
-        read=model.read,
-        batch_size=batch_size,
-        workers=workers,
-        part=True,
-    )
+    sizes: Any = {"batch_size": batch_size, "workers": workers, "part": True}
+    embed: Any = partial(embed_where_readable, model.embedder, read=model.read, **sizes)
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if is_alone and len(pieces) <= 1 and not (folder / _PLAN).is_file():
         # A next call could not go on from a single piece, so it is not written.
@@ -294,7 +276,7 @@ def joined_processes() -> Iterator[str]:
 def list_digest(items: Sequence[Item]) -> str:
     """The digest of what each item of a list is read from."""
     parts = ((item.id, item.path, item.span, item.stretch, item.channel) for item in items)
-    return digest("\0".join(map(str, each)) for each in parts)
+    return provenance.digest("\0".join(map(str, each)) for each in parts)
 
 
 def _embed_pieces(
@@ -326,11 +308,7 @@ def _embed_pieces(
             say(f"piece {number + 1} of {len(pieces)}: {len(piece.ids)} embeddings", error=True)
         num_done += len(items)
     if num_again:
-        say(
-            f"{num_again} items of these pieces changed since, or could not be read before; they "
-            "were embedded again",
-            error=True,
-        )
+        say(f"{num_again} items of these pieces changed or failed: embedded again", error=True)
 
 
 def _piece_before(path: Path) -> Embeddings | None:
@@ -342,7 +320,7 @@ def _piece_before(path: Path) -> Embeddings | None:
     return None
 
 
-def _sources(items: Sequence[Item]) -> dict[str, Source]:
+def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
     """What each file of items is, as far as it is there. Those of object stores are not asked."""
     sources = {}
     for path in dict.fromkeys(item.path for item in items):
@@ -354,7 +332,7 @@ def _sources(items: Sequence[Item]) -> dict[str, Source]:
 def _outdated(piece: Embeddings, items: Sequence[Item]) -> list[Item]:
     """The items of a piece that could not be read, or whose files are not what they were."""
     sources, failed = json.loads(piece.meta[_SOURCES]), {bad.id for bad in _without_bad(piece)[1]}
-    changed = {path for path, source in sources.items() if not is_source(path, source)}
+    changed = {path for path, source in sources.items() if not provenance.is_source(path, source)}
     return [item for item in items if item.id in failed or str(item.path) in changed]
 
 
@@ -362,12 +340,9 @@ def _replaced(
     before: Embeddings, new: Embeddings, items: Sequence[Item], again: Sequence[Item]
 ) -> Embeddings:
     """A piece in which the items that were embedded again are replaced."""
-    replaced = {item.id for item in again}
-    rows = {
-        name: row
-        for name, row in zip(before.ids, before.matrix, strict=True)
-        if name not in replaced
-    }
+    rows = dict(zip(before.ids, before.matrix, strict=True))
+    for item in again:
+        rows.pop(item.id, None)
     rows |= dict(zip(new.ids, new.matrix, strict=True))
     reasons = {bad.id: bad for bad in _without_bad(new)[1]}
     ids = tuple(item.id for item in items if item.id in rows)
@@ -436,9 +411,7 @@ def _prepare(out: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:
         before = json_object(file)
         if before != plan:
             differ = ", ".join(sorted(key for key in plan if before.get(key) != plan[key]))
-            raise LikenessError(
-                f"{folder} holds pieces of another extraction ({differ} differ); remove it"
-            )
+            raise LikenessError(f"{folder} is of another extraction ({differ} differ); remove it")
         done = len(list(folder.glob("??????.npz")))
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
@@ -470,9 +443,7 @@ def _part_of(text: str) -> tuple[int, int]:
     """The number of a part and the number of parts that I/N says."""
     match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(
-            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
-        )
+        raise LikenessError(f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight")
     return int(match[1]), int(match[2])
 
 
@@ -497,9 +468,7 @@ def join_parts(paths: Sequence[Path]) -> Piece:
         number, of_count = _part_of(of_part.pop("part"))
         del of_part["bad"]
         if by_number and (of_count, of_part) != (count, meta):
-            raise LikenessError(
-                f"{path} is a part of another model, list or number of parts than {paths[0]}"
-            )
+            raise LikenessError(f"{path} is of another model, list or number of parts than others")
         count, meta = of_count, of_part
         by_number[number] = _without_bad(embeddings)
     if not len(by_number) == len(paths) == count:

@@ -278,11 +278,8 @@ def _hold_all(
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
     """Enrol rows; of subjects who are replaced in place of what they had."""
-    for chosen, store in (
-        ([i for i, name in enumerate(names) if name in replaced], gallery.update),
-        ([i for i, name in enumerate(names) if name not in replaced], gallery.enrol),
-    ):
-        if chosen:
+    for store, replaces in ((gallery.update, True), (gallery.enrol, False)):
+        if chosen := [i for i, name in enumerate(names) if (name in replaced) is replaces]:
             part = Embeddings(tuple(rows.ids[i] for i in chosen), rows.matrix[chosen], rows.meta)
             store(part, [names[i] for i in chosen])
 
@@ -293,11 +290,9 @@ def _warn_of_copies(enrolled: Embeddings, gallery: Gallery) -> None:
     rows = zip(enrolled.ids, enrolled.matrix, strict=True)
     if copies := [name for name, row in rows if times[row.tobytes()] > 1]:
         hold = "holds" if len(copies) == 1 else "hold"
-        warnings.warn(
-            f"{len(copies):,} of {counted(len(enrolled), 'file')} {hold} the same as another "
-            f"enrolment (first: {shorten(copies[0])}); each counts, so enrol one of each copy",
-            stacklevel=4,
-        )
+        text = f"{len(copies):,} of {counted(len(enrolled), 'file')} {hold} the same as another "
+        text += f"enrolment (first: {shorten(copies[0])}); each counts, so enrol one of each copy"
+        warnings.warn(text, stacklevel=4)
 
 
 def _subject(item: Item, by_folder: bool) -> str:
@@ -361,7 +356,5 @@ def check_gallery(gallery: Name, model: Text = "", *, rule: Rule | None = None) 
     with gallery_at(gallery) as store:
         stored = store.thresholds
         if rule.far is not None and not (model or rule.file or stored):
-            raise LikenessError(
-                "--far needs --model, whose stored threshold is meant, or --thresholds"
-            )
+            raise LikenessError("--far needs --model or --thresholds, which have its threshold")
         return check(store, *rule.decide(resolve_model(model), store.meta, stored))

@@ -11,15 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from likeness.embedding.galleries import (
-    Data,
-    Faces,
-    Name,
-    Text,
-    embed_readable,
-    gallery_at,
-    named_embeddings,
-)
+from likeness.embedding import galleries
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings
@@ -120,9 +112,9 @@ class Found:
 
 
 def search(
-    gallery: Name,
+    gallery: galleries.Name,
     model: Model,
-    data: Data,
+    data: galleries.Data,
     *,
     k: Annotated[int | None, Option("--k -k", least=1, most=1000)] = None,
     rule: Rule | None = None,
@@ -130,7 +122,7 @@ def search(
     by: By = "subject",
     num_templates: Annotated[int, Option("--templates", least=1)] = 1,
     pool: PoolScores = "best",
-    faces: Faces = "central",
+    faces: galleries.Faces = "central",
     root: str | Path | None = None,
     columns: str | Mapping[str, str] = "",
     label: Annotated[str, Option(metavar="PATTERN")] = "",
@@ -165,10 +157,10 @@ def search(
         raise LikenessError(f"{data}: only an .rttm file has segments to search each; omit that")
     listing: Any = {"root": root, "columns": columns, "label": label}
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    with gallery_at(gallery, model.meta) as store:
+    with galleries.gallery_at(gallery, model.meta) as store:
         verdict = _decide(store, rule, resolve_model(model.source), model.thresholds)
         with items_of(data, modality=model.modality, **listing) as items:
-            probes, bad = embed_readable(model.loaded, items, 0, faces)
+            probes, bad = galleries.embed_readable(model.loaded, items, 0, faces)
             ids = probes.ids
             if unit == "speakers":
                 probes, bad = _by_speaker(store.as_enrolled(probes), items, bad)
@@ -180,7 +172,7 @@ def search(
 
 
 def search_embeddings(
-    gallery: Name,
+    gallery: galleries.Name,
     embeddings: Annotated[File | Embeddings, Option(path="file")],
     *,
     k: Annotated[int | None, Option("--k -k", least=1, most=1000)] = None,
@@ -207,9 +199,9 @@ def search_embeddings(
     Raises:
         LikenessError: The file is none of embeddings, or the gallery is of another model.
     """
-    probes = named_embeddings(embeddings, columns, model_name)
+    probes = galleries.named_embeddings(embeddings, columns, model_name)
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
-    with gallery_at(gallery, probes.meta) as store:
+    with galleries.gallery_at(gallery, probes.meta) as store:
         verdict = _decide(store, rule)
         rows = _rows_of(store, probes, k or 5, verdict[0], how)
         _name_enrolled(store, probes.ids, rows)
@@ -252,11 +244,9 @@ def _by_speaker(
         The speakers, and those of whom no segment can be read.
     """
     if bad:
-        warnings.warn(
-            f"{len(bad):,} of {counted(len(items), 'segment')} cannot be read and are left out "
-            f"(first: {bad[0].id}: {bad[0].reason})",
-            stacklevel=3,
-        )
+        share = f"{len(bad):,} of {counted(len(items), 'segment')} cannot be read"
+        first = f"{bad[0].id}: {bad[0].reason}"
+        warnings.warn(f"{share} and are left out (first: {first})", stacklevel=3)
     of_item = {item.id: item.id.rpartition("@")[0] if item.label else item.id for item in items}
     names = [of_item[id] for id in segments.ids]
     speakers, read = templates.pool(segments, np.array(names, dtype=object)), {*names}
@@ -277,10 +267,10 @@ def _name_enrolled(gallery: Gallery, probes: Sequence[str], rows: Sequence[Found
 
 def embed(
     model: Model,
-    data: Data,
+    data: galleries.Data,
     *,
     workers: Annotated[int, Option(least=0)] = 0,
-    faces: Faces = "central",
+    faces: galleries.Faces = "central",
     root: str | Path | None = None,
     columns: str | Mapping[str, str] = "",
     label: Annotated[str, Option(metavar="PATTERN")] = "",
@@ -304,7 +294,7 @@ def embed(
     """
     listing: Any = {"root": root, "columns": columns, "label": label}
     with items_of(data, modality=model.modality, **listing) as items:
-        embeddings, bad = embed_readable(model.loaded, items, workers, faces)
+        embeddings, bad = galleries.embed_readable(model.loaded, items, workers, faces)
         paths = {item.id: item.path for item in items}
         path_of = {id: paths.get(id) or paths[id.rpartition("#")[0]] for id in embeddings.ids}
         return embeddings, path_of, bad
@@ -312,7 +302,7 @@ def embed(
 
 def cluster_items(
     embeddings: Embeddings,
-    model: Text = "",
+    model: galleries.Text = "",
     *,
     rule: Rule | None = None,
     num_clusters: Annotated[int | None, Option(least=1)] = None,

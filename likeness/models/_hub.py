@@ -41,13 +41,7 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import UnitWave
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
 from likeness.models.bundled import FINDING_MODELS
-from likeness.toolkit.backbones.hub_networks import (
-    HubImage,
-    HubSpeech,
-    configuration,
-    fill,
-    input_kind,
-)
+from likeness.toolkit.backbones import hub_networks
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -147,12 +141,9 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     name, at, tag = source.partition("@")
+    chosen: Any = {"revision": tag or None, "allow_patterns": [*patterns]}
     try:
-        return Path(
-            snapshot_download(
-                name, revision=tag or None, allow_patterns=[*patterns], etag_timeout=_SECONDS
-            )
-        )
+        return Path(snapshot_download(name, etag_timeout=_SECONDS, **chosen))
     except Exception as error:
         # The hub's library and the HTTP library under it have exceptions that share no base.
         reason = first_line(error).rstrip(". ")
@@ -190,23 +181,17 @@ def load_hub(source: str) -> Loaded:
         part = partial(part, pooling="xvector")
     frontend = front()
     with torch.device("meta"):  # what the configuration asks for may be more than the file holds
-        network: HubImage | HubSpeech = part(frontend.dim)
+        network: hub_networks.HubImage | hub_networks.HubSpeech = part(frontend.dim)
     tensors: dict[str, Tensor] = {}
     for path in files.weights:
         tensors |= read_weights(path)
-    fill(network, tensors, f"hub:{source}")
+    hub_networks.fill(network, tensors, f"hub:{source}")
     settings = {"pooling": network.pooling, **_revision(files)}
-    is_image = isinstance(network, HubImage)
-    return Loaded(
-        TorchEmbedder(frontend, network).eval(),
-        reading,
-        "image" if is_image else "speaker",
-        "cosine",
-        digest([sha256(path) for path in (files.config, files.preprocessor, *files.weights)]),
-        0,
-        settings,
-        parts=describe_parts(front, partial(part, **settings), reading),
-    )
+    modality = "image" if isinstance(network, hub_networks.HubImage) else "speaker"
+    summed = digest([sha256(path) for path in (files.config, files.preprocessor, *files.weights)])
+    parts = describe_parts(front, partial(part, **settings), reading)
+    embedder = TorchEmbedder(frontend, network).eval()
+    return Loaded(embedder, reading, modality, "cosine", summed, 0, settings, parts=parts)
 
 
 def backbone(source: str, **arguments: Any) -> Part:
@@ -257,44 +242,44 @@ def _parts(files: Files) -> tuple[Part, Part, Part]:
     Raises:
         LikenessError: They state nothing that can be read.
     """
-    config = configuration(json_object(files.config), str(files.config))
+    config = hub_networks.configuration(json_object(files.config), str(files.config))
     stated = json_object(files.preprocessor)
     for inner in ("image_processor", "feature_extractor"):  # of processor_config.json
         stated = stated.get(inner, stated)
     # null is the default, but that crop_pct is there says which processor it is.
     stated = {name: x for name, x in stated.items() if x is not None or name == "crop_pct"}
+    is_image = hub_networks.input_kind(config) == "images"
     try:
-        if input_kind(config) == "images":
-            network, front = cast(Part, HubImage), _pixels(stated)
-            reading = _image_reading(stated, json.loads(config))
+        if is_image:
+            front, reading = _pixels(stated), _image_reading(stated, json.loads(config))
         else:
-            network, front = cast(Part, HubSpeech), _features(stated, json.loads(config))
+            front = _features(stated, json.loads(config))
             reading = partial(audio.read, rate_hz=int(stated.get("sampling_rate", 16_000)))
     except (TypeError, KeyError, AttributeError, ArithmeticError, ValueError) as error:
         raise LikenessError(
             f"{files.preprocessor}: it states no inputs that are read ({first_line(error)}); give "
             "the file of a published network"
         ) from None
+    network: Any = hub_networks.HubImage if is_image else hub_networks.HubSpeech
     return partial(network, config=config), front, reading
 
 
 def _features(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part:
     """Return the front-end of a speech network."""
     kind, rate_hz = config["model_type"], int(stated.get("sampling_rate", 16_000))
-    if input_kind(json.dumps(config)) == "waves":
+    if hub_networks.input_kind(json.dumps(config)) == "waves":
         return partial(UnitWave, normalise=bool(stated.get("do_normalize", True)))
     bands = int(stated.get("feature_size", 80))
     if kind != "whisper":
         stride = int(stated.get("stride", 2))
         return partial(StackedFbank, num_mels=bands, rate_hz=rate_hz, stride=stride)
-    hop_samples, seconds = int(stated.get("hop_length", 160)), int(stated.get("chunk_length", 30))
     return partial(
         WhisperMel,
         num_mels=bands,
         rate_hz=rate_hz,
         fft_size=int(stated.get("n_fft", 400)),
-        hop_samples=hop_samples,
-        window_seconds=seconds,
+        hop_samples=int(stated.get("hop_length", 160)),
+        window_seconds=int(stated.get("chunk_length", 30)),
     )
 
 
@@ -313,11 +298,9 @@ def _image_reading(stated: Mapping[str, Any], config: Mapping[str, Any]) -> Part
     kind, method = config["model_type"], stated.get("resample", _BILINEAR)
     if method not in (_BILINEAR, _BICUBIC):
         raise LikenessError(f"resample is {method}; only 2 (bilinear) and 3 (bicubic) are read")
-    reading = (
-        partial(hub_images.read, bicubic=True)
-        if method == _BICUBIC
-        else cast(Part, hub_images.read)
-    )
+    reading = cast(Part, hub_images.read)
+    if method == _BICUBIC:
+        reading = partial(reading, bicubic=True)
     if kind == "siglip2_vision_model":
         patch, most = int(stated.get("patch_size", 16)), int(stated.get("max_num_patches", 256))
         return partial(reading, patch=patch, max_patches=most)

@@ -67,16 +67,12 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     where = str(path) if name == DEFAULT else f"{path}:{name}"
     try:
         made = cast(nn.Module, frontend())
-        part = partial(
-            External,
-            network=network.network,
-            input_shape=_input_shape(network, made),
-            lengths=network.lengths,
-            output=network.output,
-        )
+        shape = _input_shape(network, made)
+        takes: Any = {"lengths": network.lengths, "output": network.output}
+        part: Any = partial(External, network=network.network, input_shape=shape, **takes)
         backbone = part(cast(int, made.dim))
         weights = _fill(backbone, network, path.parent)
-        backbone.try_out(part.keywords["input_shape"])
+        backbone.try_out(shape)
     except LikenessError as error:  # it becomes one that names the file
         reason = str(error).removeprefix("External: ")
         where += f" with {network.weights}" if network.weights else ""
@@ -86,15 +82,9 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
         parts = describe_parts(frontend, part, read)
     stated = [repr(value) for value in vars(network).values() if not callable(value)]
-    return Loaded(
-        embedder.eval(),
-        read,
-        network.modality,
-        network.similarity,
-        digest([text, name, *stated, weights, *_named_files(path), *_versions(embedder, read)]),
-        0,
-        parts=parts,
-    )
+    summed = [text, name, *stated, weights, *_named_files(path), *_versions(embedder, read)]
+    about = network.modality, network.similarity, digest(summed)
+    return Loaded(embedder.eval(), read, *about, 0, parts=parts)
 
 
 def _named_files(path: Path) -> list[str]:

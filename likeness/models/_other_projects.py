@@ -89,9 +89,7 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
 def load_redimnet(source: str) -> Loaded:
     path = Path(source)
     if not path.is_file():
-        raise LikenessError(
-            f"redimnet:{path}: there is no such file, and nothing is downloaded; {FINDING_MODELS}"
-        )
+        raise LikenessError(f"redimnet:{path}: there is no such file; {FINDING_MODELS}")
     backbone, part, frontend = _state_dicts.read_redimnet(path)
     front = frontend()
     loaded = _speaker(front, backbone, sha256(path), rate_hz=front.rate_hz)
@@ -152,9 +150,7 @@ def load_insightface(source: str) -> Loaded:
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
     session = onnx.Session(path)
     if session.text is not None:
-        raise LikenessError(
-            f"{path}: this is a file of likeness export; give it without insightface:, as {path}"
-        )
+        raise LikenessError(f"this is a file of likeness export; give {path} without insightface:")
     # Unless somebody states the pixels, they follow from the file.
     summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)

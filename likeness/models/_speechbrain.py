@@ -191,6 +191,4 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
         text = re.sub(r"!ref <(\w+)>$", lambda m: plain.get(m[1], m[0]), text, flags=re.MULTILINE)
         return {**yaml.load(text, Loader=Plain)}
     except Exception as error:  # dates and numbers that are none raise errors of other types
-        raise LikenessError(
-            f"{path}: no YAML of names and values that can be read ({first_line(error)})"
-        ) from None
+        raise LikenessError(f"{path}: no YAML of names and values ({first_line(error)})") from None

@@ -18,18 +18,11 @@ import torch
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.types import name_first
 from likeness.modalities.speaker.mel_spectrogram import Framing, MelSpectrogram
-from likeness.toolkit.backbones import redimnet
+from likeness.toolkit.backbones import redimnet, weights
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
-from likeness.toolkit.backbones.weights import (
-    load_published,
-    load_wespeaker,
-    read_content,
-    read_weights,
-    redimnet_names,
-)
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.parts import Part
 
@@ -73,13 +66,13 @@ def read_wespeaker(path: Path) -> tuple[Any, Part]:
             each other.
     """
     kinds = "ResNet, SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
-    return _read(path, _of_wespeaker, load_wespeaker, kinds)
+    return _read(path, _of_wespeaker, weights.load_wespeaker, kinds)
 
 
 def read_arcface_torch(path: Path) -> Any:
     """Read an IResNet (r18 to r200) of arcface_torch. Args and Raises are those of WeSpeaker's."""
     kinds = "the IResNets of arcface_torch; give backbone.weights=FILE in a recipe of their network"
-    return _read(path, _of_arcface_torch, load_published, kinds)[0]
+    return _read(path, _of_arcface_torch, weights.load_published, kinds)[0]
 
 
 def read_redimnet(path: Path) -> tuple[Any, Part, Part]:
@@ -94,7 +87,7 @@ def read_redimnet(path: Path) -> tuple[Any, Part, Part]:
     Raises:
         LikenessError: There is no such file, or it holds another network.
     """
-    content = read_content(path)
+    content = weights.read_content(path)
     config: Any = content.get("model_config") if isinstance(content, Mapping) else None
     try:
         part, frontend = _of_release(config), _mel_of_release(config)
@@ -105,7 +98,7 @@ def read_redimnet(path: Path) -> tuple[Any, Part, Part]:
             f"{path}: its model_config is of no ReDimNet that is read ({type(error).__name__}: "
             f"{first_line(error)}); give a release such as b2-vox2-ft_lm.pt, or wespeaker:FILE.pt"
         ) from None
-    load_wespeaker(network, read_weights(path), str(path))
+    weights.load_wespeaker(network, weights.read_weights(path), str(path))
     return network, part, frontend
 
 
@@ -165,7 +158,7 @@ def _read(
     path: Path, part_of: Callable[[Shapes], tuple[Part, int]], load: Callable[..., Any], kinds: str
 ) -> tuple[Any, Part]:
     """Build the network of a file's tensors, and fill it in by `load`."""
-    state = read_weights(path)
+    state = weights.read_weights(path)
     shapes = {name.removeprefix("module."): tuple(value.shape) for name, value in state.items()}
     try:
         part, in_dim = part_of(shapes)
@@ -241,7 +234,7 @@ def _of_redimnet(shapes: Shapes) -> tuple[Part, int]:
             front-end is not WeSpeaker's (`read_redimnet`).
     """
     width, (dim, pooled) = shapes["backbone.stem.0.weight"][0], shapes["seg_1.weight"]
-    num_mels, stored = pooled // (2 * width), redimnet_names(shapes)
+    num_mels, stored = pooled // (2 * width), weights.redimnet_names(shapes)
     for size in get_args(redimnet.Size):
         part = partial(redimnet.ReDimNet, dim=dim, size=size, normalise=False)
         # A ValueError: this size takes other numbers of bands.

@@ -92,17 +92,9 @@ def load_unispeech(path: Path) -> Loaded:
     weights |= {"feature_weight": state.get("feature_weight", torch.zeros(0))}
     put(network.pool, weights, str(path), "give wavlm_large_finetune.pth")
     fill(network, {_renamed(name, _NAMES): value for name, value in inner.items()}, str(path))
-    reading = partial(audio.read, rate_hz=16_000)
-    return Loaded(
-        TorchEmbedder(front(), network).eval(),
-        reading,
-        "speaker",
-        "cosine",
-        sha256(path),
-        0,
-        {"pooling": "ECAPA"},
-        parts=describe_parts(front, part, reading),
-    )
+    read, settings = partial(audio.read, rate_hz=16_000), {"pooling": "ECAPA"}
+    embedder, parts = TorchEmbedder(front(), network).eval(), describe_parts(front, part, read)
+    return Loaded(embedder, read, "speaker", "cosine", sha256(path), 0, settings, parts=parts)
 
 
 def _configuration(state: dict[str, Tensor]) -> dict[str, Any]:

@@ -51,59 +51,40 @@ def export(
     """
     check_written(out, (".onnx",))
     if precision != "float32" and runtime != "likeness":
-        raise LikenessError(
-            f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
-        )
+        raise LikenessError(f"--precision {precision} is not for {runtime}; leave one out")
     if (precision == "int8") != (calibrate is not None):
-        raise LikenessError(
-            "--precision int8 takes its ranges from --calibrate ITEMS; give both, or neither"
-        )
+        raise LikenessError("--precision int8 needs --calibrate ITEMS; give both, or neither")
     from likeness.models import load
 
     loaded = load.load_named(run_of(model), frontend=frontend, trust=trust)
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
-    else:
-        items: Sequence[Item] = ()
-        if calibrate is not None:  # evenly spaced
-            listed = list_items(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
-            items = listed[:: max(1, len(listed) // NUM_CALIBRATED)][:NUM_CALIBRATED]
-        _for_onnx_runtime(model, loaded, out, size, precision, items)
-
-
-def _for_onnx_runtime(
-    model: str,
-    loaded: Loaded,
-    path: Path,
-    size: tuple[int, int] | None,
-    precision: Literal["float32", "float16", "int8"],
-    calibration: Sequence[Item],
-) -> None:
-    """Write the .onnx file of a model, and beside one in float32 its stored thresholds."""
+        return
     from likeness.models._places import carry
-    from likeness.toolkit.models.export import export
+    from likeness.toolkit.models.export import export as write
 
-    what = f"ONNX model of {loaded.embedder.dim} dimensions"
-    parity = export(loaded, path, size=size, precision=precision, calibration=calibration)
-    if precision == "float32":
-        carried = carry(model, loaded.meta, path)
+    items: Sequence[Item] = ()
+    if calibrate is not None:  # evenly spaced
+        listed = list_items(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
+        items = listed[:: max(1, len(listed) // NUM_CALIBRATED)][:NUM_CALIBRATED]
+    parity = write(loaded, out, size=size, precision=precision, calibration=items)
+    what = f"ONNX model of {loaded.embedder.dim} dimensions in"
+    if precision != "float32":
+        say(
+            f"{what} {precision}, {out.stat().st_size / 1e6:.1f} MB, in {out}; on "
+            f"{parity.num_items} synthetic inputs its embeddings differ from float32 by a cosine "
+            f"distance of at most {parity.distance:.1e}. It is a model of its own: embed with it, "
+            "measure it beside the model in float32, and do not mix the embeddings of both."
+        )
+        return
+    agrees = "it is the model's own file"
+    if parity.num_items:
         agrees = (
             f"on {counted(parity.num_items, 'input')} it agrees with torch to a cosine distance of "
             f"{parity.distance:.1e} and norms to {parity.norm_error:.1e}"
-            if parity.num_items
-            else "it is the model's own file"
         )
-        say(
-            f"{what} in {path}; {agrees}"
-            + ("; its stored thresholds lie beside it" if carried else "")
-        )
-        return
-    say(
-        f"{what} in {precision}, {path.stat().st_size / 1e6:.1f} MB, in {path}; on "
-        f"{parity.num_items} synthetic inputs its embeddings differ from float32 by a cosine "
-        f"distance of at most {parity.distance:.1e}. It is a model of its own: embed with it, "
-        "measure it beside the model in float32, and do not mix the embeddings of both."
-    )
+    beside = "; its stored thresholds lie beside it" * carry(model, loaded.meta, out)
+    say(f"{what} {out}; {agrees}{beside}")
 
 
 def _for_sherpa(loaded: Loaded, path: Path) -> None:

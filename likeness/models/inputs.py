@@ -79,7 +79,8 @@ def items_of(
         return
     with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
-        maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
+        endings = suffixes_of(modality)
+        maker = _Maker(modality, endings, Path(folder), rate_hz, start, columns, label)
         items: Sequence[Item]
         if isinstance(inputs, str | os.PathLike):
             items = maker.from_path(Path(inputs), str(inputs))
@@ -87,10 +88,9 @@ def items_of(
             items = maker.from_columns(inputs)
         elif isinstance(inputs, Mapping):
             items = [maker.single(value, "", item_id(str(key))) for key, value in inputs.items()]
-        elif _is_single(inputs):
-            items = [maker.single(inputs, "0")]
         else:
-            items = [maker.single(value, str(number)) for number, value in enumerate(inputs)]
+            values = [inputs] if _is_single(inputs) else inputs
+            items = [maker.single(value, str(number)) for number, value in enumerate(values)]
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
         if not isinstance(inputs, Mapping):  # the ids of a mapping are its keys
@@ -118,16 +118,13 @@ class _Maker:
     """Turns inputs into items; files that it has to write go into `folder`."""
 
     modality: str
+    suffixes: Sequence[str]
     folder: Path
     rate_hz: float | None
     root: Path | None
     columns: str | Mapping[str, str]
     label: str
     num_written: int = 0
-
-    @property
-    def suffixes(self) -> Sequence[str]:
-        return suffixes_of(self.modality)
 
     def single(self, value: Any, number: str, key: str | None = None) -> Item:
         """Make one item.
@@ -159,29 +156,17 @@ class _Maker:
         )
 
     def from_path(self, path: Path, text: str) -> Sequence[Item]:
-        if is_url(text) and path.suffix.lower() in self.suffixes:
+        suffix = path.suffix.lower()
+        if suffix in self.suffixes and (is_url(text) or path.is_file()):
             return [Item(item_id(text), path)]
         if not text or not path.exists():
             raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
-        if path.is_file() and path.suffix.lower() in self.suffixes:
-            return [Item(item_id(text), path)]
+        listing: Any = {"columns": self.columns, "label": self.label, "root": self.root}
         try:
-            return shards.or_files(
-                path,
-                suffixes=self.suffixes,
-                columns=self.columns,
-                label=self.label,
-                root=self.root,
-                missing="leave",
-            )
+            return shards.or_files(path, suffixes=self.suffixes, missing="leave", **listing)
         except ValueError as error:
-            if path.is_dir() or path.suffix.lower() in (
-                *TABLES,
-                ".rttm",
-                ".tar",
-                ".list",
-                *self.suffixes,
-            ):
+            lists = (*TABLES, ".rttm", ".tar", ".list", *self.suffixes)
+            if path.is_dir() or suffix in lists:
                 raise
             raise LikenessError(
                 f"{error}. It was read as a list of files, since a {self.modality} model reads "
@@ -213,9 +198,7 @@ class _Maker:
         import soundfile
 
         if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
-            raise LikenessError(
-                f"rate_hz {rate_hz!r}: a recording that is an array needs its rate, such as 16000"
-            )
+            raise LikenessError(f"rate_hz {rate_hz!r}: give the rate of the array, such as 16000")
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
             wave = wave.T  # torchaudio gives (channels, samples)
@@ -256,9 +239,8 @@ def _is_array(value: Any) -> bool:
 def _is_texts(value: Any) -> bool:
     """Whether the value is an array or a column of texts or paths, not of numbers."""
     dtype = getattr(value, "dtype", None)
-    return _is_array(value) and (
-        str(dtype) in ("object", "string", "str") or getattr(dtype, "kind", "") in ("U", "O")
-    )
+    is_text = str(dtype) in ("string", "str") or getattr(dtype, "kind", "") in ("U", "O")
+    return _is_array(value) and is_text
 
 
 def _is_single(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -82,7 +83,7 @@ def join(
     """
     out = Path(out)
     remove_abandoned(out)  # what a join that was killed has left
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
     if (head is None) == (beside is None) or (fusion is not None and beside is None):
         raise LikenessError("give a head, or another model beside this one and perhaps a fusion")
@@ -105,6 +106,7 @@ def join(
 
 def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None:
     """Write the model whose score is the weighted sum of the scores of two models."""
+    from likeness.models.load import load_exported
     from likeness.models.verdicts import calibration_path
     from likeness.toolkit.models import joint
 
@@ -127,8 +129,6 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
         file = out / EXPORTED if out.is_dir() else out
         joint.write(files, weights, file)
     if fusion is not None:
-        from likeness.models.load import load_exported
-
         written, beside = load_exported(file), calibration_path(str(out))
         assert written is not None
         assert beside is not None
@@ -179,49 +179,33 @@ def _write_with_head(
     """Write the model whose embeddings are those of a head on the embeddings of another model."""
     from likeness.models.load import load_named
     from likeness.toolkit.models import checkpoint
-    from likeness.toolkit.models.embedder import in_torch
+    from likeness.toolkit.models.embedder import Joined, in_torch
+    from likeness.toolkit.models.parts import describe
 
     path = find_model(head)
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_named(str(path), trust=trusted)  # its weights are those of its description
     part = _fitting_head(description, path, base, model)
-    tensors = {_renamed(name): value for name, value in in_torch(base).state_dict().items()}
+    own = in_torch(base).state_dict().items()
+    tensors = {re.sub(r"^backbone\.", "backbone.network.", name): value for name, value in own}
     tensors |= {
         f"backbone.head.{name.removeprefix('backbone.')}": value
         for name, value in checkpoint.embedder_tensors(trained).items()
     }
-    joined = _description(base, part, description) | {
-        "joined": {"model": base.digest, "head": digest}
+    network = {"network": base.parts["backbone"], "head": part, "features": in_torch(base).features}
+    joined = {
+        **{name: description[name] for name in ("features", "similarity", "step")},
+        "metrics": description.get("metrics", {}),
+        "modality": base.modality,
+        "frontend": base.parts["frontend"],
+        "backbone": describe(Joined) | {"args": network},
+        "read": base.parts["read"],
+        "version": likeness_version(),
+        "recipe": description.get("recipe"),  # whose loss says whether the norm measures quality
+        "joined": {"model": base.digest, "head": digest},
     }
     out.mkdir(parents=True, exist_ok=True)
     checkpoint.save(out / _JOINED, tensors, joined, checkpoint.FORMAT)
-
-
-def _description(
-    base: Loaded, head: Mapping[str, Any], trained: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the description of a joined model.
-
-    Args:
-        base: The model.
-        head: The description of the head's network.
-        trained: The description in the head's checkpoint. Its loss, in the recipe, says whether the
-            norm measures quality.
-    """
-    from likeness.toolkit.models.embedder import Joined, in_torch
-    from likeness.toolkit.models.parts import describe
-
-    network = {"network": base.parts["backbone"], "head": dict(head)}
-    return {
-        **{name: trained[name] for name in ("features", "similarity", "step")},
-        "metrics": trained.get("metrics", {}),
-        "modality": base.modality,
-        "frontend": base.parts["frontend"],
-        "backbone": describe(Joined) | {"args": {**network, "features": in_torch(base).features}},
-        "read": base.parts["read"],
-        "version": likeness_version(),
-        "recipe": trained.get("recipe"),
-    }
 
 
 def _fitting_head(
@@ -253,9 +237,3 @@ def _fitting_head(
     part = description["backbone"]
     assert isinstance(part, dict)
     return part
-
-
-def _renamed(name: str) -> str:
-    """Return the name of a model's tensor in the joined model."""
-    first, dot, rest = name.partition(".")
-    return f"backbone.network.{rest}" if first == "backbone" else f"{first}{dot}{rest}"

@@ -53,14 +53,7 @@ from likeness.eval.formats.runs import find_model
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step
 from likeness.eval.types import check_choice
-from likeness.models.bundled import (
-    FACE,
-    FINDING_MODELS,
-    is_included,
-    onnx_file,
-    resolve_model,
-    run_of,
-)
+from likeness.models import bundled
 from likeness.models.trust import check_trusted
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
@@ -117,8 +110,8 @@ def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """Load a model as its own file has it; the rest is as for `load_named`."""
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
-    if is_included(model) or not (named or (colon and kind in _KINDS)):
-        path = onnx_file(model) if is_included(model) else Path(model)
+    if bundled.is_included(model) or not (named or (colon and kind in _KINDS)):
+        path = bundled.onnx_file(model) if bundled.is_included(model) else Path(model)
         path = find_model(path) if path.is_dir() else path
         is_onnx = path.suffix.lower() == ".onnx"
         if is_onnx and (exported := load_exported(path, trust=trust)) is not None:
@@ -182,16 +175,11 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         cast(Read, restore(each, f"{path}: read", kind="read", trusted=trusted))
         for each in (described if isinstance(described, list) else [described])
     ]
-    return Loaded(
-        embedder,
-        readings[0] if len(readings) == 1 else partial(onnx.read_both, reads=readings),
-        stated["modality"],
-        stated["similarity"],
-        stated["digest"],
-        0,
-        settings={"frame": str(stated["frame"])} if "frame" in stated else {},
-        norm_is_quality=stated.get("norm_is_quality") is True,
-    )
+    read = readings[0] if len(readings) == 1 else partial(onnx.read_both, reads=readings)
+    about = stated["modality"], stated["similarity"], stated["digest"]
+    settings = {"frame": str(stated["frame"])} if "frame" in stated else {}
+    is_quality = stated.get("norm_is_quality") is True
+    return Loaded(embedder, read, *about, 0, settings, norm_is_quality=is_quality)
 
 
 def read_initial(init: str) -> Initial:
@@ -214,7 +202,7 @@ def read_initial(init: str) -> Initial:
 
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
         return start.read_initial(init)  # its weights alone: no part that it names is imported
-    loaded = load_named(run_of(init))
+    loaded = load_named(bundled.run_of(init))
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(
@@ -255,8 +243,8 @@ def find_detector(model: str) -> Path | None:
 
     None for every other MODEL, also for one file of a pack.
     """
-    if model == FACE:
-        return onnx_file(model, "detector.onnx")
+    if model == bundled.FACE:
+        return bundled.onnx_file(model, "detector.onnx")
     kind, _, source = model.partition(":")
     from likeness.models import _insightface
 
@@ -265,22 +253,18 @@ def find_detector(model: str) -> Path | None:
     return _insightface.find(source).detector
 
 
-def aligned_size(model: Loaded) -> tuple[int, int]:
-    """Return height and width of the faces that a model reads, in pixels.
+def aligned_as(model: Loaded) -> tuple[tuple[int, int], Frame]:
+    """Return height and width of the faces that a model reads, and where it expects the landmarks.
 
     Raises:
         LikenessError: Faces cannot be aligned to this size. It is raised before any work is done.
     """
     from likeness.modalities.face import align
 
-    size: tuple[int, int] = reading_of(model)[1].get("size", (112, 112))
-    align.check(size, frame_of(model))
-    return size
-
-
-def frame_of(model: Loaded) -> Frame:
-    """Return where a face model expects the landmarks in a crop: arcface, or dlib."""
-    return cast("Frame", model.settings.get("frame", "arcface"))
+    size = reading_of(model)[1].get("size", (112, 112))
+    frame = cast("Frame", model.settings.get("frame", "arcface"))
+    align.check(size, frame)
+    return size, frame
 
 
 def add_detector(model: Loaded, detector: Path | None, min_score: float | None = None) -> Loaded:
@@ -304,12 +288,10 @@ def add_detector(model: Loaded, detector: Path | None, min_score: float | None =
     from likeness.modalities.face.detectors import load_detector
 
     if model.modality != "face":
-        raise LikenessError(
-            f"--detector {detector} finds faces; leave it out of modality {model.modality!r}"
-        )
+        raise LikenessError(f"--detector finds faces; leave it out of modality {model.modality!r}")
     refuse_other_reading(model, f"--detector {detector}")
     load_detector(detector, min_score)  # a file that is no detector is refused now
-    size, frame = aligned_size(model), frame_of(model)
+    size, frame = aligned_as(model)
     read = partial(align.read, detector=str(detector), choose="central", size=size, frame=frame)
     faces = f"central, aligned to {size[0]} x {size[1]}, detector {sha256(detector)[:16]}"
     if min_score is not None:
@@ -350,9 +332,7 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     """
     settings = reading_of(model)[1]
     if "detector" not in settings:
-        raise LikenessError(
-            "this model has no detector; name one by --detector FILE.onnx (detector= in Python)"
-        )
+        raise LikenessError("this model has no detector; name one by --detector FILE.onnx")
     return {name: settings.get(name) for name in ("detector", "size", "frame", "min_score")}
 
 
@@ -393,9 +373,9 @@ def refuse_missing_model(model: str) -> None:
             ...
         likeness.LikenessError: model 'runs/nothing' does not exist; give the folder of a run, ...
     """
-    resolve_model(model)
-    if is_included(model):
-        onnx_file(model)
+    bundled.resolve_model(model)
+    if bundled.is_included(model):
+        bundled.onnx_file(model)
         return
     kind, colon, _ = model.partition(":")
     path, _, name = model.rpartition(":")
@@ -405,5 +385,5 @@ def refuse_missing_model(model: str) -> None:
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
             "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "
             "wespeaker:FILE.pt, redimnet:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, "
-            f"likeness:face, likeness:voice or likeness:voice-plus; {FINDING_MODELS}"
+            f"likeness:face, likeness:voice or likeness:voice-plus; {bundled.FINDING_MODELS}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -46,6 +47,7 @@ class FoundFaces(NamedTuple):
     embeddings: Floats32
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A trained network, with the way it reads files and the similarity it was trained for.
 
@@ -66,18 +68,10 @@ class Model:
         (8, 8)
     """
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        calibration: Fusion | None = None,
-        *,
-        source: str = "",
-        thresholds_file: str | PathLike[str] | None = None,
-    ):
-        self.loaded = loaded
-        self.calibration = calibration
-        self.source = source
-        self.thresholds_file = thresholds_file
+    loaded: Loaded
+    calibration: Fusion | None = None
+    source: str = ""
+    thresholds_file: str | PathLike[str] | None = None
 
     @property
     def modality(self) -> str:
@@ -185,20 +179,14 @@ class Model:
             from likeness.models.reading import Reading, read_as
 
             loaded = read_as(loaded, Reading(**reading))
-        with (
-            items_of(
-                inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
-            ) as items,
-            shown(progress),
-        ):
-            sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
+        listing: Any = {"rate_hz": rate_hz, "root": root, "columns": columns}
+        sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
+        with items_of(inputs, modality=self.modality, **listing) as items, shown(progress):
             embeddings, bad = embed(loaded.embedder, items, loaded.read, **sizes)
         if bad:
-            warnings.warn(
-                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
-                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
-                stacklevel=2,
-            )
+            share = f"{len(bad)} of {len(items)} inputs cannot be read and are left out"
+            names = name_first(item.id for item in bad)
+            warnings.warn(f"{share} ({names}); the first: {bad[0].reason}", stacklevel=2)
         warn_if_alike(embeddings)
         return embeddings
 
@@ -409,9 +397,7 @@ class Model:
         from likeness.models._places import estimate
 
         if self.loaded.settings.get("mean"):
-            raise LikenessError(
-                "the model embeds as at a place already; load it without thresholds of a place"
-            )
+            raise LikenessError("the model is of a place already; load it without its thresholds")
         for far in fars:
             check_far(far)
         embeddings = self.embed(unlabelled, root=root, workers=workers)
@@ -436,15 +422,12 @@ class Model:
                 translated.
         """
         from likeness.models._places import carry
+        from likeness.models.load import load_named
         from likeness.toolkit.models.export import export
 
-        loaded = self.loaded
-        if (
-            run_of(self.source) != self.source
-        ):  # it runs in ONNX Runtime; its network lies beside it
-            from likeness.models.load import load_named
-
-            loaded = load_named(run_of(self.source))
+        # One that runs in ONNX Runtime may have its network beside it.
+        run = run_of(self.source)
+        loaded = self.loaded if run == self.source else load_named(run)
         parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity
@@ -517,16 +500,13 @@ def load(
         frontend=frontend,
         trust=entries_of(trust),
     )
-    if (
-        thresholds is not None
-        and (here := at_place(loaded, find(resolve_model(name), thresholds))) is not loaded
-    ):
-        # a calibration is of the scores elsewhere
-        loaded, calibration = here, False if calibration is None else calibration
+    if thresholds is not None:
+        elsewhere, loaded = loaded, at_place(loaded, find(resolve_model(name), thresholds))
+        if calibration is None and loaded is not elsewhere:
+            calibration = False  # it is of the scores elsewhere
     fitted = calibration_for(loaded, name, calibration)
-    made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
     loaded.embedder.to_device(device or "")
-    return made
+    return Model(loaded, fitted, source=name, thresholds_file=thresholds)
 
 
 def load_beside(model: Model, beside: Model | str | Path | None) -> Model:

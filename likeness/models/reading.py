@@ -4,20 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
 from likeness.eval.option import Option
 from likeness.eval.types import check_choice
 from likeness.modalities.speaker import long
-from likeness.models.load import (
-    aligned_size,
-    load_named,
-    reading_of,
-    refuse_head,
-    refuse_other_reading,
-)
+from likeness.models import load as loading
 from likeness.toolkit.models.loaded import Flip, Loaded, flipped
 
 # What a reading in parts takes over from the model's own.
@@ -65,14 +59,9 @@ def load_reading(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
-    loaded = load_named(
-        model,
-        detector=detector,
-        min_score=reading.min_score,
-        frontend=reading.frontend,
-        trust=reading.trust,
-    )
-    refuse_head(loaded, model)
+    how: Any = {"min_score": reading.min_score, "frontend": reading.frontend}
+    loaded = loading.load_named(model, detector=detector, trust=reading.trust, **how)
+    loading.refuse_head(loaded, model)
     items: Sequence[Item] = ()
     if reading.ijb is not None:
         loaded, items = ijb_pack(loaded, reading.ijb)
@@ -106,17 +95,13 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
         raise LikenessError(
             f"crops, chunks and only_speech are for speech, not {model.modality!r}: leave them out"
         )
-    refuse_other_reading(model, "crops, chunks and only_speech")
+    loading.refuse_other_reading(model, "crops, chunks and only_speech")
     crops, chunk_seconds = reading.crops, reading.chunk_seconds
     long.check(crops, chunk_seconds)
-    bound = reading_of(model)[1]
-    read = partial(
-        long.read,
-        crops=crops,
-        chunk_seconds=chunk_seconds,
-        only_speech=reading.only_speech,
-        **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
-    )
+    bound = loading.reading_of(model)[1]
+    own = {key: value for key, value in bound.items() if key in _OF_EVERY_READING}
+    parts: Any = {"crops": crops, "chunk_seconds": chunk_seconds}
+    read = partial(long.read, only_speech=reading.only_speech, **parts, **own)
     settings = {
         "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
         "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
@@ -142,8 +127,8 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
         raise LikenessError(
             f"--ijb is for models of faces; this is one of modality {model.modality!r}"
         )
-    refuse_other_reading(model, "--ijb")
-    size = aligned_size(model)
+    loading.refuse_other_reading(model, "--ijb")
+    size, _ = loading.aligned_as(model)
     items, landmarks = ijb.pack(root)
     read = partial(ijb.read, landmarks=str(landmarks), size=size)
     faces = f"aligned to {size[0]} x {size[1]} by the pack's 5 landmarks"

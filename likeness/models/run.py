@@ -6,7 +6,7 @@ What the checkpoint states about itself is enough.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             restore(described[name], name, kind="module", trusted=trusted) for name in _PARTS[:2]
         )
         reading = restore(described["read"], "read", kind="read", trusted=trusted)
-        embedder = _build(frontend, backbone, described, tensors, description["features"])
+        embedder = _build(frontend, backbone, description, tensors)
         step, modality = int(description["step"]), str(description["modality"])
     except Exception as error:
         # Arguments of other types than a part takes lead to errors of any type.
@@ -64,24 +64,13 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     put(embedder, checkpoint.embedder_tensors(tensors), str(path), remedy)
     recipe, similarity = description.get("recipe"), str(description.get("similarity"))
     loss = recipe.get("loss") if isinstance(recipe, dict) else None
-    return Loaded(
-        embedder.eval(),
-        cast(Read, reading),
-        modality,
-        similarity,
-        digest,
-        step,
-        norm_is_quality=checkpoint.norm_is_quality(loss, similarity),
-        parts=described,
-    )
+    is_quality, read = checkpoint.norm_is_quality(loss, similarity), cast(Read, reading)
+    about: Any = {"norm_is_quality": is_quality, "parts": described}
+    return Loaded(embedder.eval(), read, modality, similarity, digest, step, **about)
 
 
 def _build(
-    frontend: Part,
-    backbone: Part,
-    described: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    features: Literal["raw", "polarlike"],
+    frontend: Part, backbone: Part, described: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> TorchEmbedder:
     """Build the network of a description, which takes no more memory than the weights do.
 
@@ -100,4 +89,4 @@ def _build(
         needed = sum(parameter.numel() for parameter in backbone(dim).parameters())
     if needed > stored:
         raise LikenessError(f"weights do not fit: the network has {needed}, and the file {stored}")
-    return TorchEmbedder(made, backbone(dim), features=features)
+    return TorchEmbedder(made, backbone(dim), features=described["features"])

@@ -18,6 +18,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
@@ -146,13 +147,8 @@ class Verification(NamedTuple):
             files: What was compared.
             meta: Of the model.
         """
-        document = {
-            "schema": "likeness.verification/1",
-            "files": [str(file) for file in files],
-            **meta,
-            **self._asdict(),
-        }
-        write_json(path, document)
+        about = {"schema": "likeness.verification/1", "files": [str(file) for file in files]}
+        write_json(path, {**about, **meta, **self._asdict()})
 
 
 class Comparer(NamedTuple):
@@ -187,15 +183,11 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
         norms: Of the two raw embeddings.
     """
     model, calibration, threshold, source = comparer
-    verified = Verification(
-        score,
-        model.similarity,
-        norms,
-        threshold=threshold,
-        accepted=None if threshold is None else score >= threshold,
-        source=source,
-        norm_is_quality=model.norm_is_quality,
-    )
+    is_quality = model.norm_is_quality
+    verified = Verification(score, model.similarity, norms, norm_is_quality=is_quality)
+    if threshold is not None:
+        accepted = score >= threshold
+        verified = verified._replace(threshold=threshold, accepted=accepted, source=source)
     if calibration is None:
         return verified
     quality = None
@@ -267,16 +259,8 @@ def remedy_for(model: Loaded) -> str:
     return ""
 
 
-class Pair(NamedTuple):
-    """Two files, and whether they are of one subject where that is known."""
-
-    first: str
-    second: str
-    label: bool | None = None
-
-
 class PairRow(NamedTuple):
-    """What the comparison of one pair gave.
+    """A pair of files, and what their comparison gave.
 
     Attributes:
         first: The path of the first file, as it was given.
@@ -293,7 +277,7 @@ class PairRow(NamedTuple):
 
     first: str
     second: str
-    label: bool | None
+    label: bool | None = None
     score: float | None = None
     accepted: bool | None = None
     threshold: float | None = None
@@ -421,7 +405,7 @@ class VerifiedPairs:
         return "\n".join(lines)
 
 
-def _name_self_matches(pairs: Sequence[Pair], id_of: Mapping[str, str]) -> frozenset[int]:
+def _name_self_matches(pairs: Sequence[PairRow], id_of: Mapping[str, str]) -> frozenset[int]:
     """The pairs of a file with itself, which are named as in a list of trials.
 
     Args:
@@ -444,7 +428,7 @@ def _name_self_matches(pairs: Sequence[Pair], id_of: Mapping[str, str]) -> froze
     return frozenset(every.itself.tolist())
 
 
-def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pair]:
+def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[PairRow]:
     """Read a list of pairs of files.
 
     Args:
@@ -467,15 +451,15 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder) / "pairs.csv"
         ...     _ = path.write_text("path1;path2;same\\na.wav;b.wav;1\\n")
-        ...     read_pairs(path)
-        [Pair(first='a.wav', second='b.wav', label=True)]
+        ...     read_pairs(path)[0][:3]
+        ('a.wav', 'b.wav', True)
     """
-    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
+    return list(map(PairRow, *trials.read_pairs(source, columns=columns)))
 
 
 def list_pairs(
     listed: Any, root: str | Path | None = None, columns: str | Mapping[str, str] = ""
-) -> tuple[list[Pair], dict[str, Path]]:
+) -> tuple[list[PairRow], dict[str, Path]]:
     """Read pairs, and find the file of each name in them.
 
     Args:
@@ -489,7 +473,7 @@ def list_pairs(
     if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
         pairs = read_pairs(listed, columns=columns)
     else:
-        pairs = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in listed]
+        pairs = [PairRow(str(pair[0]), str(pair[1]), *pair[2:]) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
@@ -503,17 +487,14 @@ def verify_pairs(
     listed: Any,
     root: str | Path | None,
     columns: str | Mapping[str, str],
-    *,
-    batch_size: int,
-    workers: int,
+    **sizes: Any,
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
     Args:
         comparer: The model and what decides.
         listed: As of `list_pairs`, and so are `root` and `columns`.
-        batch_size: How many files pass through the network at once.
-        workers: How many processes read files; 0 reads them in this one.
+        sizes: As of `embed_where_readable`.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -529,32 +510,32 @@ def verify_pairs(
     items = [Item(id_of[name], path) for name, path in path_of.items()]
     items = list({item.id: item for item in items}.values())
     remarked: dict[int, str] = {}
-    sizes: Any = {"batch_size": batch_size, "workers": workers, "remarks": remarked}
-    embeddings, bad = embed_where_readable(model.embedder, items, model.read, **sizes)
+    ways: Any = {**sizes, "remarks": remarked}
+    embeddings, bad = embed_where_readable(model.embedder, items, model.read, **ways)
     reason_of = {item.id: item.reason for item in bad}
     remarks = {items[position].id: text for position, text in remarked.items()}
-    row_of = {} if embeddings is None else {id: row for row, id in enumerate(embeddings.ids)}
+    embedded = embeddings or Embeddings((), np.zeros((0, 1), np.float32))
+    row_of = {id: row for row, id in enumerate(embedded.ids)}
     sides = np.array([[row_of.get(id_of[name], -1) for name in pair[:2]] for pair in pairs])
-    scores, norms = np.full(len(pairs), np.nan), list[float]()
-    if embeddings is not None:
-        readable, matrix, norms = (sides >= 0).all(axis=1), embeddings.matrix, [*embeddings.norms]
-        places = sides[readable, 0], sides[readable, 1]
-        scores[readable] = similarities(matrix, matrix, *places, model.similarity)
+    scores, norms = np.full(len(pairs), np.nan), embedded.norms.tolist()
+    readable = (sides >= 0).all(axis=1)
+    if readable.any():
+        matrix, (first, second) = embedded.matrix, sides[readable].T
+        scores[readable] = similarities(matrix, matrix, first, second, model.similarity)
     rows = []
     values = zip(pairs, sides.tolist(), scores.tolist(), strict=True)
-    for row, (pair, (first, second), score) in enumerate(values):
+    for row, (pair, (left, right), score) in enumerate(values):
         if math.isnan(score):
             name = next(name for name in pair[:2] if id_of[name] in reason_of)
             reason = reason_of[id_of[name]]
             note = reason if name in reason else f"{name}: {reason}"
-            rows.append(PairRow(*pair, threshold=comparer.threshold, note=note))
-        else:
-            made = judged(comparer, score, (float(norms[first]), float(norms[second])))
-            quality = made.norms if model.norm_is_quality else (None, None)
-            verdict = made.accepted, made.threshold, made.probability
-            compared = PairRow(*pair, score, *verdict, *quality)
-            notes = ["one item, compared with itself"] if row in itself else []
-            notes += [remarks[id] for id in {id_of[name]: 0 for name in pair[:2]} if id in remarks]
-            rows.append(compared._replace(note="; ".join(notes)))
+            rows.append(pair._replace(threshold=comparer.threshold, note=note))
+            continue
+        made = judged(comparer, score, (norms[left], norms[right]))
+        quality = made.norms if model.norm_is_quality else (None, None)
+        notes = ["one item, compared with itself"] if row in itself else []
+        notes += [remarks[id] for id in {id_of[name]: 0 for name in pair[:2]} if id in remarks]
+        verdict = made.accepted, made.threshold, made.probability
+        rows.append(PairRow(*pair[:3], score, *verdict, *quality)._replace(note="; ".join(notes)))
     origin = Origin(Scoring().system(model.meta), model.meta, trials=where)
     return VerifiedPairs(rows, model.similarity, comparer.source, origin, itself)

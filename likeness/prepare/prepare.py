@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import (
-    atomic_path,
-    move,
-    remove_abandoned,
-    staging_path,
-    sync_names,
-)
+from likeness.eval.formats import writing
 from likeness.eval.option import Option
 from likeness.eval.progress import report, step
 from likeness.eval.types import name_first
@@ -217,7 +211,7 @@ def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
 def _bring(archive: Archive, data: Path, say: Say) -> None:
     """Bring one archive to its place, unless it is there or cannot be had; counting shows that."""
     final, downloads = data / archive.makes, data / "downloads"
-    remove_abandoned(final)
+    writing.remove_abandoned(final)
     if final.is_dir() and any(final.iterdir()):
         say(f"{archive.makes} is there already; its files are counted")
         return
@@ -270,7 +264,7 @@ def _make_whole(archive: Archive, file: Path, parts: list[Path], say: Say) -> bo
     if not all(part.is_file() for part in parts):
         return False
     if len(parts) > 1:
-        with atomic_path(file) as temporary, temporary.open("wb") as joined:
+        with writing.atomic_path(file) as temporary, temporary.open("wb") as joined:
             for part in parts:
                 with part.open("rb") as content:
                     shutil.copyfileobj(content, joined, _BLOCK)
@@ -291,7 +285,7 @@ def _download(url: str, path: Path) -> None:
     try:
         with (
             requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS, headers=as_it_is) as response,
-            atomic_path(path) as temporary,
+            writing.atomic_path(path) as temporary,
         ):
             response.raise_for_status()
             done, total = 0, int(response.headers.get("Content-Length", 0)) or None
@@ -315,10 +309,10 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
         LikenessError: The archive is damaged, would write outside of its folder, or is another one.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    with staging_path(final) as made:
+    with writing.staging_path(final) as made:
         if not file.name.endswith((".zip", ".tar.gz", ".tgz")):
             shutil.copyfile(file, made)
-            move(made, final)
+            writing.move(made, final)
             return
         unpacked = made if not archive.takes else made.with_name(f"{made.name}.all")
         try:
@@ -336,4 +330,4 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
         if hasattr(os, "sync"):
             os.sync()  # all files must be on the disk before the archive may be removed
         os.replace(made, final)
-        sync_names(final.parent)
+        writing.sync_names(final.parent)

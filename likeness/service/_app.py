@@ -36,12 +36,7 @@ _log = logging.getLogger("likeness.serve")
 
 
 def make_app(
-    service: Service,
-    *,
-    token: str,
-    hosts: Sequence[str] = (),
-    origins: Sequence[str] = (),
-    local: bool = True,
+    service: Service, *, token: str, hosts: Sequence[str], origins: Sequence[str], local: bool
 ) -> ASGIApp:
     """The ASGI application, which closes the gallery when its server ends.
 

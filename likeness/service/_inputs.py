@@ -57,9 +57,8 @@ def describe_input(model: Loaded) -> dict[str, Any]:
         Recordings of 0.1 to 60 s, of any rate and number of channels.
     """
     read, settings = reading_of(model)
-    kind, size = "images", (None, None)
     most = f"up to {MAX_PIXELS / 1e6:.0f} megapixels (JPEG {MAX_JPEG_PIXELS / 1e6:.0f})"
-    text = f"Images of {most}."
+    kind, size, text = "images", (None, None), f"Images of {most}."
     if model.modality == "speaker":
         kind = "recordings"
         least = settings.get("min_seconds", 0.1)
@@ -98,20 +97,15 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
         LikenessError: The picture cannot be read, or the model has no detector.
     """
     settings = _detecting(model)
-    pixels, faces = align.find(
-        item, detector=settings["detector"], min_score=settings.get("min_score")
-    )
+    least = settings.get("min_score")
+    pixels, faces = align.find(item, detector=settings["detector"], min_score=least)
     height, width = pixels.shape[:2]
     num_faces, chosen = len(faces.boxes), None
     if num_faces:
         chosen = align.choose_face(faces, height, width, settings.get("choose", "largest"))
-    return {
-        "width": width,
-        "height": height,
-        "faces": [_one(pixels, faces, i, settings) for i in range(min(num_faces, MAX_FACES))],
-        "found": num_faces,
-        "chosen": chosen,
-    }
+    shown = [_one(pixels, faces, i, settings) for i in range(min(num_faces, MAX_FACES))]
+    counts = {"found": num_faces, "chosen": chosen}
+    return {"width": width, "height": height, "faces": shown, **counts}
 
 
 def _detecting(model: Loaded) -> Mapping[str, Any]:
@@ -181,10 +175,6 @@ def _one(
         crop = "data:image/png;base64," + base64.b64encode(coloured).decode()
     except ValueError as error:
         reason = str(error)
-    return {
-        "number": number,
-        "box": [round(float(edge), 1) for edge in faces.boxes[number]],
-        "score": float(faces.scores[number]),
-        "crop": crop,
-        "reason": reason,
-    }
+    box = [round(float(edge), 1) for edge in faces.boxes[number]]
+    score = float(faces.scores[number])
+    return {"number": number, "box": box, "score": score, "crop": crop, "reason": reason}

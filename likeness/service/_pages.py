@@ -21,17 +21,7 @@ from likeness.eval.scoring.thresholds import LEAST_ERRORS, Thresholds
 
 # The script of the page, in files by subject, in the order in which they run. They share their
 # names: each may use those of the files before it, and within functions those of all.
-SCRIPTS = (
-    "basics.js",
-    "turns.js",
-    "sound.js",
-    "faces.js",
-    "inputs.js",
-    "threshold.js",
-    "answers.js",
-    "gallery.js",
-    "start.js",
-)
+_FILES = ("basics", "turns", "sound", "faces", "inputs", "threshold", "answers", "gallery", "start")
 MAX_EXAMPLES = 24
 MAX_TOTAL = 32 << 20  # bytes of all examples
 _SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".webm")
@@ -44,15 +34,11 @@ def environment() -> Environment:
 
     All of them know the style and the script of the page.
     """
-    made = Environment(
-        loader=PackageLoader("likeness.service"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    blanks: Any = {"trim_blocks": True, "lstrip_blocks": True}
+    loader = PackageLoader("likeness.service")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blanks)
     made.globals["style"] = Markup(_source("page.css"))
-    made.globals["script"] = Markup("\n".join(map(_source, SCRIPTS)))
+    made.globals["script"] = Markup("\n".join(_source(f"{name}.js") for name in _FILES))
     return made
 
 

@@ -139,11 +139,8 @@ class Service:
 
     def examples(self) -> dict[str, Any]:
         """The files to try that the server was started with, by their numbers."""
-        return {
-            "examples": [
-                {"name": example.name, "bytes": len(example.content)} for example in self._examples
-            ]
-        }
+        listed = [{"name": of.name, "bytes": len(of.content)} for of in self._examples]
+        return {"examples": listed}
 
     def example(self, number: Number) -> Response:
         """One of the files to try."""
@@ -222,7 +219,7 @@ class Service:
         least = self._comparer.threshold if threshold is None else threshold
         probe = self._embed([file], [face])
         matches = gallery.search(probe, k)[0]
-        accepted = [least is not None and match.score >= least for match in matches]
+        accepted = [None if least is None else match.score >= least for match in matches]
         return {
             "identified": matches[0].subject if any(accepted) else None,
             "decided": least is not None,
@@ -231,9 +228,8 @@ class Service:
             "similarity": gallery.similarity,
             "norm": float(probe.norms[0]),
             "matches": [
-                {name: getattr(match, name) for name in ("subject", "score", "norm")}
-                | {"accepted": ok if least is not None else None}
-                for match, ok in zip(matches, accepted, strict=True)
+                {"subject": of.subject, "score": of.score, "norm": of.norm, "accepted": is_accepted}
+                for of, is_accepted in zip(matches, accepted, strict=True)
             ],
         }
 
@@ -279,18 +275,12 @@ class Service:
         rows = self._required_gallery().enrolments(subject)
         norms = np.linalg.norm(rows.astype(np.float64), axis=1).tolist()
         kept = media.kept(self._media, subject, rows)
-        return {
-            "subject": subject,
-            "enrolments": [
-                {
-                    "number": number,
-                    "norm": norm,
-                    "date": medium and medium.date,
-                    "medium": medium and ("sound" if medium.path.suffix == ".flac" else "image"),
-                }
-                for number, (norm, medium) in enumerate(zip(norms, kept, strict=True))
-            ],
-        }
+        enrolments = []
+        for number, (norm, medium) in enumerate(zip(norms, kept, strict=True)):
+            kind = medium and ("sound" if medium.path.suffix == ".flac" else "image")
+            date = medium and medium.date
+            enrolments.append({"number": number, "norm": norm, "date": date, "medium": kind})
+        return {"subject": subject, "enrolments": enrolments}
 
     def medium(self, number: Number, subject: Subject) -> Response:
         """The small picture or sound that is kept of an enrolment, where the server keeps media."""
@@ -339,10 +329,9 @@ class Service:
             try:
                 embeddings, bad = embed_where_readable(self.model.embedder, items, read, part=True)
             except RuntimeError as error:  # of a network that cannot take this input
-                _log.warning("an upload ended in %s", type(error).__name__)
-                raise LikenessError(
-                    f"the model cannot embed this ({type(error).__name__})"
-                ) from None
+                kind = type(error).__name__
+                _log.warning("an upload ended in %s", kind)
+                raise LikenessError(f"the model cannot embed this ({kind})") from None
             if embeddings is None or bad:
                 # a reason names the file, unless the network refuses it
                 path_of = {item.id: f"{item.path}: " for item in items}

@@ -346,21 +346,18 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     if setup.gallery is not None and gallery is None:
         gallery = open_gallery(setup.gallery, model.meta, thresholds=stored)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
-        raise LikenessError(
-            f"{setup.workers} processes share a gallery in PostgreSQL only; take --workers 1"
-        )
+        raise LikenessError(f"{setup.workers} workers share a gallery in PostgreSQL only; take one")
     beside = None
     if setup.fusion is not None:
         other = Service(load_beside(loaded, setup.beside).comparer(), threads=threads)
         other.model.embedder.share_cores(threads)
         beside = other, load_fusion(setup.fusion)
+    known = find(resolve_model(setup.model), setup.thresholds, stored)
     service = Service(
         comparer,
         gallery,
         threads=threads,
-        slider=_pages.slider(
-            *choose(find(resolve_model(setup.model), setup.thresholds, stored), model.meta)
-        ),
+        slider=_pages.slider(*choose(known, model.meta)),
         examples=examples,
         keeps_media=setup.keep_media,
         about=about(setup.model),

@@ -2,31 +2,28 @@
 hand.
 """
 
-import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import embeddings
 from likeness.eval.formats import trials as trial_lists
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item
-from likeness.eval.metrics import similarity
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports.page import block
 from likeness.eval.reports.page import write as write_report
 from likeness.eval.reports.verification import glance
+from likeness.eval.results import Result
 from likeness.eval.scoring.score import score
-from likeness.eval.types import Trials
 from likeness.models.run import load_model
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.models.embed import embed
@@ -40,16 +37,6 @@ _FARS = (0.01, 0.1)  # whose thresholds are stored beside that of the EER
 Baseline = Callable[[list[Item]], np.ndarray[Any, Any]]
 
 
-class Made(NamedTuple):
-    """What a demo leaves for a report: score files, the embeddings behind each, and where the media
-    of their ids lie.
-    """
-
-    scores: list[Path]
-    embeddings: list[Path]
-    media: Path
-
-
 @shown()
 def run(
     recipe: Recipe,
@@ -60,7 +47,7 @@ def run(
     out: Path,
     own_data: str,
     trials: Part | None = None,
-) -> Made:
+) -> None:
     """Run a demo: make its data, train, embed, score, evaluate, and print the commands by hand.
 
     Args:
@@ -73,10 +60,6 @@ def run(
         own_data: The end of the last line of advice: a command for the user's own files.
         trials: Lists the trials, for a recipe that is measured item by item. By default those of
             the recipe's measure.
-
-    Returns:
-        The files for a report.
-
     """
     with only_writer(out):
         data, model_folder = out / "data", out / "run"
@@ -95,59 +78,53 @@ def run(
         ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
         about = {"similarity": "cosine", "modality": recipe.modality}
         plain = Embeddings(tuple(item.id for item in items), baseline[1](items), about)
-        made = Made([], [], data)
-        for name, embedded in (
-            (f"{recipe.modality}-likeness", ours),
-            (f"{recipe.modality}-{baseline[0]}", plain),
-        ):
-            made.embeddings.append(out / f"{name}.npz")
-            made.scores.append(out / "scores" / f"{name}.txt")
-            embeddings.write_embeddings(made.embeddings[-1], embedded)
-            values = similarity.score_trials(pairs, embedded)
-            trial_lists.write_scores(made.scores[-1], pairs, values)
+        systems = {f"{recipe.modality}-likeness": ours, f"{recipe.modality}-{baseline[0]}": plain}
+        files = {out / "scores" / f"{name}.txt": out / f"{name}.npz" for name in systems}
+        for (scores, file), embedded in zip(files.items(), systems.values(), strict=True):
+            embedded.save(file)
+            trial_lists.write_scores(scores, pairs, score(pairs, embedded).values)
         say("4/4 evaluating")
         measured = VerificationSettings(fars=_FARS, num_resamples=0)
         evaluate(score(pairs, ours).of_list(contents), measured).save_thresholds(model_folder)
-        say(report(made, out))  # the last file: with it the demo is finished
-        example = _first_target(items, pairs)
-        say(_by_hand(made, model_folder, out, example, own_data=own_data))
-        return made
+        each = [part for file in files.values() for part in ("--embeddings", file)]
+        page = ("--media", data, "--report", out / "report")
+        evaluation = evaluate([*files], embeddings=[*files.values()])
+        line = command("likeness", "evaluate", *files, *each, *page)
+        evaluation.report(out / "report", media=data, command=line)
+        evaluation.save(out / "results.json")  # the last file: with it the demo is finished
+        say(str(evaluation))
+        paths = {item.id: item.path for item in items}
+        first = int(np.argmax(pairs.target))  # the first target trial
+        enrol, probe = pairs.enrol_ids[pairs.enrol[first]], pairs.probe_ids[pairs.probe[first]]
+        example, (scores, file) = (paths[enrol], paths[probe]), next(iter(files.items()))
+        page_file, lines = out / "report" / "index.html", _by_hand(out, example, own_data)
+        say(
+            f"\nMade: the model {model_folder}, raw embeddings {file}, scores {scores}, the report "
+            f"{page_file}\n{lines}"
+        )
 
 
-def _first_target(items: Sequence[Item], pairs: Trials) -> tuple[Path, Path]:
-    """The two files of the first target trial."""
-    assert pairs.target is not None
-    first = int(np.flatnonzero(pairs.target)[0])
-    paths = {item.id: item.path for item in items}
-    return paths[pairs.enrol_ids[pairs.enrol[first]]], paths[pairs.probe_ids[pairs.probe[first]]]
-
-
-def _by_hand(
-    made: Made, model: Path, out: Path, example: tuple[Path, Path], *, own_data: str
-) -> str:
-    """What the demo made, and the commands that do each of its steps.
+def _by_hand(out: Path, example: tuple[Path, Path], own_data: str) -> str:
+    """The commands that do each step of a demo.
 
     Args:
-        made: The files of the demo.
-        model: The folder of the trained model.
         out: The folder of the demo.
         example: Two files that `likeness verify` compares.
         own_data: As for `run`.
     """
-    listed, pairs_file, mine = out / "items.txt", out / "trials.txt", f"my-{out.resolve().name}"
-    embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", f"{mine}.npz")
+    data, model, mine = out / "data", out / "run", f"my-{out.resolve().name}"
+    listed, pairs_file = out / "items.txt", out / "trials.txt"
+    embeds = ("--model", model, "--items", listed, "--root", data, "--out", f"{mine}.npz")
     scores = ("--trials", pairs_file, "--embeddings", f"{mine}.npz", "--out", f"{mine}.txt")
-    shows = ("--embeddings", f"{mine}.npz", "--media", made.media, "--report", f"{mine}-report")
-    return f"""
-Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report \
-{out / "report" / "index.html"}
+    shows = ("--embeddings", f"{mine}.npz", "--media", data, "--report", f"{mine}-report")
+    return f"""\
 Next, the same by hand, on the same files:
   {command(program(), "embed", *embeds)}
   {command(program(), "score", *scores)}
   {command(program(), "evaluate", f"{mine}.txt", *shows)}
   {command(program(), "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program(), "serve", "--model", model, "--examples", made.media, "--far", "eer")}
+  {command(program(), "serve", "--model", model, "--examples", data, "--far", "eer")}
 and on your own files:
   {command(program())} {own_data}"""
 
@@ -155,33 +132,6 @@ and on your own files:
 def program() -> str:
     """Return the command as it was called, such as .venv/bin/likeness."""
     return sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
-
-
-def summary(folders: Mapping[str, Path]) -> str:
-    """Return a line for each demo with the EER of both systems, of its results.json."""
-    lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
-    for name, folder in folders.items():
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
-        cells = []
-        for result in (each for each in results if each["metric"] == "eer"):
-            ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
-            value = f"{100 * result['value']:.1f} %"
-            system = result["system"].partition("-")[2]
-            cells.append((system, f"{value} [{ends}]" if ends else value))
-        (_, ours), (plain, other) = cells
-        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
-    return "\n".join(lines)
-
-
-def report(made: Made, out: Path) -> str:
-    """Write the page of a demo, out/report/index.html, and out/results.json; returns the table."""
-    each = [part for file in made.embeddings for part in ("--embeddings", file)]
-    shown = ("--media", made.media, "--report", out / "report")
-    again = command("likeness", "evaluate", *made.scores, *each, *shown)
-    evaluation = evaluate(made.scores, embeddings=made.embeddings)
-    evaluation.report(out / "report", media=made.media, command=again)
-    evaluation.save(out / "results.json")
-    return str(evaluation)
 
 
 def run_all(folders: Mapping[str, Path], out: Path) -> None:
@@ -213,17 +163,16 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         for process in running.values():  # after Ctrl-C those that are still there
             process.kill()
             process.wait()
-    failed = [name for name, process in running.items() if process.returncode]
-    if failed:
+    if failed := [name for name, process in running.items() if process.returncode]:
         raise LikenessError(
             f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
             "say why; start again with another --out"
         )
-    face = out / "face"
+    face, (page, lines) = out / "face", overview(folders, out)
     serve = ("serve", "--model", face / "run", "--examples", face / "data", "--far", "eer")
     say(
-        f"\n{summary(folders)}\n\n"
-        f"The reports, to open in a browser:\n  {overview(folders, out)}\n"
+        "\nAll of them: the EER on files that no model was trained on, with 95 % intervals\n\n"
+        f"{lines}\n\nThe reports, to open in a browser:\n  {page}\n"
         f"A model as a web page, which compares two faces:\n  {command(program(), *serve)}\n"
         f"Two recordings of your own:\n  {command(program(), 'verify')} FIRST.wav SECOND.wav"
     )
@@ -231,23 +180,15 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
 
 def _start(name: str, folder: Path) -> subprocess.Popen[str]:
     """Start a demo on one thread, which imports what this process does; its output is read here."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "likeness", "demo", "--only", name, "--out", str(folder)],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "PYTHONSAFEPATH": "1",
-            "PYTHONUNBUFFERED": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="backslashreplace",
-    )
+    line = [sys.executable, "-m", "likeness", "demo", "--only", name, "--out", str(folder)]
+    search = os.pathsep.join(filter(None, sys.path))
+    own = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **own, "OMP_NUM_THREADS": "1"}
+    output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    return subprocess.Popen(line, env=env, errors="backslashreplace", **output)
 
 
-def overview(folders: Mapping[str, Path], out: Path) -> Path:
+def overview(folders: Mapping[str, Path], out: Path) -> tuple[Path, str]:
     """Write one page that opens what all demos found; each has a part, with a link to its report.
 
     Args:
@@ -255,20 +196,29 @@ def overview(folders: Mapping[str, Path], out: Path) -> Path:
         out: The page is out/report/index.html.
 
     Returns:
-        The page.
+        The page, and a line for each demo with the EER of both systems.
     """
-    parts = {}
+    parts, lines = {}, []
     for name, folder in folders.items():
-        scores = sorted(
-            (folder / "scores").glob("*.txt"), key=lambda file: "-likeness" not in file.stem
-        )
+        files = (folder / "scores").glob("*.txt")
+        scores = sorted(files, key=lambda file: "-likeness" not in file.stem)
         compared = evaluate(scores).compared
+        ours, other = (_percent(of) for of in compared.results if of.metric == "eer")
+        plain = scores[1].stem.partition("-")[2]
+        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
         target = f"../{folder.relative_to(out).as_posix()}/report/index.html"
-        parts[name.capitalize()] = glance(
-            compared.results, compared.scores, list(compared.scores)
-        ) + block("link", href=target, text=f"The whole report of {name}")
+        link = block("link", href=target, text=f"The whole report of {name}")
+        seen = glance(compared.results, compared.scores, list(compared.scores))
+        parts[name.capitalize()] = seen + link
     about = "synthetic faces, real digits and synthetic voices, each in a part of its own"
-    return write_report(out / "report" / "index.html", "What the demo found", about, parts)
+    page = write_report(out / "report" / "index.html", "What the demo found", about, parts)
+    return page, "\n".join(lines)
+
+
+def _percent(result: Result) -> str:
+    """A rate with its interval, if there is one."""
+    ends = ", ".join(f"{100 * end:.1f}" for end in result.interval or ())
+    return f"{100 * result.value:.1f} %" + f" [{ends}]" * bool(ends)
 
 
 def command(*parts: str | Path) -> str:

@@ -25,15 +25,9 @@ from likeness.eval.reports.figures import training_curves
 from likeness.eval.scoring.score import Scored, score
 from likeness.eval.types import counted
 from likeness.toolkit.console import say, warn
+from likeness.toolkit.training import measure
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.measure import (
-    Embedded,
-    load_model,
-    metrics_of,
-    run_test,
-    settings_of,
-)
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
@@ -55,7 +49,7 @@ class HeldOut:
 
 
 def measure_held_out(
-    recipe: Recipe, run: Path, data: Data, *, embedded: Embedded | None = None
+    recipe: Recipe, run: Path, data: Data, embedded: measure.Embedded
 ) -> HeldOut | None:
     """Embed the items that a run was measured on, and score trials among them.
 
@@ -84,77 +78,60 @@ def measure_held_out(
         trials = draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
     else:
         return None
-    model = load_model(run, fit_to_data(recipe, data), embedded)
+    model = measure.load_model(run, fit_to_data(recipe, data), embedded)
     embeddings = replace(model.embeddings(items), meta=model.meta)
     scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
     return HeldOut(items, embeddings, scored)
 
 
-def write_held_out(run: Path, held_out: HeldOut) -> None:
-    """Write the files of held-out items, in place of those of an earlier model.
-
-    Args:
-        run: The folder of the run.
-        held_out: The items, the embeddings and the scores.
-
-    Raises:
-        LikenessError: An id has characters that no list can hold.
-        OSError: The disk refuses it.
-    """
-    files, items = HeldOutFiles(run), held_out.items
-    files.folder.mkdir(parents=True, exist_ok=True)
-    held_out.embeddings.save(files.embeddings)
-    write_trials(files.trials, held_out.scored.trials)
-    if all(label is not None for label in items.labels):
-        write_labels(files.labels, items)
-    else:
-        remove(files.labels)
-    if all(item.span is None for item in items):
-        write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
-    else:
-        remove(files.items)
-    held_out.scored.save(files.scores)
-
-
 def report_run(
-    recipe: Recipe, out: Path, data: Data, *, command: str, embedded: Embedded | None = None
+    recipe: Recipe, out: Path, data: Data, embedded: measure.Embedded, *, command: str
 ) -> HeldOut | None:
     """Measure a finished run on what it held out; print it, and leave files and a page.
+
+    They stand in place of those of an earlier model.
 
     Args:
         recipe: What was trained. One that measures item by item is tested on its test items.
         out: The folder of the run; the page is its report/index.html.
         data: The data set.
-        command: Makes the page again.
         embedded: As in `measure_held_out`.
+        command: Makes the page again.
 
     Returns:
         What was held out; None where the recipe holds nothing out, or where it cannot be written.
     """
     measured = None
-    embedded = {} if embedded is None else embedded
-    if settings_of(recipe.measure):
-        measured = run_test(recipe, out, data, embedded)
-        metrics = metrics_of(recipe.metrics, measured)
+    if measure.settings_of(recipe.measure):
+        measured = measure.run_test(recipe, out, data, embedded)
+        metrics = measure.metrics_of(recipe.metrics, measured)
         say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
         page = out / "report" / "index.html"
         item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))
         say(f"report: {page}")
-    folder = HeldOutFiles(out).folder
+    files = HeldOutFiles(out)
     try:
-        held_out = measure_held_out(recipe, out, data, embedded=embedded)
+        held_out = measure_held_out(recipe, out, data, embedded)
         if held_out is None:
             return None
-        write_held_out(out, held_out)
-        say(
-            f"held out: {counted(len(held_out.items), 'item')} with "
-            f"{counted(len(held_out.scored), 'trial')}, their embeddings and scores in {folder}"
-        )
+        items, scored = held_out.items, held_out.scored
+        files.folder.mkdir(parents=True, exist_ok=True)
+        held_out.embeddings.save(files.embeddings)
+        write_trials(files.trials, scored.trials)
+        remove(files.labels)
+        remove(files.items)
+        if all(label is not None for label in items.labels):
+            write_labels(files.labels, items)
+        if all(item.span is None for item in items):
+            write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
+        scored.save(files.scores)
+        counts = f"{counted(len(items), 'item')} with {counted(len(scored), 'trial')}"
+        say(f"held out: {counts}, their embeddings and scores in {files.folder}")
         if measured is None:
             curves = training_curves(read_log(out), tuple(recipe.metrics))
             page = evaluate(out).report(out / "report", command=command, training=curves)
             say(f"report: {page}")
     except ValueError as error:  # such as ids that no list can hold; the model is whole
-        warn(f"{folder}, or the report of it, is incomplete: {error}")
+        warn(f"{files.folder}, or the report of it, is incomplete: {error}")
         return None
     return held_out

@@ -20,6 +20,7 @@ row_steps come after its own.
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -76,6 +77,11 @@ class Table:
         """Row -> the numbers that the paper prints."""
         lines = (line.split() for line in self.published.strip().splitlines())
         return {name: numbers for name, *numbers in lines}
+
+    def steps_of(self, row: str) -> list[Mapping[str, Any]]:
+        """What is done for a row alone."""
+        steps = self.row_steps
+        return [each for each in steps if any(fnmatchcase(row, name) for name in each["rows"])]
 
     def numbers_in(self, text: str) -> range:
         """The seeds for which a text with {seed} is repeated; 0 alone for another one."""

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +29,9 @@ from likeness.training.paper_tables import Table, tables
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
 _RUN_RESULT = "result.json"  # as in toolkit/training/compare.py
 _ENDINGS = (".json", ".npz", ".png")  # of those that are files
+Step = tuple[str, list[str]]  # the data set of a command line, and its words
+Settings = Mapping[str, Sequence[str]]  # of each row; "" are those of all rows
+Run = Callable[[Sequence[str]], None]
 
 
 def in_new_process(command: Sequence[str]) -> None:
@@ -67,7 +68,7 @@ def reproduce(
     rows: Annotated[Sequence[str], Option(separator=",")] = (),
     sets: Annotated[Sequence[str], Option(separator=",")] = (),
     seeds: Annotated[int, Option(least=0)] = 0,
-    run: Callable[[Sequence[str]], None] = in_new_process,
+    run: Run = in_new_process,
 ) -> str:
     """Train and measure what a table of a paper is missing, and set it beside the paper's numbers.
 
@@ -93,10 +94,8 @@ def reproduce(
     """
     known = tables()
     if name not in known:
-        raise LikenessError(
-            f"`likeness reproduce --list` names the tables; {name!r} is none of them"
-            f"{suggest(name, list(known))}"
-        )
+        hint = suggest(name, list(known))
+        raise LikenessError(f"there is no table {name!r}{hint}; see `likeness reproduce --list`")
     in_paper = known[name].seeds
     table = replace(known[name], seeds=seeds or in_paper)
     rows, sets = list(dict.fromkeys(rows)), list(dict.fromkeys(sets))
@@ -104,27 +103,19 @@ def reproduce(
     for text in settings:
         row = text.partition("=")[0].rpartition(":")[0]
         own.setdefault(row, []).append(text.removeprefix(f"{row}:"))
-    if wrong := [row for row in (*rows, *own) if row and row not in table.rows]:
-        raise LikenessError(f"{name} has no row {wrong[0]!r}; it has {', '.join(table.rows)}")
-    all_sets = ", ".join(filter(None, table.sets)) or "none, so leave --sets out"
-    if wrong := [each for each in sets if each not in table.sets]:
-        raise LikenessError(f"{name} has no set {wrong[0]!r}; it has {all_sets}")
-    words = {
-        "data": str(data),
-        "out": str(out),
-        "recipes": str(recipe_files.folder()),
-        "examples": str(recipe_files.folder().parent / "examples"),
-        "seeds": str(table.seeds),
-    }
+    for what, asked, there in (("row", [*rows, *own], table.rows), ("set", sets, table.sets)):
+        if wrong := [each for each in asked if each and each not in there]:
+            listed = ", ".join(filter(None, there)) or f"none, so leave --{what}s out"
+            raise LikenessError(f"{name} has no {what} {wrong[0]!r}; it has {listed}")
+    recipes = recipe_files.folder()
+    words = {"data": data, "out": out, "recipes": recipes, "examples": recipes.parent / "examples"}
     chosen = rows or list(table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)
     trained = dict.fromkeys(_run_of(table, row) for row in chosen)
     if wrong := [row for row in own if row and row not in trained]:
-        raise LikenessError(
-            f"{name}: row {wrong[0]!r} is not trained here, so it has no settings; those of "
-            f"{', '.join(trained)} can be set"
-        )
+        listed = ", ".join(trained)
+        raise LikenessError(f"{name}: row {wrong[0]!r} is not trained here; set those of {listed}")
     steps = list(_steps(replace(table, sets=sets or table.sets), chosen, words, own))
     if settings:
         _check_settings(steps, own)
@@ -146,9 +137,7 @@ def reproduce(
     return _written(replace(table, columns=columns, definitions=remark), chosen, out)
 
 
-def _check_settings(
-    steps: Sequence[tuple[str, Sequence[str]]], settings: Mapping[str, Sequence[str]]
-) -> None:
+def _check_settings(steps: Sequence[Step], settings: Settings) -> None:
     """Refuse a setting that a recipe of the steps does not have, or that breaks a rule, before the
     first step runs.
     """
@@ -164,9 +153,7 @@ def _check_settings(
                 check_settings(chosen)
 
 
-def _done(
-    steps: Sequence[tuple[str, list[str]]], run: Callable[[Sequence[str]], None]
-) -> dict[str, LikenessError]:
+def _done(steps: Sequence[Step], run: Run) -> dict[str, LikenessError]:
     """Do all steps, without those of a data set after its first that fails, which is returned."""
     failed: dict[str, LikenessError] = {}
     for name, step in steps:
@@ -187,16 +174,13 @@ def _done(
 
 
 def _steps(
-    table: Table,
-    rows: Sequence[str],
-    words: Mapping[str, str],
-    settings: Mapping[str, Sequence[str]],
-) -> Iterator[tuple[str, list[str]]]:
+    table: Table, rows: Sequence[str], words: Mapping[str, object], settings: Settings
+) -> Iterator[Step]:
     """Every command line of a table, in order, and the data set of each.
 
     Settings are those of all rows, "", and of single ones, which are trained by themselves.
     """
-    own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
+    own = {row: table.steps_of(row) for row in rows}
     trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
     runs = {row: _run_of(table, row) for row in rows}
     trained += [run for row, run in runs.items() if run not in (row, *trained)]
@@ -218,25 +202,21 @@ def _steps(
 
 def _run_of(table: Table, row: str) -> str:
     """The row whose runs a row has: its own, or those of another one, measured otherwise."""
-    of_row = (each for each in table.row_steps if _fits(row, each["rows"]))
-    return row.removesuffix(next((each["suffix"] for each in of_row if "suffix" in each), ""))
+    suffixes = (each["suffix"] for each in table.steps_of(row) if "suffix" in each)
+    return row.removesuffix(next(suffixes, ""))
 
 
-def _of_rows(settings: Mapping[str, Sequence[str]], rows: Collection[str]) -> list[str]:
+def _of_rows(settings: Settings, rows: Collection[str]) -> list[str]:
     return [text for row in ("", *rows) for text in settings.get(row, ())]
 
 
-def _fits(row: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(row, pattern) for pattern in patterns)
-
-
 def _repeated(
-    text: str, table: Table, words: Mapping[str, str], settings: Sequence[str]
-) -> Iterator[tuple[str, list[str]]]:
+    text: str, table: Table, words: Mapping[str, object], settings: Sequence[str]
+) -> Iterator[Step]:
     """The command lines of a step: one for each data set and seed that it names."""
     sets = table.sets if "{set}" in text else [""]
     for name, seed in itertools.product(sets, table.numbers_in(text)):
-        values = {**words, "runs": table.runs, "set": name, "seed": str(seed)}
+        values = {**words, "runs": table.runs, "set": name, "seed": seed, "seeds": table.seeds}
         several = {"{settings}": settings, "{tune}": table.tune.get(name, "").split()}
         command: list[str] = []
         for word in shlex.split(text):
@@ -253,10 +233,7 @@ def _is_done(step: Sequence[str]) -> bool:
         stated = path.with_name(f"{path.name}.step.json")
         if path.is_file():
             if not stated.is_file() or json_object(stated) != origin:
-                raise LikenessError(
-                    f"{path} was made with other settings or of other data; remove it, and the "
-                    "same command makes it again, or choose another --out"
-                )
+                raise LikenessError(f"{path} is of other settings or other data; remove it first")
             return True
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in _ENDINGS:  # else it is a folder, whose command looks at it itself
@@ -270,7 +247,7 @@ def _origin(arguments: Sequence[str], made: Sequence[Path]) -> dict[str, list[st
     A run is known by its result, which says of which data it is. So --data is not looked at.
     """
     settings, sources = list[str](), list[str]()
-    for option, word in pairwise(["", *arguments]):
+    for option, word in itertools.pairwise(["", *arguments]):
         path = Path(word)
         if path in made or option == "--data":
             continue
@@ -370,12 +347,7 @@ def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[fl
         if not path.is_file():
             continue
         stated = json_object(path)
-        try:
-            measured = stated.get("values") or {
-                each["metric"]: each["value"] for each in stated["results"]
-            }
-            value = float(measured[metric]) if metric in measured else math.nan
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
-            raise LikenessError(f"{path} is damaged; remove its run, and make it anew") from None
-        values += [value] if math.isfinite(value) else []
+        results = {each["metric"]: each["value"] for each in stated.get("results", ())}
+        value = (results | stated.get("values", {})).get(metric)
+        values += [value] if value is not None and math.isfinite(value) else []
     return values

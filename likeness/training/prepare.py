@@ -4,10 +4,9 @@ come next.
 
 import math
 import shlex
-import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -17,7 +16,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from likeness.checking._files import inspection_of, read_headers
 from likeness.checking.check import check_labels
@@ -29,44 +27,35 @@ from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
-from likeness.eval.types import Trials, counted, name_first
+from likeness.eval.types import counted, name_first
 from likeness.modalities import folders
 from likeness.modalities.face import validation
 from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.toolkit.console import warn
 from likeness.toolkit.data import shards
-from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad, name_of
 from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan, probe
-from likeness.toolkit.training.recipe import (
-    Classification,
-    Recipe,
-    Retrieval,
-    Verification,
-    loss_warmup,
-)
-from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
 from likeness.training.held_out import HeldOut
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
-_COMMANDS = 3
 
 
 def prepare_recipe(
-    recipe: Recipe,
+    recipe: recipes.Recipe,
     data: Path,
     *,
     columns: str | Mapping[str, str] = "",
     label: str = "",
     root: str | Path | None = None,
     test: str | Path | None = None,
-) -> tuple[Recipe, Data]:
+) -> tuple[recipes.Recipe, Data]:
     """List the data of a recipe, and fit the recipe to them.
 
     It and its measure list items by these settings. It takes narrow recordings if it trains on
@@ -97,20 +86,17 @@ def prepare_recipe(
     }
     settings = {name: value for name, value in settings.items() if value}
     if listing_of(recipe.items) is None:
-        for folder in (data, *([] if test is None else [Path(test)])):
-            recipe = replace(recipe, augment=_with_noise(recipe.augment, folder))
+        for folder in (data, *([test] if test else [])):
+            recipe = replace(recipe, augment=_with_noise(recipe.augment, Path(folder)))
     recipe = _on_any_data(recipe, data, settings)
     if settings and listing_of(recipe.items) is None:
-        raise LikenessError(
-            f"--{' and --'.join(settings)}: this recipe trains on a file of embeddings, for which "
-            "there are no such options; leave them out"
-        )
+        names = " and --".join(settings)
+        raise LikenessError(f"--{names}: a recipe of embeddings has no such options; omit them")
     if settings:
         items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
         recipe = replace(recipe, items=items, measure=measure)
-    listing = listing_of(recipe.items)
     listed: Data = data
-    if listing is not None:
+    if (listing := listing_of(recipe.items)) is not None:
         listed = Listed(data, folders.list_all(data, **listing), listing)
     if isinstance(recipe.read, partial) and recipe.read.keywords.get("needs_hz"):
         trained = Items.of(list_by(recipe.items, listed))
@@ -118,7 +104,7 @@ def prepare_recipe(
     return recipe, listed
 
 
-def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe:
+def _on_any_data(recipe: recipes.Recipe, data: Path, settings: dict[str, str]) -> recipes.Recipe:
     """Let the recipe of a data set train on data in another form, if they are in one.
 
     If the setting `test` is a folder with the trials of the data set, it is taken out of the
@@ -127,24 +113,23 @@ def _on_any_data(recipe: Recipe, data: Path, settings: dict[str, str]) -> Recipe
     if recipe.modality == "embedding":
         return recipe
     measure, modality = recipe.measure, cast(folders.Modality, recipe.modality)
-    test = Path(settings.get("test", ""))
-    has_own_trials = isinstance(measure, Verification) and listing_of(measure.trials) is None
-    is_official = has_own_trials and "test" in settings and not _is_listed(test, modality)
-    if isinstance(measure, Verification) and is_official:
-        trials = partial(folders.list_folder, part=measure.trials, folder=str(test))
-        del settings["test"]
-        measure = replace(measure, trials=trials)
+    is_official = False
+    if isinstance(measure, recipes.Verification) and listing_of(measure.trials) is None:
+        is_official = "test" in settings and not _is_listed(Path(settings["test"]), modality)
+        if is_official:
+            trials = partial(folders.list_folder, part=measure.trials, folder=settings.pop("test"))
+            measure = replace(measure, trials=trials)
     in_other_form = bool(settings) or _is_listed(data, modality)
     if not in_other_form or listing_of(recipe.items) is not None:
         return replace(recipe, measure=measure)
-    if isinstance(measure, Classification):
+    if isinstance(measure, recipes.Classification):
         raise LikenessError(
             f"{data}: this recipe is tested on its own data set; set measure=none, or take the "
             f"recipe {modality}/folders"
         )
-    if isinstance(measure, Verification) and not is_official:
+    if isinstance(measure, recipes.Verification) and not is_official:
         measure = replace(measure, trials=partial(folders.trials, modality=modality))
-    if isinstance(measure, Retrieval):
+    if isinstance(measure, recipes.Retrieval):
         tested = partial(folders.items, modality=modality, split="test")
         measure = replace(measure, items=tested, validation=None)
     split: folders.Split = "all" if measure is None or is_official else "train"
@@ -229,12 +214,10 @@ def refuse_unreadable(read: Part, modality: str, held_out: Items) -> None:
     files = [item for item in files if not is_url(item.path)]
     inspection = inspection_of(cast(folders.Modality, modality))
     seen = zip(files, read_headers(files, inspection), strict=True)
-    bad = [(item.id, each.problem.reason) for item, each in seen if each.problem]
-    if bad:
-        raise LikenessError(
-            f"{len(bad):,} of {counted(len(held_out), 'held-out item')} cannot be read "
-            f"({name_first(name for name, _ in bad)}); the first: {bad[0][1]}"
-        )
+    if bad := [(item.id, each.problem.reason) for item, each in seen if each.problem]:
+        share = f"{len(bad):,} of {counted(len(held_out), 'held-out item')}"
+        names = name_first(name for name, _ in bad)
+        raise LikenessError(f"{share} cannot be read ({names}); the first: {bad[0][1]}")
 
 
 def warn_of_labels(listed: Listed) -> None:
@@ -253,16 +236,13 @@ def warn_of_labels(listed: Listed) -> None:
         warn(f"{finding.text} {finding.remedy}")
 
 
-def check_training(
-    recipe: Recipe, data: Data, *, read_initial: ReadInitial, num_steps: int = 6
-) -> str:
+def check_training(recipe: recipes.Recipe, data: Data, *, read_initial: ReadInitial) -> str:
     """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
 
     Args:
         recipe: The recipe.
         data: Its data.
         read_initial: Reads the network that the recipe's init names.
-        num_steps: How many steps are taken; the first two are not timed.
 
     Returns:
         What is trained on and measured, the memory of the process that takes the most, seconds of a
@@ -276,17 +256,14 @@ def check_training(
     recipe, first = planned.recipe, probe(planned.views)
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
         raise LikenessError(first.reason)
-    short = replace(
-        recipe,
-        measure=None,
-        schedule=replace(recipe.schedule, steps=num_steps, warmup_steps=0, eval_every=0, watch=""),
-        tuning=replace(recipe.tuning, freeze_until=0, average_last=0),
-    )
+    few = replace(recipe.schedule, steps=6, warmup_steps=0, eval_every=0, watch="")
+    tuning = replace(recipe.tuning, freeze_until=0, average_last=0)
+    short = replace(recipe, measure=None, schedule=few, tuning=tuning)
     begun: list[float] = []
 
-    def timed(run: Run, batch: Batch, of: Recipe) -> Tensor:
+    def timed(*of_step: Any) -> Any:
         begun.append(time.perf_counter())
-        return step(run, batch, of)
+        return step(*of_step)
 
     with TemporaryDirectory() as folder:
         items, out = planned.items, Path(folder, "run")
@@ -296,35 +273,29 @@ def check_training(
     distributed.end()
     if not is_main:
         return ""
-    seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
-    lines = [
-        f"trained on: {counted(len(planned.items), 'item')} of {len(planned.classes):,} classes"
-    ]
-    if recipe.measure is not None:
-        lines += [f"measured: {counted(len(planned.held_out), 'item')}"]
+    seconds = np.median(np.diff(begun[2:]))  # the first two steps take longer
     schedule, size = recipe.schedule, recipe.sampling.batch_size
-    of_loss = loss_warmup(recipe)
+    of_loss = recipes.loss_warmup(recipe)
+    minutes = schedule.steps * seconds / 60
+    duration = f"{minutes / 60:.2g} hours" if minutes >= 60 else f"{minutes:.2g} minutes"
     counts = {
         "warm-up": schedule.warmup_steps,
         "the loss's warm-up": " to ".join(map(str, of_loss)) if any(of_loss) else "",
         "an evaluation every": schedule.eval_every,
         "a checkpoint every": schedule.save_every,
     }
-    lines += [
+    lines = [
+        f"trained on: {counted(len(planned.items), 'item')} of {len(planned.classes):,} classes",
+        *[f"measured: {counted(len(planned.held_out), 'item')}"] * (recipe.measure is not None),
         f"in steps: {', '.join(f'{name} {count}' for name, count in counts.items() if count)}",
         f"a batch: {counted(size, 'item')}, in each process (of {processes}) {size // processes}; "
         f"rate {recipe.optim.lr:g}",
         f"memory: {f'{memory / 2**30:.1f} GiB' if memory else 'not measured on this system'}",
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
-        f"all {counted(schedule.steps, 'step')}: {_duration(schedule.steps * seconds)}, without "
-        "what is measured between them",
+        f"all {counted(schedule.steps, 'step')}: {duration}, without what is measured between them",
     ]
     odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
     return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
 
 
 def _peak_memory() -> int:
@@ -355,38 +326,22 @@ def next_commands(
     Returns:
         At most three commands, in this order.
     """
-    commands, serving = [], []
+    commands: list[Sequence[str | Path]] = []
+    serving: list[str] = []
     if held_out is not None:
-        far = _far_of(held_out.scored.trials)
+        nontargets = held_out.scored.scores.nontargets.size
+        far = next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
         rate = [] if far == "eer" else ["--far", far]
-        commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
+        commands.append(["evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation"])
         serving = ["--far", far]
-    commands += _embed(items, data, out, trust)
-    commands.append(_line("serve", "--model", out, *serving, *trust))
-    if modality == "embedding":
-        return commands[:1]  # a head is joined with its model before anything else is done
-    commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
-    return commands[:_COMMANDS]
-
-
-def _far_of(trials: Trials) -> str:
-    """The lowest of some false-accept rates that the trials can measure, else "eer"."""
-    assert trials.target is not None
-    nontargets = int(np.count_nonzero(~trials.target))
-    return next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
-
-
-def _embed(items: Part, data: Path, out: Path, trust: list[str]) -> list[str]:
-    """The command that embeds all the data, if they are in a form that `embed` takes."""
-    if listing_of(items) is None or data.suffix == ".rec" or (data / "train.rec").is_file():
-        return []
-    stated = items.keywords if isinstance(items, partial) else {}
-    words: list[str | Path] = ["--items", data]
-    words += ["--root", stated["root"]] if stated.get("root") else []
-    for column in filter(None, stated.get("columns", "").split(",")):
-        words += ["--columns", column]
-    return [_line("embed", "--model", out, *words, "--out", out / "embeddings.npz", *trust)]
-
-
-def _line(*words: str | Path) -> str:
-    return shlex.join(["likeness", *map(str, words)])
+    listing = listing_of(items)
+    if listing is not None and data.suffix != ".rec" and not (data / "train.rec").is_file():
+        stated = [(f"--{name}", listing[name]) for name in ("root", "columns") if listing[name]]
+        options = [word for option in stated for word in option]
+        made: list[str | Path] = ["--out", out / "embeddings.npz", *trust]
+        commands.append(["embed", "--model", out, "--items", data, *options, *made])
+    commands.append(["serve", "--model", out, *serving, *trust])
+    commands.append(["export", out, "--out", out / "model.onnx", *trust])
+    # A head is joined with its model before anything else is done.
+    num_commands = 1 if modality == "embedding" else 3
+    return [shlex.join(["likeness", *map(str, words)]) for words in commands[:num_commands]]

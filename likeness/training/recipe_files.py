@@ -26,11 +26,8 @@ def folder() -> Path:
 
 def names() -> list[str]:
     """Every recipe, as in `speaker/an4`, in alphabetical order."""
-    return sorted(
-        path.relative_to(folder()).with_suffix("").as_posix()
-        for path in folder().rglob("*.py")
-        if path.name != SHARED
-    )
+    paths = (path for path in folder().rglob("*.py") if path.name != SHARED)
+    return sorted(path.relative_to(folder()).with_suffix("").as_posix() for path in paths)
 
 
 def locate(recipe: str) -> str:
@@ -100,10 +97,9 @@ def description(name: str) -> str:
 
 def table() -> str:
     """One line for each recipe: its name, and the first line of its head."""
-    width = max(map(len, names()))
-    return "\n".join(
-        f"{name:<{width}}  {head(path_of(name)).partition(chr(10))[0]}" for name in names()
-    )
+    heads = {name: head(path_of(name)).partition("\n")[0] for name in names()}
+    width = max(map(len, heads))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in heads.items())
 
 
 def copy(name: str, path: Path) -> list[Path]:
@@ -119,19 +115,14 @@ def copy(name: str, path: Path) -> list[Path]:
     source = path_of(name)
     remove_abandoned(path)  # what a copy that was killed has left
     if path.suffix != ".py" or path.exists() or path.name == SHARED:
-        raise LikenessError(
-            f"{path} {'exists' if path.exists() else 'is no name for a recipe'}; name a new file "
-            "that ends in .py"
-        )
+        problem = "exists" if path.exists() else "is no name for a recipe"
+        raise LikenessError(f"{path} {problem}; name a new file that ends in .py")
     texts = {path: source.read_bytes()}
     shared = source.with_name(SHARED)
     if b"from _shared import" in texts[path]:
         beside, text = path.with_name(SHARED), shared.read_bytes()
         if beside.exists() and beside.read_bytes() != text:
-            raise LikenessError(
-                f"{name} needs its own {SHARED}, and {beside} is another one; copy it into another "
-                "folder"
-            )
+            raise LikenessError(f"{beside} is another one than {name} needs; take another folder")
         texts[beside] = text
     for target, text in reversed(texts.items()):
         with atomic_path(target) as partial:

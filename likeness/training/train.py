@@ -123,10 +123,9 @@ def train(
     from likeness.training.prepare import refuse_unreadable
 
     listing: Any = {"columns": columns, "label": label, "root": root}
-    prepared = read_recipe(recipe, data, settings=settings, **listing)
-    chosen = prepared.recipe
+    chosen, _, listed = read_recipe(recipe, data, settings=settings, **listing)
     ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
-    fit(chosen, data=prepared.data, out=Path(out), resume=resume, **ways)
+    fit(chosen, data=listed, out=Path(out), resume=resume, **ways)
     # Whose recipe was run trusts its packages.
     described = describe_parts(chosen.frontend, chosen.backbone, chosen.read)
     return load(out, trust=packages_of(described))
@@ -176,20 +175,13 @@ def run(
         warn_of_labels(data)
     # A kill may have come after the last step, before the report was written.
     report = out / "report" / "index.html"
-    resume = resume or (
-        recipe.measure is not None and holds_checkpoint(out) and not report.exists()
-    )
+    is_unreported = recipe.measure is not None and not report.exists()
+    resume = resume or (is_unreported and holds_checkpoint(out))
     embedded: Embedded = {}
+    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     try:
         model = fit(
-            recipe,
-            data=data,
-            out=out,
-            resume=resume,
-            loggers=loggers,
-            read_initial=read_initial,
-            check_held_out=refuse_unreadable,
-            embedded=embedded,
+            recipe, data=data, out=out, resume=resume, loggers=loggers, embedded=embedded, **ways
         )
     finally:
         distributed.end()
@@ -197,7 +189,7 @@ def run(
         return ""
     say(f"{variant}: trained model in {model}")
     command += " --resume"
-    held_out = report_run(recipe, out, data, command=command, embedded=embedded)
+    held_out = report_run(recipe, out, data, embedded, command=command)
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""
@@ -255,15 +247,10 @@ def compare(
 
     listing: Any = {"columns": columns, "label": label, "root": root}
     chosen, ranges = load_variants(file, variants, settings)
-    return compare_recipes(
-        {name: prepare_recipe(each, data, **listing)[0] for name, each in chosen.items()},
-        num_seeds=seeds,
-        data=data,
-        out=out,
-        terms=Terms(reference, allow_different, ranges, tune, command),
-        read_initial=read_initial,
-        check_held_out=refuse_unreadable,
-    )
+    prepared = {name: prepare_recipe(each, data, **listing)[0] for name, each in chosen.items()}
+    terms = Terms(reference, allow_different, ranges, tune, command)
+    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
+    return compare_recipes(prepared, num_seeds=seeds, data=data, out=out, terms=terms, **ways)
 
 
 def _refuse_absent(data: str | Path) -> None:

@@ -38,13 +38,7 @@ def stratified_folds(
 
 
 def items_of_fold(
-    every: Sequence[Item],
-    groups: Sequence[Sequence[str]],
-    split: Split,
-    *,
-    fold: int,
-    num_folds: int,
-    data_set: str,
+    every: Sequence[Item], groups: Sequence[Sequence[str]], split: Split, fold: int, num_folds: int
 ) -> list[Item]:
     """Take the items of a split, where the labels of each group are divided over folds (seed 0).
 
@@ -54,7 +48,6 @@ def items_of_fold(
         split: "test" is fold number `fold`, "train" the rest, "all" everything.
         fold: The number of the fold, from 0.
         num_folds: How many folds there are.
-        data_set: The name of the data set, for the message.
 
     Raises:
         LikenessError: There is no such split or fold.
@@ -63,8 +56,8 @@ def items_of_fold(
     most = sum(map(len, groups))
     if not 2 <= num_folds <= most or not 0 <= fold < num_folds:
         raise LikenessError(
-            f"{data_set}: fold is {fold} and num_folds is {num_folds}; 2 to {most} folds, and a "
-            "number from 0 to below that are allowed"
+            f"fold is {fold} and num_folds is {num_folds}; 2 to {most} folds, and a number from 0 "
+            "to below that are allowed"
         )
     if split == "all":
         return list(every)

@@ -60,7 +60,7 @@ def items(
             f"f or m ({name_first(strange)}); {FETCH}"
         )
     groups = [[speaker for speaker in speakers if speaker[0] == sex] for sex in "fm"]
-    chosen = items_of_fold(every, groups, split, fold=fold, num_folds=num_folds, data_set="an4")
+    chosen = items_of_fold(every, groups, split, fold, num_folds)
     return speed_copies(chosen, speeds)
 
 

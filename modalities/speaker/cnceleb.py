@@ -101,11 +101,8 @@ def trials(data: str | Path) -> tuple[Items, Trials]:
     _refuse_unknown(listed, recordings, lists / "enroll.lst")
     enrolled = tuple(recordings[model][0] for model in listed.enrol_ids)
     pairs = Trials(enrolled, listed.probe_ids, listed.enrol, listed.probe, listed.target)
-    candidates = [
-        item
-        for folder in ("enroll", "test")
-        for item in _files(root / "eval" / folder, f"{folder}/")
-    ]
+    candidates = _files(root / "eval" / "enroll", "enroll/")
+    candidates += _files(root / "eval" / "test", "test/")
     return match_items(pairs, candidates, where=str(lists / "trials.lst"), hint=FETCH)
 
 
@@ -132,20 +129,16 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
     map_path, trials_path = lists / "enroll.map", lists / "trials.lst"
     models = read_enrolment(map_path)
     names = tuple(dict.fromkeys(name for listed in models.values() for name in listed))
-    speakers = sorted({name.split("/", 1)[0] for name in names})
-    pool = [
-        item
-        for speaker in speakers
-        if os.path.isdir(root / "data" / speaker)
-        for item in _files(root / "data" / speaker, f"{speaker}/")
-    ]
+    pool = list[Item]()
+    for speaker in sorted({name.split("/", 1)[0] for name in names}):
+        if os.path.isdir(root / "data" / speaker):
+            pool += _files(root / "data" / speaker, f"{speaker}/")
     same = np.arange(len(names), dtype=np.int32)
     utterances, matches = match_items(
         Trials(names, names, same, same), pool, where=str(map_path), hint=FETCH
     )
-    id_of = {
-        name: matches.enrol_ids[i] for name, i in zip(names, matches.enrol.tolist(), strict=True)
-    }
+    matched = (matches.enrol_ids[i] for i in matches.enrol.tolist())
+    id_of = dict(zip(names, matched, strict=True))
     listed = read_trials(trials_path)
     _refuse_unknown(listed, models, map_path)
     probes, paired = match_items(

@@ -209,9 +209,7 @@ def _check_extent(file: soundfile.SoundFile, bare: BinaryIO) -> None:
     in_header = _extent.frames_of_header(file, bare)
     check_whole(frames, in_header, file.samplerate)
     if frames > in_header:
-        raise BadAudio(
-            f"it has {frames} samples, but its header states {in_header}; write it again"
-        )
+        raise BadAudio(f"it has {frames} samples, its header states {in_header}; write it again")
     if _extent.is_joined(file.format, bare):
         raise BadAudio(
             "it has several streams, as of files joined end to end, of which one would be read; "

@@ -117,14 +117,8 @@ def items(
             f"{folder}: {len(unknown)} of {len(present)} speakers have no sex and age "
             f"({name_first(unknown)}); {FETCH}"
         )
-    chosen = items_of_fold(
-        every,
-        groups_of(present, known),
-        split,
-        fold=fold,
-        num_folds=num_folds,
-        data_set="speechocean",
-    )
+    groups = groups_of(present, known)
+    chosen = items_of_fold(every, groups, split, fold, num_folds)
     return speed_copies(chosen, speeds)
 
 
@@ -169,9 +163,7 @@ def _folder(data: Path) -> Path:
     for folder in (data / "speechocean" / "flac", data / "speechocean762" / "WAVE"):
         if folder.is_dir():
             return folder
-    raise LikenessError(
-        f"{data}: there is neither speechocean/flac nor speechocean762/WAVE; {FETCH}"
-    )
+    raise LikenessError(f"{data}: there is no speechocean/flac or speechocean762/WAVE; {FETCH}")
 
 
 def _lines(path: Path) -> list[str]:

@@ -59,16 +59,11 @@ PROTOCOLS: dict[Protocol, tuple[tuple[str, ...], int, int]] = {
     "H_cleaned": (_cleaned("list_test_hard", "H"), 550_894, 275_488),
 }
 _TOPS = ("", *(top + n for top in ("vox", "voxceleb", "VoxCeleb") for n in ("1", "2", "")))
-_PLACES = tuple(
-    os.path.join(top, below) for below in ("", "meta", "trials", "lists") for top in _TOPS
-)
+_BELOW = ("", "meta", "trials", "lists")
+_PLACES = tuple(os.path.join(top, below) for below in _BELOW for top in _TOPS)
 _DEPTH = 5  # how deep a speaker's folder may lie: DATA/raw/voxceleb2/dev/aac has four above it
 # The suffixes that an utterance may have. The first one that is there is taken.
-_AUDIO = (
-    ".wav",
-    ".flac",
-    *(suffix for suffix in (*SOUNDS, ".m4a", ".aac") if suffix not in (".wav", ".flac")),
-)
+_AUDIO = tuple(dict.fromkeys((".wav", ".flac", *SOUNDS, ".m4a", ".aac")))
 _VOX1_TEST = range(10_270, 10_310)
 _Utterance = tuple[str, int, str]  # id, rank of the suffix, path
 
@@ -140,13 +135,9 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
         )
     only_test = protocol.startswith("O")
     need = "the test split" if only_test else "both dev and test"
-    return match_items(
-        listed,
-        _scan(data, "voxceleb1", "test" if only_test else "all"),
-        where=str(path),
-        hint=f"VoxCeleb1-{protocol} needs the audio of {need}; {FETCH}, and "
-        "measure=none trains without it",
-    )
+    hint = f"VoxCeleb1-{protocol} needs the audio of {need}; {FETCH}, and measure=none trains "
+    scanned = _scan(data, "voxceleb1", "test" if only_test else "all")
+    return match_items(listed, scanned, where=str(path), hint=f"{hint}without it")
 
 
 def _corpus(speaker: str) -> str:
@@ -203,11 +194,8 @@ def _utterances(folder: Path) -> Iterator[_Utterance]:
         for entry in os.scandir(video):
             name, suffix = os.path.splitext(entry.name)
             if suffix.lower() in _AUDIO and not entry.name.startswith("."):
-                yield (
-                    f"{folder.name}/{video.name}/{name}.wav",
-                    _AUDIO.index(suffix.lower()),
-                    f"{video.as_posix()}/{entry.name}",
-                )
+                id = f"{folder.name}/{video.name}/{name}.wav"
+                yield id, _AUDIO.index(suffix.lower()), f"{video.as_posix()}/{entry.name}"
 
 
 def _speaker_folders(folder: Path, depth: int) -> Iterator[Path]:

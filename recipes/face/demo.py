@@ -61,9 +61,9 @@ def baseline(items: list[Item]) -> np.ndarray:
     return (np.stack(rows) - 127.5) / 127.5
 
 
-def main(out: Path) -> demo.Made:
+def main(out: Path) -> None:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
-    return demo.run(
+    demo.run(
         RECIPES["arcface"],
         write=partial(synthetic_faces.write_faces, num_subjects=NUM_SUBJECTS, num_shots=NUM_SHOTS),
         contents=f"{NUM_SUBJECTS} synthetic subjects x {NUM_SHOTS} images",

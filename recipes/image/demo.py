@@ -52,9 +52,9 @@ def baseline(items: list[Item]) -> np.ndarray:
     return np.stack(rows) / 255
 
 
-def main(out: Path) -> demo.Made:
+def main(out: Path) -> None:
     """Write the digits as files, train, embed, score, evaluate, report; all files stay in `out`."""
-    return demo.run(
+    demo.run(
         RECIPES["arcface"],
         trials=small_sets.digits_trials,
         write=small_sets.write_digits,

@@ -59,9 +59,9 @@ def baseline(items: list[Item]) -> np.ndarray:
     return np.stack(rows)
 
 
-def main(out: Path) -> demo.Made:
+def main(out: Path) -> None:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
-    return demo.run(
+    demo.run(
         RECIPES["arcface"],
         write=partial(
             synthetic.write_voices, num_speakers=NUM_SPEAKERS, num_utterances=NUM_UTTERANCES

@@ -16,7 +16,6 @@ import pytest
 import soundfile
 from PIL import Image
 
-import likeness
 from likeness import modalities, open_gallery
 from likeness.errors import _plain_warnings
 from likeness.eval.items.items import Item
@@ -212,15 +211,6 @@ def test_align_names_pictures_that_show_nothing(tmp_path):
     found = align.align_folder(data, tmp_path / "out", detector=tiny_detector(tmp_path / "d"))
     assert not found.done
     assert len(found.failures) == len(PICTURES)
-
-
-@pytest.mark.parametrize("kind", SOUNDS)
-def test_arrays_hold_no_voice_either(kind):
-    model = likeness.load("likeness:voice")
-    with pytest.raises(likeness.LikenessError):
-        model.verify(SOUNDS[kind].astype(np.float32), SPOKEN, rate_hz=HZ)
-    with pytest.raises(likeness.LikenessError):
-        model.embed([SOUNDS[kind].astype(np.float32)], rate_hz=HZ)
 
 
 def test_the_service_refuses_it_too(run, tmp_path):

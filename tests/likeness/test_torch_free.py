@@ -149,7 +149,8 @@ from likeness.service._app import make_app
 from likeness.service._work import Service
 from starlette.testclient import TestClient
 
-app = make_app(Service(likeness.load("voice.onnx").comparer()), token="0123456789abcdef")
+rules = dict(token="0123456789abcdef", hosts=(), origins=(), local=True)
+app = make_app(Service(likeness.load("voice.onnx").comparer()), **rules)
 files = [("first", open({first!r}, "rb").read()), ("second", open({second!r}, "rb").read())]
 answer = TestClient(app, base_url="http://127.0.0.1").post("/verify", files=files)
 given += [answer.status_code, answer.json()["score"]]

@@ -24,10 +24,8 @@ def sync_batch_norms(network: nn.Module, device: torch.device) -> nn.Module:
     if device.type == "cuda":
         return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(network))  # type: ignore[no-untyped-call]
     for module in network.modules():
-        if (
-            isinstance(module, nn.modules.batchnorm._BatchNorm)
-            and type(module) is not nn.SyncBatchNorm
-        ):
+        is_sync = isinstance(module, nn.SyncBatchNorm)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not is_sync:
             module.__class__ = _OnCPU
     return network
 
@@ -52,21 +50,17 @@ class _OnCPU(nn.modules.batchnorm._BatchNorm):
         first, second, count = sums[: x.shape[1]], sums[x.shape[1] : -1], sums[-1]
         mean = first / count
         variance = (second / count - mean.square()).clamp(min=0.0)
-        self._track(mean, variance * count / (count - 1).clamp(min=1))
+        if self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                seen = self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+                # without a momentum, the running statistics are the means over all batches
+                share = 1 / float(seen) if self.momentum is None else self.momentum
+                unbiased = variance * count / (count - 1).clamp(min=1)
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+                self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
         scale = (variance + self.eps).rsqrt()
         shift = -mean * scale
         if self.affine:
             scale = scale * self.weight.double()
             shift = self.bias.double() - mean * scale
         return (wide * scale.view(shape) + shift.view(shape)).to(x.dtype)
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics towards those of this batch."""
-        if self.running_mean is None or self.running_var is None:
-            return
-        seen = self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
-        # without a momentum, the running statistics are the means over all batches
-        share = 1 / float(seen) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), share)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,10 +29,7 @@ from likeness.toolkit.models.loaded import Embedder, ReadParts
 
 Result = TypeVar("Result")
 # What gloo and NCCL say where a process is gone.
-_LOST = re.compile(
-    "connection closed by peer|connection reset|broken pipe|timed out|timeout|nccl|remote process",
-    re.IGNORECASE,
-)
+_LOST = re.compile("(?i)connection (closed|reset)|broken pipe|time(d )?out|nccl|remote process")
 
 # The group
 # --------------------------------------------------------------------------------------------------
@@ -54,10 +51,7 @@ def start() -> torch.device | None:
         return None
     local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if gpus and local >= gpus:
-        raise LikenessError(
-            f"process {local} on this machine has no GPU: there are {gpus}; start at most {gpus} "
-            "processes per machine (--nproc-per-node)"
-        )
+        raise LikenessError(f"process {local} has no GPU; start at most {gpus} (--nproc-per-node)")
     device = torch.device("cuda", local) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
@@ -108,10 +102,8 @@ def lost_named(again: str) -> Iterator[None]:
     except RuntimeError as error:
         if world() == 1 or isinstance(error, Unreachable) or not _LOST.search(str(error)):
             raise
-        raise Unreachable(
-            f"process {rank()}: another process of the run died or does not answer "
-            f"({first_line(error)}); {again}"
-        ) from error
+        gone = f"another process of the run died or does not answer ({first_line(error)})"
+        raise Unreachable(f"process {rank()}: {gone}; {again}") from error
 
 
 def wait() -> None:
@@ -146,9 +138,7 @@ def run_on_all(work: Callable[[], Result]) -> Result:
     except Exception as caught:
         error = caught
     if any_rank(error is not None):
-        raise error or LikenessError(
-            f"process {rank()}: another process has refused to go on, and says why"
-        )
+        raise error or LikenessError(f"process {rank()}: another process has refused and says why")
     return result
 
 
@@ -157,8 +147,7 @@ def broadcast(x: Tensor) -> Tensor:
     if world() > 1:
         whole = x.detach().contiguous()
         distributed.broadcast(whole, 0)
-        with torch.no_grad():
-            x.copy_(whole)
+        x.detach().copy_(whole)
     return x
 
 
@@ -175,21 +164,13 @@ def agree(**values: Any) -> None:
     stated = gather_objects(values)
     for number, theirs in enumerate(stated):
         for name, value in stated[0].items():
-            if theirs.get(name) != value:
-                raise LikenessError(
-                    f"the processes disagree: {name} is {value!r} in process 0, but "
-                    f"{theirs.get(name)!r} in process {number}; start all with the same command on "
-                    "the same data"
-                )
+            if (other := theirs.get(name)) != value:
+                text = f"{name} is {value!r} in process 0, but {other!r} in process {number}"
+                raise LikenessError(f"the processes disagree: {text}; start all by one command")
 
 
 def embed_all(
-    embedder: Embedder,
-    items: Sequence[Item],
-    read: Read | ReadParts,
-    *,
-    what: str,
-    workers: int = 0,
+    embedder: Embedder, items: Sequence[Item], read: Read | ReadParts, *, what: str, workers: int
 ) -> Embeddings:
     """Embed items of which none may be missing, while each process of the run takes its part.
 
@@ -211,10 +192,9 @@ def embed_all(
     bad = [item for part in gather_objects(own_bad) for item in part]
     refuse_diverged(bad, len(items) - len(bad))
     if bad:
-        raise LikenessError(
-            f"{len(bad)} of {len(items)} {what} items cannot be read "
-            f"({name_first(item.id for item in bad)}): {bad[0].reason}"
-        )
+        names = name_first(item.id for item in bad)
+        share = f"{len(bad)} of {len(items)} {what} items cannot be read"
+        raise LikenessError(f"{share} ({names}): {bad[0].reason}")
     own = np.stack([rows[place] for place in sorted(rows)]) if rows else np.zeros((0, embedder.dim))
     matrix = gather(torch.from_numpy(own.astype(np.float32, copy=False))).numpy()
     return Embeddings(tuple(item.id for item in items), matrix, {})
@@ -235,8 +215,8 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     """
     if world() == 1:
         return x
-    made: Tensor = _Gather.apply(x, lengths or lengths_of(len(x), x.device))  # type: ignore[no-untyped-call]
-    return made
+    lengths = lengths or lengths_of(len(x), x.device)
+    return cast(Tensor, _Gather.apply(x, lengths))  # type: ignore[no-untyped-call]
 
 
 def gather_objects(value: Result) -> list[Result]:
@@ -252,8 +232,7 @@ def total(x: Tensor) -> Tensor:
     """Return the sum over the processes, element by element; its gradient is such a sum too."""
     if world() == 1:
         return x
-    made: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
-    return made
+    return cast(Tensor, _Total.apply(x))  # type: ignore[no-untyped-call]
 
 
 def largest(x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ rows as they were.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -72,14 +73,11 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
         few, many = (loss_part(dim, count).state_dict() for count in counts)
     axes: dict[str, int] = {}
     for name, tensor in few.items():
-        shape, wider = tensor.shape, many[name].shape
-        sizes = enumerate(zip(shape, wider, strict=True))
-        differ = [axis for axis, (size, other) in sizes if size != other]
-        if not differ:
-            continue
-        (axis,) = differ
-        assert (shape[axis], wider[axis]) == counts, f"{name} has not one row for each class"
-        axes[name] = axis
+        for axis, sizes in enumerate(zip(tensor.shape, many[name].shape, strict=True)):
+            if sizes[0] != sizes[1]:
+                assert name not in axes, f"{name} has two axes of classes"
+                assert sizes == counts, f"{name} has not one row for each class"
+                axes[name] = axis
     return axes
 
 
@@ -104,17 +102,13 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
     parts = [part for path, part in loss.named_modules() if path in owners]
     cannot = [type(part).__name__ for part in parts if not isinstance(part, Spreadable)]
     if cannot or not axes:
-        raise LikenessError(
-            f"{(*cannot, type(loss).__name__)[0]} has no classes that can be spread over "
-            "processes; leave it whole in every process"
-        )
+        name = (*cannot, type(loss).__name__)[0]
+        raise LikenessError(f"{name} has no classes that processes can share; leave it whole")
     classes = int(loss.num_classes)  # type: ignore[arg-type]
     size = -(-classes // world())
     first, last = rank() * size, min((rank() + 1) * size, classes)
     if first >= last:
-        raise LikenessError(
-            f"{classes} classes leave one of {world()} processes without any; start fewer processes"
-        )
+        raise LikenessError(f"{world()} processes are too many for {classes} classes; start fewer")
     if world() > 1:
         made: dict[int, nn.Parameter] = {}  # a parameter that two parts share remains a single one
         for name, axis in axes.items():
@@ -124,8 +118,7 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
             rows = whole.detach().narrow(axis, first, last - first)
             local = rows.clone(memory_format=torch.contiguous_format)
             if isinstance(whole, nn.Parameter):
-                parameter = nn.Parameter(local, requires_grad=whole.requires_grad)
-                local = made.setdefault(id(whole), parameter)
+                local = made.setdefault(id(whole), nn.Parameter(local, whole.requires_grad))
             setattr(module, own, local)
     return Layout(dict(axes), classes, first, last)
 
@@ -163,23 +156,18 @@ def loss_of(
         z, y = gather(z, lengths), gather(y, lengths)
         z_key = None if z_key is None else gather(z_key.detach(), lengths)
     if layout is None or (world() == 1 and rate == 1):
-        made: Tensor = loss(z, y, z_key)
-        return made
+        return cast(Tensor, loss(z, y, z_key))
     own, rows = torch.arange(layout.start, layout.stop, device=y.device), dict[str, Tensor]()
     if rate < 1:
         # Some parts of a loss read rows of other classes than those of y.
         more = (part.reads(y) for part in loss.modules() if isinstance(part, Remembering))
         read = torch.cat([y, *more])
         drawn = draw(read - layout.start, len(own), rate, seed=(seed, step, rank()))
-        rows = {
-            name: tensor.index_select(layout.axes[name], drawn)
-            for name, tensor in (*loss.named_parameters(), *loss.named_buffers())
-            if name in layout.axes
-        }
+        axes, named = layout.axes, (*loss.named_parameters(), *loss.named_buffers())
+        rows = {name: x.index_select(axes[name], drawn) for name, x in named if name in axes}
         own = own[drawn]
     with spread_classes(OwnClasses(own, total, largest, gather)):
-        spread_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
-        return spread_loss
+        return cast(Tensor, torch.func.functional_call(loss, rows, (z, y, z_key)))
 
 
 @torch.no_grad()
@@ -195,9 +183,8 @@ def draw(classes: Tensor, size: int, rate: float, *, seed: tuple[int, ...]) -> T
     Returns:
         The numbers, ascending.
     """
-    generator = torch.Generator(classes.device).manual_seed(
-        int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
-    )
+    number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
+    generator = torch.Generator(classes.device).manual_seed(number)
     order = torch.rand(size, generator=generator, device=classes.device)
     inside = (classes >= 0) & (classes < size)
     # numbers outside go to one more place behind the last
@@ -246,11 +233,12 @@ def clip_gradients(
     shares: set[int] = set()
     if loss is not None and layout is not None:
         shares = {id(x) for name, x in loss.named_parameters() if name in layout.axes}
-    trained = [parameter for parameter in parameters if parameter.grad is not None]
     gradients: dict[bool, list[Tensor]] = {False: [], True: []}  # by whether they are spread
-    for parameter in trained:
-        assert parameter.grad is not None
-        gradients[id(parameter) in shares].append(parameter.grad)
+    trained = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            trained.append(parameter)
+            gradients[id(parameter) in shares].append(parameter.grad)
     own, parts = (nn.utils.get_total_norm(gradients[apart]) for apart in (False, True))
     norm = torch.hypot(own, total(parts.to(own.device).square()).sqrt())
     nn.utils.clip_grads_with_norm_(trained, max_norm, norm)

@@ -9,20 +9,11 @@ import soundfile
 
 import likeness
 from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
-from likeness.modalities import synthetic
 from likeness.models import bundled
 from likeness.toolkit.training.start import Initial
 from tests.scripts import run_command
 
 VOICE = Path(bundled.resolve_model(bundled.VOICE))
-
-
-@pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two synthetic speakers with two recordings each."""
-    folder = tmp_path_factory.mktemp("spoken")
-    synthetic.write_voices(folder, num_speakers=2, num_utterances=2, seconds=(2.0, 2.5))
-    return folder
 
 
 def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else():

@@ -209,8 +209,6 @@ def test_a_file_without_a_network(own, tmp_path):
     for name in ("absent.py", "absent.py:NAME"):
         with pytest.raises(ValueError, match="absent"):
             likeness.load(tmp_path / name)
-        with pytest.raises(ValueError, match="absent"):
-            loading.load_named(str(tmp_path / name))
     own.write_text("import likeness\n")
     with pytest.raises(ValueError, match="defines none"):
         likeness.load(own)

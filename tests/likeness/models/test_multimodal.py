@@ -186,8 +186,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence(people: People, tmp_path: Pa
     assert "stored for a fusion" in refused("verify", *files, *own, "--far", "0.01")
     assert "--calibration beside" in refused("verify", *files, *own, "--calibration", people.fusion)
     assert "score A B --fusion" in refused("verify", "--pairs", people.folder / "trials.txt", *own)
-    with pytest.raises(likeness.LikenessError, match="needs a fusion"):
-        likeness.load("likeness:voice").verify(sound, other_sound, beside=people.face)
     with pytest.raises(likeness.LikenessError, match="but of one there is a recording"):
         likeness.load("likeness:voice").verify(
             str(sound), str(other_sound), fusion=people.fusion, beside=people.face

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.modalities import synthetic
 from likeness.models import bundled
 from tests.prepared import prepared
 from tests.scripts import printed, program, refused
@@ -31,14 +30,6 @@ def folder(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LIKENESS_MODELS", str(folder))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two synthetic speakers with two recordings each."""
-    folder = tmp_path_factory.mktemp("spoken")
-    synthetic.write_voices(folder, num_speakers=2, num_utterances=2, seconds=(2.0, 2.5))
     return folder
 
 

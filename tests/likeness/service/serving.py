@@ -79,7 +79,7 @@ def asking(
     from likeness.service._app import make_app
 
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    app = make_app(service, token=TOKEN, local=local, origins=origins)
+    app = make_app(service, token=TOKEN, hosts=(), origins=origins, local=local)
     address = {"base_url": "http://localhost", "headers": headers}
     return TestClient(app, raise_server_exceptions=False, **address).request
 
@@ -103,7 +103,8 @@ def serving(
 
     async def serve() -> None:
         gallery = open_gallery(str(folder or Path(temporary.name) / "gallery"), model.meta)
-        app = make_app(service_of(model, gallery, **rules), token=TOKEN, origins=origins)
+        service = service_of(model, gallery, **rules)
+        app = make_app(service, token=TOKEN, hosts=(), origins=origins, local=True)
         servers.append(
             Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False, websockets=False)
         )

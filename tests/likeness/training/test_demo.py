@@ -1,7 +1,7 @@
 """The demos, one and all at the same time, and the commands that a demo and `train` tell."""
 
-import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -48,8 +48,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
         "subprocess.Popen",
         lambda words, **more: start([sys.executable, "-c", programs[words[5]]], **more),
     )
-    monkeypatch.setattr(demo, "summary", lambda folders: "")
-    monkeypatch.setattr(demo, "overview", lambda folders, out: out / "report" / "index.html")
+    monkeypatch.setattr(demo, "overview", lambda folders, out: (out / "index.html", ""))
     demo.run_all({name: folder / name for name in programs}, folder)
 
 
@@ -75,17 +74,16 @@ def test_a_signal_ends_all_of_them(name, tmp_path, monkeypatch):
 
 
 def test_the_last_lines_have_one_number_for_each_system(tmp_path):
-    systems = (("face-likeness", 0.0878, [0.06, 0.1159]), ("face-pixels", 0.4033, None))
-    results = [
-        {"system": system, "metric": metric, "value": value, "interval": ends}
-        for system, value, ends in systems
-        for metric in ("eer", "min_dcf(0.01)")
+    pairs = [
+        (f"a{i}/{a}", f"a{j}/{b}", i == j) for i in "xyz" for j in "xyz" for a, b in ("12", "34")
     ]
-    file = tmp_path / "results.json"
-    file.write_text(json.dumps({"results": results}), encoding="utf-8")
-    assert demo.summary({"face": tmp_path}).splitlines()[2:] == [
-        "  face      Likeness 8.8 % [6.0, 11.6]     pixels alone 40.3 %"
-    ]
+    (tmp_path / "face" / "scores").mkdir(parents=True)
+    for system, sign in (("likeness", 1), ("pixels", -1)):
+        lines = [f"{a} {b} {sign * target} {int(target)}\n" for a, b, target in pairs]
+        (tmp_path / "face" / "scores" / f"face-{system}.txt").write_text("".join(lines))
+    page, lines = demo.overview({"face": tmp_path / "face"}, tmp_path)
+    assert re.fullmatch(r"  face +Likeness 0\.0 %.* +pixels alone 100\.0 %.*", lines)
+    assert "../face/report/index.html" in page.read_text(encoding="utf-8")
 
 
 def commands_of(output: str) -> list[list[str]]:

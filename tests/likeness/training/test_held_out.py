@@ -157,7 +157,7 @@ def test_held_out_files_are_read_once_an_evaluation(changes, trained, tmp_path):
 
 def test_what_leaves_or_has_no_scores(trained):
     recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
-    assert measure_held_out(recipe, trained / "run", trained / "voices") is None
+    assert measure_held_out(recipe, trained / "run", trained / "voices", {}) is None
     assert "held-out" in refused("evaluate", trained / "voices")
     assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
 

@@ -127,7 +127,7 @@ def test_an_archive_beside_a_data_set_is_passed_over(data, tmp_path):
 
 
 def test_embeddings_take_no_options_of_lists(data):
-    with pytest.raises(ValueError, match="--root: this recipe trains on"):
+    with pytest.raises(ValueError, match="--root: a recipe of embeddings"):
         read_recipe("head", data, root=data)
 
 
