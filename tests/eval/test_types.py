@@ -123,15 +123,6 @@ def test_labels_that_are_no_booleans_are_refused(label):
     assert Scores(np.zeros(2), np.array([0.0, 1.0])).target.tolist() == [False, True]
 
 
-def test_labels_in_place_of_scores_are_refused() -> None:
-    """Booleans always, also few of them, all the same or of another count; integers of eight on."""
-    scores, labels = np.linspace(-1, 1, 40), np.arange(40) % 2 == 0
-    for wrong in (labels, labels.astype(np.uint8), labels.astype(int), labels[:1], labels[:30]):
-        for arguments in ((scores, wrong), (wrong, scores)):
-            with pytest.raises(LikenessError):
-                eer(*arguments)
-
-
 def test_decisions_and_whole_numbers_are_scores() -> None:
     """Two arrays of 0 and 1 are decisions; of unequal length or constant they cannot be labels; few
     whole numbers are no sign of them.

@@ -20,7 +20,6 @@ from likeness.eval.intervals.bootstrap import (
     bounds_of,
     drawn_from,
 )
-from likeness.eval.intervals.comparison import Outcome, summarise
 from likeness.eval.intervals.paired import matching_order
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import eer
@@ -34,24 +33,17 @@ FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """a, b: the same trials in another order and of close systems. c: without five of them. e: a
-    file that is not compared.
-    """
-    rng = np.random.default_rng(0)
-    ids = tuple(f"s{i // 3:02d}/{i}" for i in range(75))
-    a, b = np.triu_indices(75, 1)
-    target = a // 3 == b // 3
-    base = rng.standard_normal(a.size) + 1.5 * target
-    order = rng.permutation(a.size)
-    write_scores(tmp_path / "a.txt", Trials(ids, ids, a, b, target), base)
-    write_scores(
-        tmp_path / "b.txt",
-        Trials(ids, ids, a[order], b[order], target[order]),
-        (base + 0.2 * rng.standard_normal(a.size) + 0.4 * target)[order],
-    )
-    kept = order[5:]
-    write_scores(tmp_path / "c.txt", Trials(ids, ids, a[kept], b[kept], target[kept]), base[kept])
-    write_scores(tmp_path / "e.txt", Trials(ids, ids, a, b, target), base)
+    """a, b: the same trials in another order and of close systems. c: without five of them."""
+    trials, scores, _ = all_pairs(25)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(len(trials))
+    better = scores.values + 0.2 * rng.standard_normal(len(trials)) + 0.4 * trials.target
+    for name, rows, values in (
+        ("a", np.arange(len(trials)), scores.values),
+        ("b", order, better),
+        ("c", order[5:], scores.values),
+    ):
+        write_scores(tmp_path / f"{name}.txt", trials.rows(rows), values[rows])
     return tmp_path
 
 
@@ -191,18 +183,3 @@ def test_an_interval_without_width_is_none() -> None:
     nearly[0] = 1.0  # outside the central 95 %
     assert "central 95 %" in bounds(nearly, 0.0, 0.95, many).note
     assert bounds(np.arange(50.0), 25.0, 0.95, many).note == ""
-
-
-def test_seeds_that_all_differ_alike_have_no_interval_over_seeds() -> None:
-    drawn = Drawn(40, "subjects")
-
-    def outcome(value: float, first: float) -> Outcome:
-        return Outcome({"eer": value}, {"eer": first + np.arange(4.0)}, "list", drawn)
-
-    for gaps, has in (((0.125, 0.125), False), ((0.125, 0.25), True)):
-        first = {seed: outcome(0.5 + seed, 0) for seed in (0, 1)}
-        second = {seed: outcome(0.5 + seed + gaps[seed], 1) for seed in (0, 1)}
-        cells, _ = summarise({"a": first, "b": second}, ["eer"], reference="a")
-        difference = cells[1].difference
-        assert (difference.seed_interval is not None) == has
-        assert (difference.seed_p is not None) == has == (not difference.seed_note)

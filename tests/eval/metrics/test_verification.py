@@ -237,10 +237,13 @@ def test_combined_metrics_are_the_single_ones_in_any_order_of_rows(scores, rando
 @pytest.mark.parametrize("values", [(0, 1), (-1, 1), (1, 2), (5, 5)])
 @pytest.mark.parametrize("measure", [eer, sort_scores, cllr])
 def test_labels_in_place_of_scores_are_refused(measure, values):
+    """Booleans always, also few of them, all the same or of another count; integers of eight on."""
     scores, labels = np.linspace(-1, 1, 20), np.array(values * 10)
-    for classes in ((scores, labels), (labels, scores), (scores, labels == values[0])):
-        with pytest.raises(LikenessError, match="these are labels"):
-            measure(*classes)
+    of_first = labels == values[0]
+    for wrong in (labels, abs(labels).astype(np.uint8), of_first, of_first[:1], of_first[:15]):
+        for classes in ((scores, wrong), (wrong, scores)):
+            with pytest.raises(LikenessError, match="these are labels"):
+                measure(*classes)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2", "c3"])
