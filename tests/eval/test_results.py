@@ -1,7 +1,5 @@
 """Reports: the JSON schema, the aligned table, the page (one file, escaped, no network)."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -162,7 +160,7 @@ def test_systems_without_a_curve_still_make_a_page(tmp_path, gap, shown):
     assert shown in write(tmp_path / "r.html", results, scores)
 
 
-def test_every_rule_is_named_and_gives_its_own_number() -> None:
+def test_every_rule_is_named_and_gives_its_own_number():
     rng = np.random.default_rng(3)
     values = np.concatenate([rng.normal(2, 1, 60), rng.normal(0, 1, 400)])
     scores = Scores(np.round(values, 1), np.arange(460) < 60)

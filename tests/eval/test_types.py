@@ -1,8 +1,5 @@
 """Embeddings, trials and scores are checked once, and labels in place of split scores."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from posixpath import normpath
 from unicodedata import normalize
 
@@ -57,7 +54,7 @@ def test_trials():
 
 
 @pytest.mark.parametrize("ids", [("a", "b", "c"), ("./a", "b", "x//../c"), ("Zoe\u0308", "b", "c")])
-def test_a_pair_with_two_labels_is_refused_in_any_order(ids: tuple[str, ...]) -> None:
+def test_a_pair_with_two_labels_is_refused_in_any_order(ids):
     plain = tuple(normpath(normalize("NFC", id)) for id in ids)
     with pytest.raises(ValueError, match="labelled both"):
         Trials(ids, plain, [0, 2, 1], [1, 0, 0], [True, False, False])
@@ -87,7 +84,7 @@ def test_bad_trials(enrol, probe, target):
         Trials(("a", "b"), ("c",), np.array(enrol), np.array(probe), labels)
 
 
-def test_an_item_is_one_however_it_is_spelled(tmp_path: Path) -> None:
+def test_an_item_is_one_however_it_is_spelled(tmp_path):
     names = np.array(["a/1", "./a/1", "a//1", "b", "./b", "Zo\u00eb", "Zoe\u0308", "c"])
     rng = np.random.default_rng(0)
     first, second = ([*rng.choice(names, size)] for size in (9, 13))
@@ -123,7 +120,7 @@ def test_labels_that_are_no_booleans_are_refused(label):
     assert Scores(np.zeros(2), np.array([0.0, 1.0])).target.tolist() == [False, True]
 
 
-def test_decisions_and_whole_numbers_are_scores() -> None:
+def test_decisions_and_whole_numbers_are_scores():
     """Two arrays of 0 and 1 are decisions; of unequal length or constant they cannot be labels; few
     whole numbers are no sign of them.
     """

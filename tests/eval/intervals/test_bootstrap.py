@@ -2,8 +2,6 @@
 of the draws, coverage, refusals.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import threading
@@ -160,7 +158,7 @@ def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkey
     assert together == bounds_of(FAST, scores, subjects, num_resamples=100, seed=5)[0]
 
 
-def test_the_interval_is_that_of_its_definition() -> None:
+def test_the_interval_is_that_of_its_definition():
     """Draws, weights, spread and quantile again, with loops and the standard library."""
     rng = np.random.default_rng(4)
     n, num_resamples = 12, 80
@@ -194,7 +192,7 @@ def test_the_interval_is_that_of_its_definition() -> None:
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
+def test_an_interval_holds_its_metric_and_stays_between_0_and_1():
     rng = np.random.default_rng(0)
     for value in (0.0, 0.002, 0.5, 0.99, 1.0):
         values = np.clip(value + 0.05 * rng.standard_normal(200), 0, 1)
@@ -204,7 +202,7 @@ def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
         assert few == two
 
 
-def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() -> None:
+def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale():
     values = np.tile([0.1, 0.2, 0.4], 10)
     factor = float(stats.t(29).ppf(0.975)) * np.sqrt(30 / 29)
     found = paired_bounds(values, 0.2, 0.95, Drawn(30, "subjects"), 1.0)
@@ -215,7 +213,7 @@ def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() ->
     assert t_interval(values + 1, 1.2, 0.95, 30) == pytest.approx((1.2 - half, 1.2 + half))
 
 
-def test_few_draws_know_the_spread_no_better_than_few_subjects() -> None:
+def test_few_draws_know_the_spread_no_better_than_few_subjects():
     many, few = (Drawn(number, "subjects") for number in (1000, 20))
     values = np.random.default_rng(0).uniform(size=20)
     for found in (bounds, partial(paired_bounds, largest=1.0)):
@@ -223,7 +221,7 @@ def test_few_draws_know_the_spread_no_better_than_few_subjects() -> None:
         assert found(values[:2], 0.5, 0.95, many).note == NOTHING_KNOWN
 
 
-def test_coverage_of_the_true_eer_with_unequal_subjects() -> None:
+def test_coverage_of_the_true_eer_with_unequal_subjects():
     """Target scores N(2 + offset of the subject, 1), offsets N(0, 1): N(2, 2) over the population;
     nontarget scores N(0, 1). The target trials of the 40 subjects are a geometric series, 1 to 30.
     """

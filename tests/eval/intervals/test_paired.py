@@ -1,10 +1,7 @@
 """Paired differences, and intervals that say what they do not know."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +29,7 @@ FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """a, b: the same trials in another order and of close systems. c: without five of them."""
     trials, scores, _ = all_pairs(25)
     rng = np.random.default_rng(1)
@@ -47,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_difference_is_that_of_each_resample(folder: Path) -> None:
+def test_the_difference_is_that_of_each_resample(folder):
     result = likeness.evaluate([folder / "a.txt", folder / "b.txt"], FAST)
     result.save(folder / "r.json")
     result.report(folder / "report")
@@ -81,7 +78,7 @@ def test_the_difference_is_that_of_each_resample(folder: Path) -> None:
     assert "Differences to a" in (folder / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_the_reference_is_the_first(folder: Path) -> None:
+def test_the_reference_is_the_first(folder):
     for reference, *others in (("a", "b", "c"), ("b", "a", "c")):
         paths = [folder / f"{name}.txt" for name in (reference, *others)]
         settings = ("--resamples", 50, "--json", folder / "r.json", "--force")
@@ -94,7 +91,7 @@ def test_the_reference_is_the_first(folder: Path) -> None:
         assert f"c and {reference} are not on the same trials" in text
 
 
-def test_systems_on_other_trials_and_equal_ones_are_named(tmp_path: Path) -> None:
+def test_systems_on_other_trials_and_equal_ones_are_named(tmp_path):
     lines = ["a/1 a/2 2 1", "b/1 b/2 3 1", "a/1 b/1 1 0", "a/2 b/2 0 0"]
     for name in "xy":
         (tmp_path / name).write_text("\n".join(lines))
@@ -105,7 +102,7 @@ def test_systems_on_other_trials_and_equal_ones_are_named(tmp_path: Path) -> Non
     assert "(1 of them" in str(found)
 
 
-def test_a_wrong_label_that_takes_the_subjects_is_named(tmp_path: Path) -> None:
+def test_a_wrong_label_that_takes_the_subjects_is_named(tmp_path):
     ids = [f"{name}/{i}" for name in "abcd" for i in (1, 2)]
     pairs = [(x, y) for row, x in enumerate(ids) for y in ids[row + 1 :]]
     labels = [int(x[0] == y[0] or (x, y) == ("a/1", "b/1")) for x, y in pairs]
@@ -116,7 +113,7 @@ def test_a_wrong_label_that_takes_the_subjects_is_named(tmp_path: Path) -> None:
         evaluate(tmp_path / "scores", settings)
 
 
-def test_trials_match_as_multisets_of_ordered_pairs() -> None:
+def test_trials_match_as_multisets_of_ordered_pairs():
     """Lists with repetitions and other numbers for the same ids."""
     rng = np.random.default_rng(0)
     names = ("i0", "i1", "i2", "i3")
@@ -143,9 +140,7 @@ BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note
     ("number", "has", "marked"),
     [(2, False, False), (4, False, False), (5, True, True), (19, True, True), (20, True, False)],
 )
-def test_the_number_of_subjects_decides_whether_an_interval_is_printed(
-    number: int, has: bool, marked: bool
-) -> None:
+def test_the_number_of_subjects_decides_whether_an_interval_is_printed(number, has, marked):
     _, scores, subjects = all_pairs(number)
     result, _ = bounds_of({"eer": eer}, scores, subjects, num_resamples=60)
     assert (result["eer"].ends is not None) == has
@@ -157,7 +152,7 @@ def test_the_number_of_subjects_decides_whether_an_interval_is_printed(
     assert ("interval_note" in results[0].conventions) == (marked or not has)
 
 
-def test_subjects_without_target_trials_do_not_count() -> None:
+def test_subjects_without_target_trials_do_not_count():
     """A hundred subjects of whom three have target trials make an interval of three, and so do
     trials.
     """
@@ -172,7 +167,7 @@ def test_subjects_without_target_trials_do_not_count() -> None:
         assert bounds_of({"eer": eer}, scores, behind, num_resamples=20)[0]["eer"].ends is None
 
 
-def test_an_interval_without_width_is_none() -> None:
+def test_an_interval_without_width_is_none():
     many = Drawn(40, "subjects")
     assert bounds(np.zeros(50), 0.0, 0.95, many).ends is None
     assert bounds(np.full(50, 0.3) + 1e-17 * np.arange(50), 0.3, 0.95, many).ends is None

@@ -1,7 +1,5 @@
 """The AUROC of a quality and risk-coverage curves: against enumeration, loops and repeats."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -34,9 +32,7 @@ answers = st.lists(
 
 
 @given(answers)
-def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(
-    given_answers: list[tuple[int, float]],
-) -> None:
+def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(given_answers):
     quality, risk = zip(*given_answers, strict=True)
     ordered = pairs = 0.0
     for wrong in product((0, 1), repeat=len(risk)):
@@ -54,9 +50,7 @@ def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(
 
 
 @given(answers, st.randoms(use_true_random=False))
-def test_the_order_of_rows_changes_no_bit_and_the_curve_is_that_of_a_loop(
-    given_answers: list[tuple[int, float]], random: object
-) -> None:
+def test_the_order_of_rows_changes_no_bit_and_the_curve_is_that_of_a_loop(given_answers, random):
     curve = risk_coverage(*zip(*given_answers, strict=True))
     kept = [[r for q, r in given_answers if q >= limit] for limit in curve.quality]
     assert sorted({q for q, _ in given_answers}, reverse=True) == curve.quality.tolist()
@@ -75,9 +69,7 @@ def test_the_order_of_rows_changes_no_bit_and_the_curve_is_that_of_a_loop(
 
 @settings(max_examples=50)
 @given(answers, st.data())
-def test_weights_are_answers_that_are_there_several_times(
-    given_answers: list[tuple[int, float]], data: st.DataObject
-) -> None:
+def test_weights_are_answers_that_are_there_several_times(given_answers, data):
     size = len(given_answers)
     weights = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
     quality, risk = map(np.array, zip(*given_answers, strict=True))
@@ -100,13 +92,13 @@ def test_weights_are_answers_that_are_there_several_times(
     ],
     ids=str,
 )
-def test_what_is_no_quality_or_no_risk_is_refused(quality: object, risk: object) -> None:
+def test_what_is_no_quality_or_no_risk_is_refused(quality, risk):
     for function in (quality_auroc, risk_coverage):
         with pytest.raises(LikenessError):
             function(quality, risk)  # type: ignore[operator]
 
 
-def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
+def test_intervals_over_classes_are_those_of_the_answers_repeated():
     rng = np.random.default_rng(3)
     groups = np.repeat(np.arange(30), 6)
     quality, risk = rng.integers(0, 20, 180), (rng.random(180) < 0.3).astype(float)
@@ -121,7 +113,7 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
     assert found.ends == pytest.approx(t_interval(values, quality_auroc(quality, risk), 0.95, 30))
 
 
-def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:
+def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any():
     norms = {"a": 3.0, "b": 1.0, "c": 2.0}
     trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
     models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
@@ -144,7 +136,7 @@ def subject_trials() -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float
     return trials, Scores(scores.values + 5 * noise, scores.target), pairs, by_id
 
 
-def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws() -> None:
+def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws():
     trials, scores, pairs, by_id = subject_trials()
     settings_ = VerificationSettings(num_resamples=40, seed=5)
     plain = evaluate_together({"a": (trials, scores)}, settings_)
@@ -171,7 +163,7 @@ def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws() -> N
     assert of["a", "quality_auroc"].interval == pytest.approx(expected)
 
 
-def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:
+def test_a_retrieval_is_rated_by_norm_or_by_any_number():
     rng = np.random.default_rng(6)
     labels = np.repeat(np.arange(25), 4)
     matrix = np.eye(25)[labels] + 0.5 * rng.standard_normal((100, 25))

@@ -1,10 +1,7 @@
 """The verdict follows from the interval: value, interval, p and words agree, for all measures."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,9 +92,7 @@ VALUES = st.floats(-1, 1).map(lambda value: round(value, 6))
     st.sampled_from([0.5, 0.9, 0.95, 0.999]),
     st.sampled_from([1.0, np.inf]),
 )
-def test_p_is_the_level_at_which_the_interval_touches_0(
-    value: float, error: float, freedom: float, level: float, largest: float
-) -> None:
+def test_p_is_the_level_at_which_the_interval_touches_0(value, error, freedom, level, largest):
     ends, p = t_test(value, error, freedom, level, largest)
     assert ends[0] <= value <= ends[1]
     assert -largest <= ends[0] <= ends[1] <= largest
@@ -117,9 +112,7 @@ def test_p_is_the_level_at_which_the_interval_touches_0(
     st.booleans(),
     st.integers(0, 99),
 )
-def test_every_difference_agrees_with_itself(
-    runs: list[list[float]], subjects: int, draws: int, scale: float, over_seeds: bool, seed: int
-) -> None:
+def test_every_difference_agrees_with_itself(runs, subjects, draws, scale, over_seeds, seed):
     """Shares and other numbers, few and many subjects, draws and seeds."""
     rng = np.random.default_rng(seed)
     outcomes: dict[str, dict[int, Outcome]] = {}
@@ -158,7 +151,7 @@ def outcome(value: float, gap: float, noise: float = 0.01) -> Outcome:
         ([0.0, 0.0], "no"),
     ],
 )
-def test_both_kinds_of_intervals_are_needed(gaps: list[float], words: str) -> None:
+def test_both_kinds_of_intervals_are_needed(gaps, words):
     """Without any interval over seeds nothing is called distinguishable."""
     runs = {
         "a": {seed: outcome(0.25, 0.0) for seed in range(len(gaps))},
@@ -175,7 +168,7 @@ def test_both_kinds_of_intervals_are_needed(gaps: list[float], words: str) -> No
     assert row[-1] == words
 
 
-def test_rounding_is_no_difference() -> None:
+def test_rounding_is_no_difference():
     """Means over seeds in another order differ by rounding alone."""
     values = [0.1, 0.2, 0.7]
     runs = {
@@ -191,7 +184,7 @@ def test_rounding_is_no_difference() -> None:
     assert cells[1].difference.p is None
 
 
-def test_holm_can_reject_with_few_draws() -> None:
+def test_holm_can_reject_with_few_draws():
     """p comes from t, so that no number of draws bounds it from below."""
     systems = {
         str(number): {0: outcome(0.2, 0.1 * number, 0.01 + 0.005 * number)} for number in range(4)
@@ -205,7 +198,7 @@ def test_holm_can_reject_with_few_draws() -> None:
 
 
 @pytest.mark.parametrize("p", [0.0, 1e-9, 0.00099, 0.001, 0.0123, 0.0499999, 0.05, 0.0500001, 1])
-def test_a_printed_p_is_on_its_side_of_the_level(p: float) -> None:
+def test_a_printed_p_is_on_its_side_of_the_level(p):
     assert (float(p_text(p).removeprefix("<")) < ALPHA) == (p < ALPHA)
 
 
@@ -213,7 +206,7 @@ def test_a_printed_p_is_on_its_side_of_the_level(p: float) -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=5, max_size=30), st.floats(0, 1), st.integers(1, 50))
-def test_an_interval_of_a_share_is_one(drawn: list[float], value: float, number: int) -> None:
+def test_an_interval_of_a_share_is_one(drawn, value, number):
     values = np.array(drawn)
     if np.ptp(values) > 1e-6:
         above = t_interval(values + 1e-12, value, 0.95, number)  # a mean of ones may be above 1
@@ -224,7 +217,7 @@ def test_an_interval_of_a_share_is_one(drawn: list[float], value: float, number:
     assert (NOTHING_KNOWN in found.note) == whole
 
 
-def test_an_interval_of_all_values_says_that_nothing_is_known() -> None:
+def test_an_interval_of_all_values_says_that_nothing_is_known():
     none, wide = Drawn(0, "pairs"), np.array([0.0, 1.0] * 20)
     unknown: list[Bounds | Any] = [
         exact_bounds(0.0, 0.95, none),
@@ -259,9 +252,7 @@ def systems(folder: Path, num_subjects: int, far_apart: float) -> list[Path]:
 
 @pytest.mark.parametrize("num_subjects", [4, 6, 12, 30])
 @pytest.mark.parametrize("far_apart", [-1.5, 0.3, 6.0])
-def test_evaluate_prints_and_writes_one_verdict(
-    num_subjects: int, far_apart: float, tmp_path: Path
-) -> None:
+def test_evaluate_prints_and_writes_one_verdict(num_subjects, far_apart, tmp_path):
     """For every measure, in the JSON file and in the table, also with few draws."""
     settings = VerificationSettings(fars=(0.1, 0.001), llr=True, num_resamples=200)
     result = likeness.evaluate(systems(tmp_path, num_subjects, far_apart), settings)
@@ -282,7 +273,7 @@ def test_evaluate_prints_and_writes_one_verdict(
         assert (low[0] == high[0]) == (word == "yes")  # the signs of both ends
 
 
-def test_bench_adjusts_all_its_differences_together() -> None:
+def test_bench_adjusts_all_its_differences_together():
     """As `bench` does: each condition has its own, and Holm is over all."""
     made: dict[Any, Difference] = {}
     for number in range(6):
@@ -304,15 +295,13 @@ def groups_of(num_resamples: int) -> tuple[Differential, ...]:
 
 
 @pytest.mark.parametrize(("num_resamples", "can"), [(5, False), (18, False), (19, True)])
-def test_chance_has_a_bound_only_where_the_divisions_can_show_it(
-    num_resamples: int, can: bool
-) -> None:
+def test_chance_has_a_bound_only_where_the_divisions_can_show_it(num_resamples, can):
     """Of 18 random divisions none makes a p of 1 / 19 below .05."""
     limits = [each.by_chance for each in groups_of(num_resamples) if each.measure == "gini"]
     assert all((limit is not None) == can for limit in limits)
 
 
-def test_a_guaranteed_rate_is_not_below_the_measured_one() -> None:
+def test_a_guaranteed_rate_is_not_below_the_measured_one():
     for seed in range(30):
         scores, pairs = people(80, seed, 3.0)
         _, guarantee = guaranteed_threshold(scores, pairs, 0.1)
@@ -364,9 +353,7 @@ def run_of_trials(worse: float, rng: np.random.Generator, num_subjects: int) -> 
 @pytest.mark.parametrize("num_seeds", [1, 2, 4])
 @pytest.mark.parametrize("number", [6, 25])
 @pytest.mark.parametrize(("run", "metrics"), [(run_of_items, PER_ITEM), (run_of_trials, PER_TRIAL)])
-def test_compare_writes_and_prints_one_verdict(
-    run: Callable[..., Outcome], metrics: Mapping[str, Any], number: int, num_seeds: int
-) -> None:
+def test_compare_writes_and_prints_one_verdict(run, metrics, number, num_seeds):
     """For every measure of trials and items, in the JSON file and in all tables."""
     rng = np.random.default_rng(num_seeds)
     outcomes = {

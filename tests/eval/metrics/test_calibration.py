@@ -1,7 +1,5 @@
 """Calibration and fusion against scikit-learn, their equivariance, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

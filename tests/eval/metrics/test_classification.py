@@ -1,7 +1,5 @@
 """Metrics of classification, and values item by item."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -164,7 +162,7 @@ def measured(
     )
 
 
-def test_metrics_are_taken_of_columns_where_items_have_a_value() -> None:
+def test_metrics_are_taken_of_columns_where_items_have_a_value():
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(12), rng.integers(0, 2, 12).astype(np.float64)
     columns = {"scaled": confidence, "norm": confidence, "correct": correct}
@@ -183,9 +181,7 @@ def test_metrics_are_taken_of_columns_where_items_have_a_value() -> None:
     st.booleans(),
     st.integers(0, 3),
 )
-def test_resamples_are_those_of_a_slow_loop(
-    items: list[tuple[float, int]], grouped: bool, seed: int
-) -> None:
+def test_resamples_are_those_of_a_slow_loop(items, grouped, seed):
     values, groups = [value for value, _ in items], [group for _, group in items]
     first = measured({"x": values, "y": values[::-1]}, groups if grouped else None)
     metrics = {
@@ -207,7 +203,7 @@ def test_resamples_are_those_of_a_slow_loop(
     assert first.num_groups == len(members)
 
 
-def test_draws_without_a_value_are_nan_and_left_out() -> None:
+def test_draws_without_a_value_are_nan_and_left_out():
     """One wrong item of 5: (4/5)^5 of the draws lose it, and have no AUROC."""
     first = measured({"norm": [5.0, 4.0, 3.0, 2.0, 1.0], "correct": [1.0, 1.0, 1.0, 1.0, 0.0]})
     values = per_item.resample({"auroc": per_item.norm_auroc}, first, num_resamples=2000)["auroc"]
@@ -218,7 +214,7 @@ def test_draws_without_a_value_are_nan_and_left_out() -> None:
     assert "same value" in bounds(values, 1.0, 0.95, Drawn(40, "items")).note
 
 
-def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
+def test_the_digest_is_of_what_was_measured_not_of_the_values():
     first = measured({"x": [1.0, 2.0]}, [0, 1])
     assert first.digest == measured({"x": [3.0, 4.0], "y": [0.0, 0.0]}, [0, 1]).digest
     others = [
@@ -231,7 +227,7 @@ def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
 
 
 @pytest.mark.parametrize("groups", [None, [3, 0, 3]])
-def test_what_is_written_is_read(tmp_path: Path, groups: list[int] | None) -> None:
+def test_what_is_written_is_read(tmp_path, groups):
     written = measured({"map@r": [0.5, float("nan"), -0.0], "norm": [1.0, 2.0, 3.0]}, groups)
     written = replace(written, ids=("Zoë/1", "a b", "#\t"))
     per_item.write(tmp_path / "test.npz", written)
@@ -241,7 +237,7 @@ def test_what_is_written_is_read(tmp_path: Path, groups: list[int] | None) -> No
         np.testing.assert_array_equal(loaded.columns[name], column)
 
 
-def test_other_files_and_lengths_that_differ_are_refused(tmp_path: Path) -> None:
+def test_other_files_and_lengths_that_differ_are_refused(tmp_path):
     path = tmp_path / "test.npz"
     names, over = np.array(["a", "b"]), np.array('"items"')
     for arrays in (

@@ -1,7 +1,5 @@
 """Groups of embeddings: clusters, swapped labels and near pairs, diversity."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 
@@ -34,7 +32,7 @@ def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.4])
-def test_average_linkage_is_that_of_scikit_learn(noise: float) -> None:
+def test_average_linkage_is_that_of_scikit_learn(noise):
     rows, _ = blobs(noise=noise)
     for threshold in (0.2, 0.5, 0.8):
         peer = AgglomerativeClustering(
@@ -48,7 +46,7 @@ def test_average_linkage_is_that_of_scikit_learn(noise: float) -> None:
         assert adjusted_rand_score(peer, found) == 1
 
 
-def test_clusters_are_numbered_by_size_whatever_the_order() -> None:
+def test_clusters_are_numbered_by_size_whatever_the_order():
     rows, labels = blobs()
     found = cluster(rows, threshold=0.5)
     assert found.tolist() == (labels + 1).tolist()
@@ -57,7 +55,7 @@ def test_clusters_are_numbered_by_size_whatever_the_order() -> None:
     assert cluster(7 * rows, threshold=0.5).tolist() == found.tolist()  # cosine knows no lengths
 
 
-def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> None:
+def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked():
     rows = np.array([[1, 0], [1, 1], [0, 1]], dtype=np.float32)
     score = float(matrix(rows[:1], rows[1:2])[0, 0])
     assert cluster(rows[:2], threshold=score).tolist() == [1, 1]
@@ -67,7 +65,7 @@ def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> Non
     assert cluster(rows, threshold=-5.0).tolist() == [1, 1, 1]
 
 
-def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
+def test_hdbscan_finds_the_groups_and_leaves_out_the_rest():
     rows, labels = blobs(noise=0.02)
     found = cluster(rows, method="hdbscan")
     assert found.tolist() == [*(labels[:-1] + 1).tolist(), 0]
@@ -85,13 +83,13 @@ def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
         (np.ones((3, 2)), {"method": "hdbscan", "threshold": 0.5}, "hdbscan"),
     ],
 )
-def test_what_cannot_be_grouped_is_refused(rows: np.ndarray, options: dict, word: str) -> None:
+def test_what_cannot_be_grouped_is_refused(rows, options, word):
     with pytest.raises(ValueError, match=word):
         cluster(rows, **options)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=20))
-def test_agreement_with_labels_is_that_of_counting(items: list[tuple[int, int]]) -> None:
+def test_agreement_with_labels_is_that_of_counting(items):
     """By the definitions, item by item; an item of cluster 0 is alone."""
     labels = [f"s{label}" for label, _ in items]
     mine = [(number, place if number == 0 else 0) for place, (_, number) in enumerate(items)]

@@ -1,7 +1,5 @@
 """Measures of ISO/IEC 19795-10 by loops over the groups, and what random groups show."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
@@ -18,7 +16,7 @@ RATES = st.lists(st.floats(0, 1), min_size=2, max_size=6)
 
 
 @given(RATES)
-def test_the_measures_are_those_of_loops(rates) -> None:
+def test_the_measures_are_those_of_loops(rates):
     size, total, product = len(rates), sum(rates), np.prod(rates)
     if total > 1e-300:
         apart = sum(abs(a - b) for a in rates for b in rates)
@@ -44,7 +42,7 @@ def measured(seed: int, harder: float, n: int = 24, *, resamples: int = 200) -> 
     return evaluate_groups("x", scores, pairs, group[pairs], ["one", "two"], settings=settings)
 
 
-def test_the_numbers_are_those_of_the_rates_in_the_table() -> None:
+def test_the_numbers_are_those_of_the_rates_in_the_table():
     grouped = measured(0, 1.0)
     found = {(each.rate, each.at, each.measure): each for each in grouped.differentials}
     assert len(found) == 2 * 2 * 2
@@ -61,7 +59,7 @@ def test_the_numbers_are_those_of_the_rates_in_the_table() -> None:
     assert "chance alone" in table([grouped])
 
 
-def test_random_groups_show_what_all_divisions_do() -> None:
+def test_random_groups_show_what_all_divisions_do():
     """Six people have 15 divisions into 4 and 2; each is as likely as the others."""
     n, rng = 6, np.random.default_rng(4)
     a, b = np.triu_indices(n)
@@ -92,7 +90,7 @@ def test_random_groups_show_what_all_divisions_do() -> None:
         assert any(of.by_chance == pytest.approx(one) for one in least)
 
 
-def test_chance_alone_is_rarely_found_and_a_difference_often() -> None:
+def test_chance_alone_is_rarely_found_and_a_difference_often():
     same = [measured(seed, 0.0, resamples=100).differentials[3] for seed in range(20)]
     other = [measured(seed, 2.0, 60, resamples=100).differentials[2] for seed in range(5)]
     assert np.mean([of.value is not None and of.value > of.by_chance for of in same]) <= 0.2
@@ -100,7 +98,7 @@ def test_chance_alone_is_rarely_found_and_a_difference_often() -> None:
     assert "is hardly the reason" in other[0].sentence()
 
 
-def test_people_who_change_their_group_have_no_random_division() -> None:
+def test_people_who_change_their_group_have_no_random_division():
     a, b = np.triu_indices(8)
     pairs = np.stack([a, b], axis=1).astype(np.int32)
     values = np.random.default_rng(0).normal(size=a.size) + (a == b)

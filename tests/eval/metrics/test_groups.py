@@ -2,8 +2,6 @@
 through the command line.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -61,9 +59,7 @@ def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
 
 
 @given(st.integers(0, 10_000), st.integers(4, 9), st.integers(0, 1))
-def test_rates_are_those_of_a_loop_over_the_trials(
-    seed: int, num_subjects: int, decimals: int
-) -> None:
+def test_rates_are_those_of_a_loop_over_the_trials(seed, num_subjects, decimals):
     trials, scores, subjects = a_list(num_subjects, 2, seed=seed, decimals=decimals)
     made = grouped(trials, scores, subjects)
     listed = [(float(s), bool(t)) for s, t in zip(scores.values, scores.target, strict=True)]
@@ -84,7 +80,7 @@ def test_rates_are_those_of_a_loop_over_the_trials(
     assert "eer" not in made.across.rates
 
 
-def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
+def test_intervals_are_those_of_trials_repeated_by_their_draws():
     trials, scores, subjects = a_list(10, 3)
     made = grouped(trials, scores, subjects, resamples=300)
     for number, row in enumerate(made.groups):
@@ -119,7 +115,7 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
         assert (rate.interval is None) == (rate.value is None)
 
 
-def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked() -> None:
+def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked():
     subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]])
     scores = Scores([1.0, 0.2, 1.0, 0.5, 0.1], subjects[:, 0] == subjects[:, 1])
     settings = VerificationSettings(fars=(0.5,), num_resamples=50)
@@ -134,7 +130,7 @@ def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked() -> None
     assert "y* 1 subjects, fewer than 20" in table([made])
 
 
-def test_an_item_may_have_another_group_than_its_subject() -> None:
+def test_an_item_may_have_another_group_than_its_subject():
     trials = Trials(("a/1", "b/1"), ("a/2",), [0, 1], [0, 0], [True, False])
     sides, names = group_sides(
         trials, {"a": "young", "b": "young", "a/2": "old"}, {"a/1": "a", "a/2": "a", "b/1": "b"}
@@ -151,9 +147,7 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
             group_sides(*refused)
 
 
-def test_groups_come_from_the_columns_of_a_list_of_items(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_come_from_the_columns_of_a_list_of_items(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     trials, scores, _ = a_list()
     write_scores("scores.txt", trials, scores.values)

@@ -2,8 +2,6 @@
 enumeration, and blocks and tiles against the whole.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -225,9 +223,7 @@ def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
     st.booleans(),
     st.sampled_from(["cosine", "dot", "simple"]),
 )
-def test_embeddings_in_tiles_are_the_whole_matrix(
-    seed: int, tile: int, templates: int, has_ties: bool, similarity: str
-) -> None:
+def test_embeddings_in_tiles_are_the_whole_matrix(seed, tile, templates, has_ties, similarity):
     rng = np.random.default_rng(seed)
     draw = integers if has_ties else lambda rng, *shape: rng.standard_normal(shape)
     gallery, probes = draw(rng, 25, 3), draw(rng, 20, 3)
@@ -249,7 +245,7 @@ def test_embeddings_in_tiles_are_the_whole_matrix(
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_equal_rows_in_different_tiles_tie_exactly(similarity: str) -> None:
+def test_equal_rows_in_different_tiles_tie_exactly(similarity):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 37)).astype(np.float32)
     gallery, probes = np.concatenate([rows, rows[::-1]]), rng.standard_normal((31, 37))
@@ -260,7 +256,7 @@ def test_equal_rows_in_different_tiles_tie_exactly(similarity: str) -> None:
     assert found.tied.tolist() == [1] * 31
 
 
-def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
+def test_templates_that_differ_in_length_alone_tie_in_tiles():
     rows = np.random.default_rng(0).standard_normal((15, 7)).astype(np.float32)
     rows[:, 0] = 0.0
     longer = 2 * rows
@@ -272,7 +268,7 @@ def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
     assert not found.first.any()
 
 
-def test_where_every_probe_is_found_there_is_the_exact_bound_over_subjects() -> None:
+def test_where_every_probe_is_found_there_is_the_exact_bound_over_subjects():
     items = np.eye(6, dtype=np.float32)
     gallery = likeness.Embeddings(tuple(f"p{i}/1" for i in range(6)), items)
     probes = likeness.Embeddings(tuple(f"p{i}/{k}" for k in (2, 3) for i in range(6)), [*items] * 2)

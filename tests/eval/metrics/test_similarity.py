@@ -192,7 +192,7 @@ def test_vmf_of_zero_vectors_is_the_uniform_distribution():
 @pytest.mark.parametrize(
     "similarity", ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
 )
-def test_against_and_single_are_the_matrix(similarity: str) -> None:
+def test_against_and_single_are_the_matrix(similarity):
     x, y = np.random.default_rng(0).standard_normal((2, 9, 6)).astype(np.float32)
     x[3] = 0
     whole = matrix(x, y, similarity)

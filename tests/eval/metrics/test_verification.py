@@ -2,8 +2,6 @@
 closed forms and published numbers.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from pathlib import Path

@@ -2,8 +2,6 @@
 and every switch in the record.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The LFW protocol against brute force over folds and thresholds, and the real pairs.txt."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

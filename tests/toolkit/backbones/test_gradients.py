@@ -2,8 +2,6 @@
 and the whitening against numpy.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -60,9 +58,7 @@ def by_pixels(grey: Floats, cells: int, bins: int, sigma: float) -> Floats:
     ("height", "width", "cells", "bins", "sigma"),
     [(12, 12, 3, 8, 0.0), (13, 10, 4, 6, 0.8), (9, 16, 2, 12, 1.5)],
 )
-def test_histograms_are_their_definition(
-    height: int, width: int, cells: int, bins: int, sigma: float
-) -> None:
+def test_histograms_are_their_definition(height, width, cells, bins, sigma):
     grey = np.random.default_rng(height).normal(size=(2, height, width))
     ours = oriented_gradients(torch.from_numpy(grey), cells=cells, bins=bins, sigma=sigma).numpy()
     for image, expected in zip(ours, grey, strict=True):
@@ -73,7 +69,7 @@ def test_histograms_are_their_definition(
 
 @given(seed=st.integers(0, 1000), gain=st.floats(1e-3, 1e3), offset=st.floats(-10, 10))
 @settings(max_examples=10, deadline=None)
-def test_light_and_the_mirror_image_change_nothing(seed: int, gain: float, offset: float) -> None:
+def test_light_and_the_mirror_image_change_nothing(seed, gain, offset):
     torch.manual_seed(seed)
     network = GradientHistograms(2, dim=5, image_size=12).double()
     x = torch.randn(2, 2, 12, 12, dtype=torch.float64)
@@ -88,7 +84,7 @@ def test_light_and_the_mirror_image_change_nothing(seed: int, gain: float, offse
 
 
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
-def test_whitened_rows_vary_alike_within_classes(shrinkage: float) -> None:
+def test_whitened_rows_vary_alike_within_classes(shrinkage):
     rng = np.random.default_rng(3)
     y = np.repeat([4, 9, 2], [7, 20, 13])
     x = rng.normal(size=(40, 5)) @ rng.normal(size=(5, 5)) + 10 * rng.normal(size=(10, 5))[y]
@@ -118,7 +114,7 @@ def faces(num: int, seed: int) -> tuple[Tensor, Tensor]:
     ), y
 
 
-def test_estimate_finds_what_varies_within_classes_and_scales_the_norm() -> None:
+def test_estimate_finds_what_varies_within_classes_and_scales_the_norm():
     network = GradientHistograms(1, dim=300, image_size=32, norm=5.0).eval()
     x, y = faces(120, 1)
     held_out, labels = faces(60, 2)

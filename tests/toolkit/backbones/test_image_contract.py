@@ -2,8 +2,6 @@
 refusals; and what only some of them do.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial
@@ -72,13 +70,13 @@ def build(name: str) -> tuple[Any, Tensor]:
     return network.eval(), x
 
 
-def test_no_image_network_is_left_out() -> None:
+def test_no_image_network_is_left_out():
     assert {cls.__name__ for cls in networks("images")} == {name.partition("-")[0] for name in TINY}
 
 
 @pytest.mark.parametrize("name", TINY)
 class TestContract:
-    def test_gives_dim_raw_outputs_and_every_parameter_a_gradient(self, name: str) -> None:
+    def test_gives_dim_raw_outputs_and_every_parameter_a_gradient(self, name):
         network, x = build(name)
         z = network.train()(x, None)
         assert z.shape == (4, 16) == (4, network.dim)
@@ -87,7 +85,7 @@ class TestContract:
         if name != "ImageResNet-frozen":
             assert still == ({"features.weight"} if name == "IResNet" else set())
 
-    def test_an_image_alone_in_a_batch_in_any_layout_and_in_half_precision(self, name: str) -> None:
+    def test_an_image_alone_in_a_batch_in_any_layout_and_in_half_precision(self, name):
         network, x = build(name)
         with torch.no_grad():
             together = network(x)
@@ -102,7 +100,7 @@ class TestContract:
         assert near.dtype == torch.float32
         assert torch.cosine_similarity(near, together).min() > 0.99
 
-    def test_other_inputs_are_refused(self, name: str) -> None:
+    def test_other_inputs_are_refused(self, name):
         network, x = build(name)
         with pytest.raises(ValueError, match=r"it takes images \(B, \d, H, W\)"):
             network(x[:, :1].expand(-1, 4, -1, -1))
@@ -122,7 +120,7 @@ class TestContract:
     ],
 )
 @pytest.mark.parametrize("make", [partial(RESNET18, dim=8), partial(backbones.BNInception, dim=8)])
-def test_batch_norm_is_held_still(make: Any, batch_norm: str, changing: set[str]) -> None:
+def test_batch_norm_is_held_still(make, batch_norm, changing):
     """Through train() of whatever holds the network, and through a copy."""
     torch.manual_seed(6)
     whole = nn.Sequential(copy.deepcopy(make(3, batch_norm=batch_norm))).train()
@@ -143,7 +141,7 @@ def test_batch_norm_is_held_still(make: Any, batch_norm: str, changing: set[str]
     assert not any(module.training for _, module in whole.eval().named_modules())
 
 
-def test_without_a_head_the_size_is_the_network_s() -> None:
+def test_without_a_head_the_size_is_the_network_s():
     for make, dim, sides in (
         (partial(backbones.ImageResNet, width=4), 128, (64,)),
         (partial(backbones.ImageResNet, width=4, depth=18), 32, (64,)),
@@ -156,7 +154,7 @@ def test_without_a_head_the_size_is_the_network_s() -> None:
             assert {network(torch.empty(2, 3, side, side)).shape for side in sides} == {(2, dim)}
 
 
-def test_zero_init_makes_every_block_its_shortcut() -> None:
+def test_zero_init_makes_every_block_its_shortcut():
     torch.manual_seed(7)
     network: Any = backbones.ImageResNet(
         3, dim=8, width=4, blocks=(2, 1, 1, 1), stem="3x3", zero_init=True
@@ -175,7 +173,7 @@ def cubic(t: float, a: float = -0.75) -> float:
     return a * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
 
 
-def test_positions_of_other_image_sizes_are_dino_s() -> None:
+def test_positions_of_other_image_sizes_are_dino_s():
     """Keys' bicubic interpolation written out, at the places that DINO's scale of (rows + 0.1) /
     grid gives, edges repeated.
     """
@@ -198,7 +196,7 @@ def test_positions_of_other_image_sizes_are_dino_s() -> None:
     assert network(torch.randn(1, 3, 12, 28, dtype=torch.float64)).shape == (1, 4)
 
 
-def test_registers_change_how_positions_are_sampled() -> None:
+def test_registers_change_how_positions_are_sampled():
     """dinov2_*_reg: no offset, but antialiasing: a constant stays constant, and columns that
     alternate are evened out where the grid is halved.
     """
@@ -211,7 +209,7 @@ def test_registers_change_how_positions_are_sampled() -> None:
         assert network._positions(4, 4)[0, 1:].abs().max() < 0.2
 
 
-def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
+def test_masked_tokens_are_replaced_by_the_learned_one():
     """With no blocks the tokens pass the layer norm alone: of 16 places int(16 * 0.75) = 12 keep
     theirs, the others hold the mask token.
     """
@@ -237,7 +235,7 @@ def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
     assert len({tuple(row.tolist()) for row in token}) > 1, "each image has its own places"
 
 
-def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean() -> None:
+def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean():
     network = backbones.FaceViT(3, width=4, depth=3, heads=2, patch=4, image_size=8, drop_path=0.5)
     assert [block.drop_path for block in network.blocks] == [0.0, 0.25, 0.5]
     torch.manual_seed(4)
@@ -249,7 +247,7 @@ def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean() -> None:
     assert torch.equal(block.eval()._branch(torch.ones(3, 2, 3)), torch.ones(3, 2, 3))
 
 
-def test_the_deprecated_form_and_its_random_start() -> None:
+def test_the_deprecated_form_and_its_random_start():
     """v0: xavier in the convolutions of stride 2, N(0, 0.01) in residual blocks, which so begin
     near the identity.
     """

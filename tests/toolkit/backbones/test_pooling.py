@@ -1,7 +1,5 @@
 """Pooling over time, over layers and over places, against loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, get_args
 
@@ -22,7 +20,7 @@ from likeness.toolkit.backbones.pooling import Pooling, attend, frame_mask, pool
 NAMES: tuple[Any, ...] = get_args(Pooling)
 
 
-def test_frame_mask_counts_frames() -> None:
+def test_frame_mask_counts_frames():
     # never none
     assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [1, 2, 4, 7]
 
@@ -79,9 +77,7 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     seed=st.integers(0, 2**32 - 1),
     same=st.booleans(),
 )
-def test_poolings_are_those_of_the_release(
-    name: Any, global_context: bool, frames: list[int], seed: int, same: bool
-) -> None:
+def test_poolings_are_those_of_the_release(name, global_context, frames, seed, same):
     torch.manual_seed(seed)
     module, size = pool(name, 16, global_context=global_context)
     module.double().eval()
@@ -102,7 +98,7 @@ def test_poolings_are_those_of_the_release(
         )
 
 
-def test_attention_survives_large_offsets_where_the_release_s_formula_does_not() -> None:
+def test_attention_survives_large_offsets_where_the_release_s_formula_does_not():
     x = 4000 + torch.randn(1, 1, 50, generator=torch.Generator().manual_seed(0))
     scores = torch.zeros(1, 1, 50)
     deviation = float(attend(x, scores, None)[0, 1])
@@ -187,7 +183,7 @@ def by_loops(name: str, p: dict[str, Tensor], layers: list[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", LAYER_POOLINGS)
-def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name: str) -> None:
+def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name):
     module = drawn(name)
     parameters = dict(module.state_dict())
     layers = [torch.randn(3, FRAMES, CHANNELS).double() for _ in range(LAYERS)]
@@ -206,7 +202,7 @@ def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name: str) -> N
     assert together.shape[1] == pool_layers(name, LAYERS, CHANNELS, heads=3, compressed=5)[1]  # type: ignore[arg-type]
 
 
-def test_the_adapters_have_the_parameters_that_their_authors_state() -> None:
+def test_the_adapters_have_the_parameters_that_their_authors_state():
     """6.2 M beside the 580 M of w2v-BERT 2.0 (ZXHY-82/w2v-BERT-2.0_SV, README.md)."""
     module, size = pool_layers("AdapterMFA", 25, 1024, compressed=128)
     count = sum(parameter.numel() for parameter in module.parameters()) + (size + 1) * 256
@@ -214,7 +210,7 @@ def test_the_adapters_have_the_parameters_that_their_authors_state() -> None:
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0, 7.0])
-def test_gem_is_a_loop_over_places_and_its_power_is_learned(power: float) -> None:
+def test_gem_is_a_loop_over_places_and_its_power_is_learned(power):
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     module: Any = pool_places("GeM")
     assert module.power.tolist() == [3.0]
@@ -228,7 +224,7 @@ def test_gem_is_a_loop_over_places_and_its_power_is_learned(power: float) -> Non
     assert module.power.grad.abs().item() > 0
 
 
-def test_masked_mean_and_mean_of_places() -> None:
+def test_masked_mean_and_mean_of_places():
     x = torch.tensor([[[1.0], [3.0], [99.0]], [[1.0], [2.0], [6.0]]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
     assert masked_mean(x, mask).flatten().tolist() == [2.0, 3.0]

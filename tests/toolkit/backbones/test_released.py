@@ -5,8 +5,6 @@ Both networks have the same weights, which a rule makes from the names of the te
 is needed here. tests/golden/README.md says how the files were made.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -209,7 +207,7 @@ def summary(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def golden() -> Any:
+def golden():
     files = [
         json.loads((GOLDEN / f"networks__{name}.json").read_text(encoding="utf-8"))
         for name in ("releases", "second_writings")
@@ -218,14 +216,14 @@ def golden() -> Any:
 
 
 @pytest.mark.parametrize("case", FULL)
-def test_names_and_sizes_are_the_release_s(case: str, golden: Any) -> None:
+def test_names_and_sizes_are_the_release_s(case, golden):
     with torch.device("meta"):
         network = FULL[case]()
     assert summary(network.state_dict()) == golden["full"][case]
 
 
 @pytest.mark.parametrize("case", SMALL)
-def test_outputs_are_the_release_s(case: str, golden: Any) -> None:
+def test_outputs_are_the_release_s(case, golden):
     make, shape = SMALL[case]
     network, x = filled(make()), inputs(shape)
     # the releases of the others work in float32 in part
@@ -257,7 +255,7 @@ def wespeaker_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def test_wespeaker_s_names_of_redimnet_are_understood(golden: Any) -> None:
+def test_wespeaker_s_names_of_redimnet_are_understood(golden):
     shape = {"width": 8, "rows": STAGES}
     make = partial(SMALL_REDIMNET, size="b0", shape=shape, normalise=False)
     state = filled(make()).state_dict()
@@ -271,7 +269,7 @@ def test_wespeaker_s_names_of_redimnet_are_understood(golden: Any) -> None:
     assert all(torch.equal(value, state[n]) for n, value in fresh.state_dict().items())
 
 
-def test_wespeaker_s_names_of_eres2net_are_understood(golden: Any) -> None:
+def test_wespeaker_s_names_of_eres2net_are_understood(golden):
     """The first convolution of a block of the last two stages has a name of its own there."""
 
     def theirs(name: str) -> str:
@@ -291,7 +289,7 @@ def test_wespeaker_s_names_of_eres2net_are_understood(golden: Any) -> None:
 
 
 @pytest.mark.parametrize("front", ["", "net.", "model.net."])
-def test_cvlface_s_names_are_understood(front: str, tmp_path: Path) -> None:
+def test_cvlface_s_names_are_understood(front, tmp_path):
     make = partial(KPRPEViT, 3, dim=8, width=16, depth=1, heads=2, image_size=24)
     state, fresh = filled(make()).state_dict(), make()
     assert load_published(fresh, {f"{front}{name}": value for name, value in state.items()}) == ()
@@ -301,7 +299,7 @@ def test_cvlface_s_names_are_understood(front: str, tmp_path: Path) -> None:
     assert all(torch.equal(value, state[name]) for name, value in started.state_dict().items())
 
 
-def test_energy_weights_are_their_formula_over_valid_frames() -> None:
+def test_energy_weights_are_their_formula_over_valid_frames():
     """Channel by channel of every utterance; whatever lies in the padding."""
     x = inputs((2, 3, 4, 6))
     mask = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])[:, None, None]
@@ -319,7 +317,7 @@ def test_energy_weights_are_their_formula_over_valid_frames() -> None:
     assert torch.isfinite(single).all()
 
 
-def test_keypoints_change_what_attention_sees() -> None:
+def test_keypoints_change_what_attention_sees():
     """None are those of the template; a bias of zero, as training starts with, sees none."""
     network = filled(KPRPEViT(3, dim=8, width=16, depth=2, heads=2, image_size=24)).double()
     x = inputs((2, 3, 24, 24))
@@ -333,7 +331,7 @@ def test_keypoints_change_what_attention_sees() -> None:
         torch.testing.assert_close(network(x, None, keypoints(2)), network(x))
 
 
-def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
+def test_speechbrain_s_ecapa_is_the_peer_itself():
     from likeness.toolkit.backbones.ecapa import import_torchaudio
 
     import_torchaudio()  # Without it, this test would need another that came before.
@@ -347,7 +345,7 @@ def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
     torch.testing.assert_close(ours(x), peer(x)[:, 0], rtol=0, atol=0)
 
 
-def test_short_utterances_of_the_x_vector_are_refused() -> None:
+def test_short_utterances_of_the_x_vector_are_refused():
     backbone = XVector(4, dim=8, channels=8, pooled=8).eval()
     assert backbone(torch.randn(1, 15, 4)).isfinite().all()
     with pytest.raises(ValueError, match=r"14 frames, .* 15"):

@@ -1,7 +1,5 @@
 """The contract of all stores: what each does with enrolments, searches, wrong input and company."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +34,7 @@ every = pytest.mark.parametrize("kind", ["folder", "faiss", "postgresql"])
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request, tmp_path):
     """Gives a new place for a gallery of a kind, which holds {} for a number."""
 
     def make(kind: str) -> str:
@@ -64,9 +62,7 @@ def subjects(found: list[tuple[Any, ...]]) -> list[list[str]]:
     ("similarity", "pooling"),
     [("cosine", "mean"), ("dot", "norm_weighted"), ("simple:0.4", "mean")],
 )
-def test_a_store_finds_what_a_loop_finds(
-    kind: str, similarity: str, pooling: str, place: Place
-) -> None:
+def test_a_store_finds_what_a_loop_finds(kind, similarity, pooling, place):
     where = place(kind).format(0)
     assert not exists(where)
     rng = np.random.default_rng(0)
@@ -123,9 +119,7 @@ def test_a_store_finds_what_a_loop_finds(
 
 
 @every
-def test_a_gallery_of_a_place_subtracts_the_mean_of_what_comes_to_it(
-    kind: str, place: Place
-) -> None:
+def test_a_gallery_of_a_place_subtracts_the_mean_of_what_comes_to_it(kind, place):
     rows = np.random.default_rng(3).normal(1, 1, size=(12, 5))
     centre = centre_of(embedded(rows).unit())
     here = META | {"mean": "lobby 1"}
@@ -165,9 +159,7 @@ def test_a_gallery_of_a_place_subtracts_the_mean_of_what_comes_to_it(
 
 @every
 @pytest.mark.parametrize("similarity", ["cosine", "simple:0.4"])
-def test_items_and_several_templates_are_found_as_a_loop_finds_them(
-    kind: str, similarity: str, place: Place
-) -> None:
+def test_items_and_several_templates_are_found_as_a_loop_finds_them(kind, similarity, place):
     """Two separate groups of each subject, so that k-means can only find these."""
     rng = np.random.default_rng(1)
     groups = np.repeat(rng.normal(size=(10, 6)), 3, axis=0) + rng.normal(scale=0.01, size=(30, 6))
@@ -203,7 +195,7 @@ def test_items_and_several_templates_are_found_as_a_loop_finds_them(
 
 
 @every
-def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> None:
+def test_wrong_input_is_refused_and_changes_nothing(kind, place):
     where = place(kind).format(0)
     for wrong in (None, {"similarity": "cosin"}):
         with pytest.raises(LikenessError):
@@ -250,7 +242,7 @@ HOSTILE = (*SQL, "日本 x", "\\.", "../../etc", "x" * 256)
 
 
 @every
-def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) -> None:
+def test_any_printable_name_is_a_name_and_nothing_else(kind, place):
     gallery = open_gallery(place(kind).format(0), META)
     rows = np.random.default_rng(1).normal(size=(len(HOSTILE) + 2, 8))
     gallery.enrol(embedded(rows), [*HOSTILE, "ann", "Zoe\u0308"])
@@ -265,7 +257,7 @@ def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) 
 
 
 @every
-def test_a_change_that_fails_within_leaves_the_old(kind: str, place: Place) -> None:
+def test_a_change_that_fails_within_leaves_the_old(kind, place):
     """The store fails on its way."""
     where = place(kind).format(0)
     gallery = open_gallery(where, META)
@@ -301,7 +293,7 @@ for turn in range(8):
 
 
 @pytest.mark.slow  # three processes
-def test_processes_share_postgresql(database: str) -> None:
+def test_processes_share_postgresql(database):
     where = f"{database}#shared{next(_numbers)}"
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda mine: program("-c", SHARING, where, mine), range(3)))
@@ -321,7 +313,7 @@ def test_processes_share_postgresql(database: str) -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 12), st.integers(1, 9))
-def test_partial_selection_is_a_stable_sort(seed: int, rows: int, k: int, width: int) -> None:
+def test_partial_selection_is_a_stable_sort(seed, rows, k, width):
     rng = np.random.default_rng(seed)
     scores = rng.integers(-3, 4, size=(rng.integers(1, 5), rows)).astype(np.float32)
     k = min(k, rows)
@@ -332,7 +324,7 @@ def test_partial_selection_is_a_stable_sort(seed: int, rows: int, k: int, width:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "simple", "euclidean", "vmf_kl"])
-def test_many_blocks_against_all_pairs(similarity: str) -> None:
+def test_many_blocks_against_all_pairs(similarity):
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(9_000, 5)).astype(np.float32)
     probes = rng.normal(size=(300, 5)).astype(np.float32)
@@ -352,9 +344,7 @@ def test_many_blocks_against_all_pairs(similarity: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["faiss", "postgresql"])
-def test_an_index_finds_what_the_exact_search_finds(
-    kind: str, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_finds_what_the_exact_search_finds(kind, place, monkeypatch):
     for module, name in ((faiss, "SMALL"), (postgres, "INDEXED_FROM")):
         monkeypatch.setattr(module, name, 300)
     rng = np.random.default_rng(3)
@@ -387,7 +377,7 @@ def test_an_index_finds_what_the_exact_search_finds(
 
 
 @pytest.mark.parametrize("content", ["noise", "cut", "foreign"])
-def test_a_file_that_is_no_gallery_is_one_sentence(content: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_gallery_is_one_sentence(content, tmp_path):
     file = tmp_path / FILE
     if content == "noise":
         file.write_bytes(b"no database at all, but long enough")
@@ -405,7 +395,7 @@ def test_a_file_that_is_no_gallery_is_one_sentence(content: str, tmp_path: Path)
     assert file.read_bytes() == before
 
 
-def test_what_is_enrolled_is_on_the_disk_and_of_one_process(tmp_path: Path) -> None:
+def test_what_is_enrolled_is_on_the_disk_and_of_one_process(tmp_path):
     """SQLite synchronises inside of its library, so that its settings are all that a test sees."""
     gallery = open_gallery(tmp_path, META)
     store: Any = gallery._store
@@ -428,7 +418,7 @@ ADDRESSES = (
 
 @pytest.mark.parametrize("word", ["s3c@ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3:c@/"])
 @pytest.mark.parametrize("place", ADDRESSES)
-def test_no_message_tells_a_password(place: str, word: str) -> None:
+def test_no_message_tells_a_password(place, word):
     pytest.importorskip("psycopg")
     where = place.replace("{}", word)
     for ask in (exists, lambda text: open_gallery(text, META)):
@@ -439,7 +429,7 @@ def test_no_message_tells_a_password(place: str, word: str) -> None:
     assert "s3" not in mask_passwords(where)
 
 
-def test_addresses_name_a_store_or_are_refused(place: Place) -> None:
+def test_addresses_name_a_store_or_are_refused(place):
     nowhere = ("faiss:", "lance:people", "faiss://host", "postgresql://host/db#A B")
     for where in (*nowhere, "postgresql:people"):
         with pytest.raises(LikenessError, match="no gallery can lie there"):
@@ -454,7 +444,7 @@ def test_addresses_name_a_store_or_are_refused(place: Place) -> None:
     assert parse_place(Path("faiss:people"))[0] == "folder"
 
 
-def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:
+def test_a_lost_connection_is_said_and_made_anew(database):
     galleries = [open_gallery(f"{database}#lost{next(_numbers)}", META) for _ in range(2)]
     gallery, other = galleries
     gallery.enrol(embedded(np.eye(2)), ["ann", "bob"])

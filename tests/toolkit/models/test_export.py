@@ -2,8 +2,6 @@
 gives other embeddings, and hostile files.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -58,7 +56,7 @@ XVECTOR = partial(XVector, dim=16, channels=8, pooled=12)
 
 
 @pytest.mark.slow  # the export of a front-end and its proof take ten seconds
-def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_s_export_embeds_as_it_does(voices, tmp_path):
     """From the command line, read back without anything but the file: ids, norms, digest,
     similarity; and nothing of this machine is in it.
     """
@@ -102,7 +100,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -
     ],
     ids=["speechbrain", "mel_spectrogram", "mfcc"],
 )
-def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path) -> None:
+def test_front_ends_are_in_the_graph(frontend, network, tmp_path):
     model, out = voice_model(frontend, network), tmp_path / "m.onnx"
     result = export.export(model, out)
     assert result.distance < 1e-6
@@ -119,7 +117,7 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
 
 
 @pytest.mark.slow  # two exports
-def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Path) -> None:
+def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path):
     grey, size = partial(images.read, grey=True), partial(faces.read, size=(32, 32))
     mnist = model_of(PixelScale((0.3,), (0.5,)), partial(SmallCNN, dim=9), grey, "polarlike")
     result = export.export(mnist, tmp_path / "mnist.onnx")
@@ -145,14 +143,14 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     [make for make in speech.BACKBONES if make.__name__ != "HubSpeech"],
     ids=lambda found: found.__name__,
 )
-def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
+def test_every_speech_backbone(make, tmp_path):
     model = voice_model(KaldiFbank(20), lambda _: speech.build(make))
     assert export.export(model, tmp_path / "m.onnx").distance < 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.TINY)
-def test_every_image_backbone(name: str, tmp_path: Path) -> None:
+def test_every_image_backbone(name, tmp_path):
     network, x = pictures.build(name)
     channels, *side = x.shape[1:]
     scale, read = (0.5,) * channels, partial(images.read, size=tuple(side))
@@ -168,7 +166,7 @@ class Forgetful(SmallCNN):
         return z if torch.compiler.is_compiling() else z + 0.1 * z.norm() * torch.randn_like(z)
 
 
-def test_what_differs_is_not_written(tmp_path: Path) -> None:
+def test_what_differs_is_not_written(tmp_path):
     out = tmp_path / "m.onnx"
     out.write_bytes(b"the old one")
     with pytest.raises(ValueError, match="at most 1e-04 and 1e-03"):
@@ -179,7 +177,7 @@ def test_what_differs_is_not_written(tmp_path: Path) -> None:
         export.export(voice_model(KaldiFbank(8), XVECTOR), tmp_path / "m.bin")
 
 
-def test_parity_counts_what_it_should() -> None:
+def test_parity_counts_what_it_should():
     """Against the definition, and NaN never passes."""
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
 
@@ -196,7 +194,7 @@ def test_parity_counts_what_it_should() -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("onnx") / "m.onnx"
     frontend, grey = PixelScale((0.0,), (1.0,)), partial(images.read, grey=True)
     export.export(model_of(frontend, partial(SmallCNN, dim=4), grey), path)
@@ -254,7 +252,7 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
     ]
 
 
-def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Path) -> None:
+def test_hostile_files_are_refused_before_they_run(exported, tmp_path):
     for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
             load_exported(changed(exported, tmp_path / "bad.onnx", change))
@@ -283,13 +281,13 @@ class Elsewhere(nn.Module):
 
 
 @pytest.mark.parametrize("network", [Elsewhere, XVECTOR])
-def test_what_leaves_torch_is_known(network: Any) -> None:
+def test_what_leaves_torch_is_known(network):
     embedder = voice_model(MelSpectrogram(20), network).embedder
     wave = torch.randn(2, 4000)
     assert export._leaves_torch(embedder, wave) == (network is Elsewhere)
 
 
-def test_a_network_that_leaves_torch_is_named_as_that(tmp_path: Path) -> None:
+def test_a_network_that_leaves_torch_is_named_as_that(tmp_path):
     with pytest.raises(LikenessError, match="what leaves torch"):
         export.export(voice_model(MelSpectrogram(20), Elsewhere), tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

@@ -5,8 +5,6 @@ Reads the checkpoint FOLDER/one, writes FOLDER/many and FOLDER/errors.json: {cas
 error over values, gradients, parameters and buffers in any process, or a message}.
 """
 
-from __future__ import annotations
-
 import copy
 import faulthandler
 import json

@@ -6,8 +6,6 @@ process that is killed by the event "die" leaves no others, so it comes last; ou
 shows that all before it went well.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

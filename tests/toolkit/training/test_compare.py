@@ -2,12 +2,9 @@
 variants, and what is refused.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -65,7 +62,7 @@ RANGES = {"arcface": ARCFACE}
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("recipe") / "tiny_compare.py"
     path.write_text(RECIPE)
     return path
@@ -80,7 +77,7 @@ def command(file: Path, data: Path, out: Path, options: str) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def whole(file: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(file, voices, tmp_path_factory):
     """An uninterrupted comparison of two variants with two seeds."""
     out = tmp_path_factory.mktemp("compare") / "out"
     terms = compare.Terms("arcface", command="likeness compare ...")
@@ -100,13 +97,8 @@ def timeless(out: Path) -> dict[str, Any]:
 
 
 def test_interrupted_and_resumed_equals_uninterrupted(
-    whole: Path,
-    file: Path,
-    voices: Path,
-    tmp_path: Path,
-    ctrl_c_in_step: Callable[[int], AbstractContextManager[None]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    whole, file, voices, tmp_path, ctrl_c_in_step, capsys
+):
     out = tmp_path / "out"
     options = "--variants arcface,simple --seeds 2 --reference arcface"
     arguments = command(file, voices, out, options)
@@ -128,9 +120,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert all((out / score).read_bytes() == (whole / score).read_bytes() for score in scores)
 
 
-def test_finished_runs_are_not_done_again_and_other_recipes_refused(
-    whole: Path, file: Path, voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_runs_are_not_done_again_and_other_recipes_refused(whole, file, voices, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
     again = partial(compare.compare, num_seeds=2, data=voices, out=whole)
     again(variants(file, "arcface", "simple"), terms=compare.Terms("arcface"))
@@ -223,7 +213,7 @@ def scores_in(file: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.array(target), np.array(nontarget)
 
 
-def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
+def test_the_numbers_follow_from_the_score_files(whole):
     document = json.loads((whole / "comparison.json").read_text())
     if find_spec("jsonschema"):
         import jsonschema
@@ -251,7 +241,7 @@ def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
     assert "The variants differ in loss, memory." in text
 
 
-def test_differences_are_paired_subject_by_subject() -> None:
+def test_differences_are_paired_subject_by_subject():
     """Two systems that err on the same subjects: unpaired draws would hide the difference that
     paired ones show.
     """
@@ -281,9 +271,7 @@ def test_differences_are_paired_subject_by_subject() -> None:
     assert cells[2].interval[0] < cells[0].interval[1]  # although their own intervals overlap
 
 
-def test_every_variant_sees_the_same_views_in_the_same_order(
-    file: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_variant_sees_the_same_views_in_the_same_order(file, voices, tmp_path, monkeypatch):
     seen: dict[tuple[str, int], list[tuple[torch.Tensor, torch.Tensor]]] = {}
     real = train.step
 
@@ -304,9 +292,7 @@ def test_every_variant_sees_the_same_views_in_the_same_order(
     assert not torch.equal(seen["ArcFace", 0][0][0], seen["ArcFace", 1][0][0])
 
 
-def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
-    file: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(file, voices, tmp_path):
     chosen = variants(file, "arcface", "shuffled")
     changes = ["schedule.steps=5", "augment.noise_prob=0"]
     chosen["shuffled"] = recipes.override(chosen["shuffled"], changes)
@@ -327,9 +313,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
     assert result.cells[0].standard_error is None
 
 
-def test_a_run_that_fails_is_reported_and_the_others_go_on(
-    file: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_fails_is_reported_and_the_others_go_on(file, voices, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = command(file, voices, out, "--variants explodes,arcface --seeds 1")
     assert run_command(*arguments) == 1
@@ -353,9 +337,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
         ("--variants arcface measure=none", "metrics"),
     ],
 )
-def test_wrong_input_gets_one_sentence_and_writes_nothing(
-    options: str, says: str, file: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_wrong_input_gets_one_sentence_and_writes_nothing(options, says, file, voices, tmp_path):
     assert says in refused(*command(file, voices, tmp_path / "out", options))
     assert not (tmp_path / "out").exists()
 
@@ -365,7 +347,7 @@ def test_wrong_input_gets_one_sentence_and_writes_nothing(
 
 
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.02, 0.05, 0.3, 0.5, 1.0]), max_size=8))
-def test_holm_is_the_step_down_procedure(p: list[float]) -> None:
+def test_holm_is_the_step_down_procedure(p):
     """Rejected at level a are the hypotheses before the first k with p_(k) > a / (m - k): the
     adjusted value is the least a that rejects.
     """
@@ -381,7 +363,7 @@ def outcome(value: float, replicates: list[float], trial_list: str = "t") -> Out
     return Outcome({"eer": value}, {"eer": np.array(replicates)}, trial_list, Drawn(20, "subjects"))
 
 
-def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
+def test_pairs_are_equal_seeds_and_equal_trial_lists():
     ours = {0: outcome(0.1, [0.1, 0.2] * 10), 2: outcome(0.3, [0.3] * 20)}
     theirs = {0: outcome(0.2, [0.15, 0.2] * 10), 1: outcome(0.9, [0.9] * 20)}
     cells, reference = summarise(
@@ -405,7 +387,7 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
 
 
 @pytest.mark.parametrize("higher", [False, True])
-def test_a_mean_without_a_value_is_not_the_best(higher: bool) -> None:
+def test_a_mean_without_a_value_is_not_the_best(higher):
     runs = {
         "lost": {0: outcome(np.nan, [np.nan, 0.2, 0.3])},
         "low": {0: outcome(0.1, [0.1, 0.2, 0.3])},
@@ -415,7 +397,7 @@ def test_a_mean_without_a_value_is_not_the_best(higher: bool) -> None:
     assert summarise({"lost": runs["lost"]}, ["eer"], higher_is_better=higher)[1] == ""
 
 
-def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> None:
+def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval():
     """Of 1000 differences 600 are NaN: what is left is what the 400 others alone give."""
     drawn = [0.09, 0.11] * 200
     found = []
@@ -451,7 +433,7 @@ def awkward() -> comparison.Comparison:
     return comparison.Comparison(*what, ["loss"], ["sampling"], watched="eer")
 
 
-def test_what_is_written_of_awkward_names_is_escaped(whole: Path) -> None:
+def test_what_is_written_of_awkward_names_is_escaped(whole):
     tables = [block.splitlines() for block in markdown(awkward()).split("\n\n") if block[:1] == "|"]
     assert len(tables) == 2
     for lines in tables:
@@ -473,7 +455,7 @@ def test_what_is_written_of_awkward_names_is_escaped(whole: Path) -> None:
     assert (whole / "report" / "index.html").read_text().count('class="plot"') == 2 + 2
 
 
-def test_subjects_come_from_the_labels(voices: Path) -> None:
+def test_subjects_come_from_the_labels(voices):
     items, trials = folders.trials(voices, split="test", test_share=0.25)
     labels = {f"x{i}": item.label for i, item in enumerate(items)}
     renamed = replace(trials, enrol_ids=tuple(labels), probe_ids=tuple(labels))
@@ -485,12 +467,12 @@ def test_subjects_come_from_the_labels(voices: Path) -> None:
     assert subjects.trial_list != of_others.trial_list
 
 
-def test_what_the_command_line_sets_is_not_searched(file: Path) -> None:
+def test_what_the_command_line_sets_is_not_searched(file):
     _, ranges = load_variants(str(file), ["arcface"], ["optim.lr=0.1"])
     assert {*ranges["arcface"]} == {"loss.margin", "optim.nesterov"}
 
 
-def test_a_group_of_variants_is_compared_by_their_own_names(file: Path, tmp_path: Path) -> None:
+def test_a_group_of_variants_is_compared_by_their_own_names(file, tmp_path):
     grouped = tmp_path / "grouped.py"
     grouped.write_text(
         file.read_text()

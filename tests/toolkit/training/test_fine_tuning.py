@@ -1,7 +1,5 @@
 """Fine-tuning: frozen parts, rates, adapters and averages, each of which resumes bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +21,6 @@ from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Run
 from tests.toolkit.training.tiny_runs import (
     CPU,
-    Train,
     differing,
     needs_peft,
     recipe,
@@ -57,7 +54,7 @@ def started(recipe: Recipe) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, train: Train) -> None:
+def test_a_run_that_was_stopped_resumes_bit_for_bit(way, train):
     if way == "lora":
         needs_peft()
     whole, stopped = train(tuned(way), "whole"), train(tuned(way), "stopped", cut_at=4)
@@ -65,9 +62,7 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, train: Train) -> N
     assert differing(load_file(whole / LAST), load_file(stopped / LAST)) == []
 
 
-def test_frozen_parts_stand_still_with_their_statistics(
-    train: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_frozen_parts_stand_still_with_their_statistics(train, capsys):
     """Also after an evaluation, which puts the network back into training mode."""
     measure, schedule = recipe().measure, replace(SHORT, eval_every=2)
     frozen = tuned("frozen", measure=measure, schedule=schedule)
@@ -85,7 +80,7 @@ def test_frozen_parts_stand_still_with_their_statistics(
     assert f"{every:,} parameters ({trained:,} of them trained" in capsys.readouterr().err
 
 
-def test_parts_are_trained_from_their_step_on(train: Train) -> None:
+def test_parts_are_trained_from_their_step_on(train):
     seen: list[bool] = []
 
     def watch(run: Run, batch: Batch) -> None:
@@ -108,7 +103,7 @@ def test_parts_are_trained_from_their_step_on(train: Train) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_groups_of_the_optimiser_take_their_rates() -> None:
+def test_groups_of_the_optimiser_take_their_rates():
     run = build(tuned("rates"), 6, CPU)
     rates = {
         name: group["lr"] / 0.05
@@ -133,7 +128,7 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_merged_and_unmerged_embeddings_agree(train: Train) -> None:
+def test_merged_and_unmerged_embeddings_agree(train):
     needs_peft()
     adapted = tuned("lora", optim=Optim(lr=0.5))
     before = started(adapted)
@@ -164,7 +159,7 @@ def test_merged_and_unmerged_embeddings_agree(train: Train) -> None:
     assert len(file) - len(base) == 2 * 9  # the stem, and two in each of four blocks
 
 
-def test_adapters_of_a_vision_transformer() -> None:
+def test_adapters_of_a_vision_transformer():
     needs_peft()
     torch.manual_seed(0)
     vit = ViT(1, image_size=8, patch=4, width=8, depth=2, heads=2, dim=4).eval()
@@ -185,7 +180,7 @@ def test_adapters_of_a_vision_transformer() -> None:
         assert not torch.allclose(again(images), vit(images), atol=1e-2)
 
 
-def test_adapters_of_another_shape_are_refused() -> None:
+def test_adapters_of_another_shape_are_refused():
     good = {
         "fc.weight": torch.zeros(3, 2),
         "adapter.fc.A": torch.ones(1, 2),
@@ -210,7 +205,7 @@ def test_adapters_of_another_shape_are_refused() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train: Train) -> None:
+def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train):
     states: dict[int, dict[str, Tensor]] = {}
 
     def watch(run: Run, batch: Batch) -> None:
@@ -235,9 +230,7 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train: Train) ->
 
 @pytest.mark.parametrize("second", [{}, WAYS["lora"]], ids=["plain", "lora"])
 @pytest.mark.parametrize("first", ["last", "lora"])
-def test_fine_tuning_starts_from_an_average_and_from_adapters(
-    first: str, second: dict[str, Any], train: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_starts_from_an_average_and_from_adapters(first, second, train, capsys):
     needs_peft()
     init = train(tuned(first), "first")
     optim = Optim(lr=0.0, weight_decay=0.0)

@@ -1,7 +1,5 @@
 """Adapters go by the names of layers; here, for every family of the hub."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 
@@ -47,7 +45,7 @@ def blocks_of(backbone: nn.Module) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_adapters_go_to_queries_and_values_of_every_block(name: str) -> None:
+def test_adapters_go_to_queries_and_values_of_every_block(name):
     backbone = build(name)
     if name in CONVOLUTIONS:
         with pytest.raises(ValueError, match="targets"):
@@ -61,6 +59,6 @@ def test_adapters_go_to_queries_and_values_of_every_block(name: str) -> None:
     assert len(chosen) == 2 * DEPTH
 
 
-def test_every_family_of_the_table_is_here() -> None:
+def test_every_family_of_the_table_is_here():
     types = {tiny_hub.network(name).config.model_type for name in NETWORKS}
     assert types == set(FAMILIES)

@@ -2,8 +2,6 @@
 on them, end to end on scikit-learn's digits.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,7 +99,7 @@ def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory):
     """name -> a finished run of that recipe, trained once."""
     made = {
         "softmax": CLOSED,
@@ -130,7 +128,7 @@ def numbers(items: list[Item]) -> np.ndarray:
     return np.array([int(str(item.label)) for item in items])
 
 
-def test_classification_item_by_item(trained: Trained) -> None:
+def test_classification_item_by_item(trained):
     recipe, out = trained("softmax")
     model = measure.load_model(out, recipe)
     measured = run_test(recipe, out, NOWHERE)
@@ -164,7 +162,7 @@ def test_classification_item_by_item(trained: Trained) -> None:
     assert measured.num_groups == len(tested)
 
 
-def test_what_vmf_predicts_is_its_posterior(trained: Trained) -> None:
+def test_what_vmf_predicts_is_its_posterior(trained):
     """The posterior is verified in tests/toolkit/losses; here, its draws are others."""
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
@@ -181,7 +179,7 @@ def test_what_vmf_predicts_is_its_posterior(trained: Trained) -> None:
     np.testing.assert_allclose(result["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
 
 
-def test_temperature_is_1_where_none_helps(trained: Trained) -> None:
+def test_temperature_is_1_where_none_helps(trained):
     recipe, out = trained("softmax")
     hits = run_test(recipe, out, NOWHERE).columns["correct"]
     tested = zip(small_sets.digits_items(split="test"), hits, strict=True)
@@ -193,7 +191,7 @@ def test_temperature_is_1_where_none_helps(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
-def test_retrieval_query_by_query(similarity: str, trained: Trained) -> None:
+def test_retrieval_query_by_query(similarity, trained):
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     assert model.similarity == "euclidean"
@@ -238,7 +236,7 @@ class Numbered(torch.nn.Module):
 
 
 @pytest.mark.parametrize("case", ["cosine", "simple"])
-def test_pairs_are_measured_as_opensphere_measures_them(case: str) -> None:
+def test_pairs_are_measured_as_opensphere_measures_them(case):
     golden = np.load(ROOT / "tests" / "golden" / "pairs__opensphere.npz")
     features = golden[f"{case}/features"]
     items = [Item(str(number), Path(str(number))) for number in range(len(features))]
@@ -268,7 +266,7 @@ def test_pairs_are_measured_as_opensphere_measures_them(case: str) -> None:
     assert accuracy == pytest.approx(float(golden[f"{case}/acc"]), abs=1e-9)
 
 
-def test_expected_metrics_are_the_mean_over_draws(trained: Trained) -> None:
+def test_expected_metrics_are_the_mean_over_draws(trained):
     """E[mAP@R] (vMF paper, Sec. 3.2) within 5 standard errors of 400 draws there and as many
     here.
     """
@@ -305,7 +303,7 @@ def unlisted(data: Path) -> list[Item]:
     raise AssertionError("items were listed before the settings were checked")
 
 
-def test_what_cannot_be_measured_is_refused(trained: Trained, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused(trained, tmp_path):
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     trained_on = Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
@@ -335,7 +333,7 @@ def test_what_cannot_be_measured_is_refused(trained: Trained, tmp_path: Path) ->
         measure.load_model(out, replace(recipe, loss=partial(VMF)))
 
 
-def test_the_loss_is_left_as_it_was(trained: Trained) -> None:
+def test_the_loss_is_left_as_it_was(trained):
     """A validation in the middle of training must not change what follows: neither mode nor weights
     nor the noise of the loss.
     """
@@ -350,7 +348,7 @@ def test_the_loss_is_left_as_it_was(trained: Trained) -> None:
     torch.testing.assert_close(model.loss.state_dict(), before, rtol=0, atol=0)
 
 
-def test_the_best_epoch_on_validation_is_kept(trained: Trained) -> None:
+def test_the_best_epoch_on_validation_is_kept(trained):
     for name in ("softmax", "vmf"):
         recipe, out = trained(name)
         looks = [line for line in read_log(out) if "accuracy" in line]
@@ -365,7 +363,7 @@ def test_the_best_epoch_on_validation_is_kept(trained: Trained) -> None:
         }
 
 
-def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
+def test_tuning_sees_the_validation_items_alone(tmp_path):
     pytest.importorskip("optuna")
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=4, eval_every=4))
     ranges = {"standard": {"optim.lr": Range(1e-4, 1e-1, log=True)}}

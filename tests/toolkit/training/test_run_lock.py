@@ -2,8 +2,6 @@
 process, however that ended.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import multiprocessing
@@ -33,7 +31,7 @@ def files(folder: Path) -> dict[Path, tuple[int, int, bytes]]:
     return {path: (at.st_ino, at.st_mtime_ns, path.read_bytes()) for path, at in stats.items()}
 
 
-def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
+def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path):
     folder = tmp_path / "a" / "b"
     with only_writer(folder):
         before = files(folder)
@@ -51,9 +49,7 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
-def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(
-    tmp_path: Path,
-) -> None:
+def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(tmp_path):
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
@@ -63,7 +59,7 @@ def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_
             pass
 
 
-def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
+def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path):
     with only_writer(tmp_path):
         (tmp_path / "of").mkdir()
         (tmp_path / "of" / "an earlier plan").touch()
@@ -74,7 +70,7 @@ def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
             pass
 
 
-def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
+def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path):
     """A training process is killed while a process that reads files for it lives on."""
     lives, ends = os.pipe()
     reader, tells = os.pipe()
@@ -105,7 +101,7 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
         os.close(handle)
 
 
-def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
+def test_many_writers_one_after_the_other(tmp_path):
     """A lost update would show that two were in the folder at once; the lock's file is removed and
     made anew all the while.
     """
@@ -132,9 +128,7 @@ def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
     assert counter.read_text() == "600"
 
 
-def test_a_file_system_without_locks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
     def refuse(handle: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -144,7 +138,7 @@ def test_a_file_system_without_locks_is_named(
     assert "no locks" in " ".join(capsys.readouterr().err.split())
 
 
-def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
+def test_two_trainings_in_one_folder(voices, tmp_path):
     """The second, begun while the first trains, is refused with and without resume, and the first
     goes on.
     """
@@ -169,7 +163,7 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
     fit(made, data=voices, out=out, resume=True)
 
 
-def test_a_comparison_and_downloads_have_the_lock(voices: Path, tmp_path: Path) -> None:
+def test_a_comparison_and_downloads_have_the_lock(voices, tmp_path):
     """Extractions have it too: tests/likeness/embedding/test_extraction.py."""
     busy = tmp_path / "busy"
     writers = [

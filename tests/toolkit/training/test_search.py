@@ -2,14 +2,11 @@
 stopped.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -49,9 +46,7 @@ def listed(data: Path, *, num_classes: int, num_each: int) -> list[Item]:
 
 @settings(max_examples=50)
 @given(st.integers(6, 40), st.sampled_from([(), (0.9,), (0.9, 1.1)]), st.randoms())
-def test_the_split_is_disjoint_whole_and_of_classes(
-    num_classes: int, speeds: tuple[float, ...], random: Any
-) -> None:
+def test_the_split_is_disjoint_whole_and_of_classes(num_classes, speeds, random):
     items = made(num_classes, 2, speeds)
     kept, held_out = search.divide(items)
     ours, theirs = ({str(item.label).split("#")[0] for item in some} for some in (kept, held_out))
@@ -66,7 +61,7 @@ def test_the_split_is_disjoint_whole_and_of_classes(
     assert [sorted(some) for some in search.divide(shuffled)] == [sorted(kept), sorted(held_out)]
 
 
-def test_the_split_needs_six_classes() -> None:
+def test_the_split_needs_six_classes():
     with pytest.raises(ValueError, match=r"5 classes .* 4 .* at least 6"):
         search.divide(made(5))
     # labels that are no copies although they begin with '#'
@@ -75,7 +70,7 @@ def test_the_split_needs_six_classes() -> None:
     assert len({item.label for item in held_out}) == 4
 
 
-def test_validation_trials_are_all_pairs() -> None:
+def test_validation_trials_are_all_pairs():
     part = partial(listed, num_classes=12, num_each=3)
     items, trials = search.validation_trials(Path(), items=part)
     assert sorted(items) == sorted(search.divide(made(12, 3))[1])
@@ -87,7 +82,7 @@ def test_validation_trials_are_all_pairs() -> None:
     assert trials.target.tolist() == [label[enrol] == label[probe] for enrol, probe in pairs]
 
 
-def test_of_many_pairs_some_are_drawn() -> None:
+def test_of_many_pairs_some_are_drawn():
     """tests/eval/items/test_items.py says how."""
     part = partial(listed, num_classes=12, num_each=3)
     with patch.object(search, "MOST_PAIRS", 20):
@@ -98,7 +93,7 @@ def test_of_many_pairs_some_are_drawn() -> None:
         search.validation_trials(Path(), items=partial(listed, num_classes=12, num_each=1))
 
 
-def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) -> None:
+def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices):
     inner = search.divide_for_validation(recipe())
     stated = json.dumps(describe(inner))
     assert "toolkit.training.search.part_items" in stated
@@ -114,7 +109,7 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     )
 
 
-def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
+def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones():
     """The test's own items do not occur, what is fitted and what is retrieved have no class in
     common, and the rest of the test stays.
     """
@@ -161,7 +156,7 @@ def stopping(*calls: int) -> Mock:
     return mock
 
 
-def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path):
     pytest.importorskip("optuna")
     # past the ten random trials with which TPE begins
     tune = partial(search.tune, recipe(), RANGES, variant="arcface", num_trials=14)
@@ -192,9 +187,7 @@ GRID: dict[str, Range | Choice] = {
 
 
 @pytest.mark.parametrize("num_trials", [9, 20])
-def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
-    tmp_path: Path, num_trials: int
-) -> None:
+def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(tmp_path, num_trials):
     pytest.importorskip("optuna")
     stops = stopping(4)
     tune = partial(search.tune, recipe(), GRID, variant="arcface", out=tmp_path, score=stops)
@@ -209,7 +202,7 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
     assert chosen.optim.lr == 0.01
 
 
-def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:
+def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path):
     """Supp. I of the nivMF paper: three seeds, the median of the highest R@1 in validation."""
     pytest.importorskip("optuna")
     tried: list[Recipe] = []
@@ -233,7 +226,7 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
         tune(Search(GRID, seeds=1, looks=5))
 
 
-def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
+def test_higher_is_better_and_failed_trials(tmp_path):
     pytest.importorskip("optuna")
     upward = recipe(schedule=replace(recipe().schedule, higher_is_better=True))
 
@@ -263,7 +256,7 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
         ("optim.lr", Range(0, 1, log=True), "low"),
     ],
 )
-def test_ranges_are_checked_before_training(field: str, values: Any, says: str) -> None:
+def test_ranges_are_checked_before_training(field, values, says):
     search.check_ranges(recipe(), RANGES)
     with pytest.raises(ValueError, match=says):
         search.check_ranges(recipe(), {field: values})

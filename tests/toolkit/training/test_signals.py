@@ -1,7 +1,5 @@
 """Signals to a run and its reading processes, as SLURM, `timeout` and a full memory send them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -22,7 +20,6 @@ from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.readers import read_beside
 from likeness.toolkit.training.loading import killed_workers_named
 from tests.toolkit.training.tiny_runs import ROOT, TINY, differing
-
 
 SHORT = ("schedule.steps=120", "schedule.save_every=1000", "compute.workers=2")
 ENDLESS = ("schedule.steps=5000", "schedule.save_every=10000")
@@ -52,9 +49,7 @@ def wait_for_steps(run: subprocess.Popen[str], out: Path, number: int) -> None:
 
 
 @pytest.mark.slow  # a run that is ended, resumed and repeated: 50 seconds on a busy machine
-def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(
-    voices: Path, tmp_path: Path
-) -> None:
+def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(voices, tmp_path):
     whole = training(voices, tmp_path / "whole", *SHORT)
     run = training(voices, tmp_path / "out", *SHORT)
     wait_for_steps(run, tmp_path / "out", 3)
@@ -81,9 +76,7 @@ def two_by_hand(voices: Path, out: Path) -> list[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow  # a run of two processes
-def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(
-    voices: Path, tmp_path: Path
-) -> None:
+def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(voices, tmp_path):
     first, second = two_by_hand(voices, tmp_path / "out")
     wait_for_steps(first, tmp_path / "out", 2)
     second.kill()
@@ -96,9 +89,7 @@ def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(
 
 @pytest.mark.slow  # a run of two processes
 @pytest.mark.parametrize("told", [(0, 1), (1,)])
-def test_signals_to_processes_by_hand_end_the_run_saved(
-    told: tuple[int, ...], voices: Path, tmp_path: Path
-) -> None:
+def test_signals_to_processes_by_hand_end_the_run_saved(told, voices, tmp_path):
     processes = two_by_hand(voices, tmp_path / "out")
     wait_for_steps(processes[0], tmp_path / "out", 2)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
@@ -111,7 +102,7 @@ def test_signals_to_processes_by_hand_end_the_run_saved(
 
 
 @pytest.mark.slow  # torchrun and a run of two processes
-def test_torchrun_ends_with_1_after_a_run_was_saved(voices: Path, tmp_path: Path) -> None:
+def test_torchrun_ends_with_1_after_a_run_was_saved(voices, tmp_path):
     """As docs/how-to/many_machines.md says to those who start jobs again; Ctrl-C of a terminal."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     run = training(voices, tmp_path / "out", *ENDLESS, before=torchrun)
@@ -124,7 +115,7 @@ def test_torchrun_ends_with_1_after_a_run_was_saved(voices: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="it finds processes in /proc")
-def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path) -> None:
+def test_a_killed_reading_process_of_a_run_is_named(voices, tmp_path):
     run = training(voices, tmp_path / "out", *SHORT)
     wait_for_steps(run, tmp_path / "out", 1)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
@@ -135,7 +126,7 @@ def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path
     assert "was killed, probably because memory ran out" in output.splitlines()[-1]
 
 
-def test_a_broken_connection_to_a_killed_process_is_named_too() -> None:
+def test_a_broken_connection_to_a_killed_process_is_named_too():
     """PyTorch hears of the process a moment later, by a signal; without one the error stays."""
 
     def hear(*_: object) -> None:
@@ -160,7 +151,7 @@ def _own_ids(number: int, workers: int) -> Iterator[int]:
         yield os.getpid()
 
 
-def test_reading_processes_outlive_sigterm_and_a_killed_one_is_named() -> None:
+def test_reading_processes_outlive_sigterm_and_a_killed_one_is_named():
     reader = read_beside(_own_ids, 2)
     first = next(reader)
     os.kill(first, signal.SIGTERM)
@@ -176,7 +167,7 @@ def _read_for_ever(pids: Any) -> None:
         pids.send(pid)
 
 
-def test_reading_processes_end_with_a_killed_parent() -> None:
+def test_reading_processes_end_with_a_killed_parent():
     receiver, sender = multiprocessing.Pipe(duplex=False)
     parent = multiprocessing.Process(target=_read_for_ever, args=(sender,))
     parent.start()

@@ -1,7 +1,5 @@
 """Runs of the tiny recipe, what they leave, and steps that do something else as well."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 Monte Carlo.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -48,7 +46,7 @@ def exact(dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("dim", sorted(set(EXACT["n"].tolist())))
-def test_normalizer_resultant_and_gradients_against_50_digits(dim: int) -> None:
+def test_normalizer_resultant_and_gradients_against_50_digits(dim):
     kappa, log_c, resultant = exact(dim)
     kappa.requires_grad_()
     ours, a = log_normalizer(kappa, dim), mean_resultant(kappa, dim)
@@ -72,7 +70,7 @@ def test_normalizer_resultant_and_gradients_against_50_digits(dim: int) -> None:
 
 @pytest.mark.parametrize("method", ["debye", "bounds", "quadratic"])
 @pytest.mark.parametrize("dim", [2, 3, 7, 128])
-def test_analytic_gradients_of_the_square(dim: int, method: Any) -> None:
+def test_analytic_gradients_of_the_square(dim, method):
     square = torch.tensor([0.3, 1.0, 40.0, 900.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: relative_log_c(x, dim, method=method), (square,))
     assert torch.autograd.gradcheck(lambda x: resultant_ratio(x, dim, method=method), (square,))
@@ -89,7 +87,7 @@ def test_analytic_gradients_of_the_square(dim: int, method: Any) -> None:
         assert float(zero.grad) == pytest.approx(-0.5 / dim, rel=1e-9)
 
 
-def test_bounds_equal_the_vmf_papers_release() -> None:
+def test_bounds_equal_the_vmf_papers_release():
     with np.load(GOLDEN / "bessel_bounds__vmf_embeddings.npz") as file:
         kappa = torch.tensor(file["kappa"])
         for dim in (3, 8, 64, 128, 512, 2048):
@@ -98,7 +96,7 @@ def test_bounds_equal_the_vmf_papers_release() -> None:
                 np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_quadratic_is_eq_12_and_13_and_why_it_is_not_the_default() -> None:
+def test_quadratic_is_eq_12_and_13_and_why_it_is_not_the_default():
     kappa = torch.tensor([10.0, 50.0, 200.0], dtype=torch.float64)
     torch.testing.assert_close(
         log_normalizer(kappa, 512, method="quadratic"),
@@ -113,7 +111,7 @@ def test_quadratic_is_eq_12_and_13_and_why_it_is_not_the_default() -> None:
 
 
 @pytest.mark.parametrize("dim", [3, 16, 128, 512])
-def test_distances_between_vmfs_against_mpmath(dim: int) -> None:
+def test_distances_between_vmfs_against_mpmath(dim):
     a = tensors("vmf_distances_exact__mpmath", f"n{dim}")
     z, p = a["z"], a["p"]
     for name, ours in (
@@ -126,7 +124,7 @@ def test_distances_between_vmfs_against_mpmath(dim: int) -> None:
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
-def test_the_density_that_integrates_to_one_equals_its_reference(case: str) -> None:
+def test_the_density_that_integrates_to_one_equals_its_reference(case):
     """The distances of the nivMF release: test_probabilistic_nca_equals_its_release."""
     a = tensors("nivmf_exact_jacobian__own", case)
     learned = [a[key].requires_grad_() for key in ("embeddings", "w", "kappa")]
@@ -141,7 +139,7 @@ def test_the_density_that_integrates_to_one_equals_its_reference(case: str) -> N
         close(a[key].grad, a[f"grad_{key}"], 5e-9, rows)
 
 
-def test_released_kl_with_its_sign_slip_is_not_reproduced() -> None:
+def test_released_kl_with_its_sign_slip_is_not_reproduced():
     a = tensors("d_kl_vmf_AS_RELEASED__prob_dml", "small0")
     proxies = normalize(a["weight_v"], dim=1) * a["weight_g"].clamp(min=0.1)
     result = d_kl_vmf(a["embeddings"], proxies, method="quadratic")
@@ -161,7 +159,7 @@ def uniform(num: int, dim: int) -> Tensor:
     )
 
 
-def test_densities_integrate_to_one() -> None:
+def test_densities_integrate_to_one():
     x = uniform(400_000, 4)
     area = float(-log_normalizer(torch.zeros(1, dtype=torch.float64), 4))
     mu, kappa = (
@@ -185,9 +183,7 @@ def test_densities_integrate_to_one() -> None:
 @pytest.mark.parametrize(
     ("dim", "kappa", "spread", "most"), [(512, 18.0, 0.05, 0.2), (128, 6.0, 0.02, 0.9)]
 )
-def test_the_density_of_the_paper_has_its_mode_at_mu(
-    dim: int, kappa: float, spread: float, most: float
-) -> None:
+def test_the_density_of_the_paper_has_its_mode_at_mu(dim, kappa, spread, most):
     """The density that integrates to 1 has its mode elsewhere, at a cosine below `most`."""
     generator = torch.Generator().manual_seed(0)
     mu = normalize(torch.randn(1, dim, generator=generator).double(), dim=1)
@@ -212,7 +208,7 @@ def test_the_density_of_the_paper_has_its_mode_at_mu(
 
 
 @pytest.mark.parametrize("name", ["paper", "jacobian"])
-def test_nivmf_by_loops(name: Any) -> None:
+def test_nivmf_by_loops(name):
     x, mu, kappas = uniform(4, 5), uniform(3, 5), torch.rand(3, 5, dtype=torch.float64) * 4 + 0.5
     for i in range(4):
         for j in range(3):
@@ -227,7 +223,7 @@ def test_nivmf_by_loops(name: Any) -> None:
             assert float(density) == pytest.approx(expected, rel=1e-11)
 
 
-def test_expected_likelihoods_are_monte_carlo_means() -> None:
+def test_expected_likelihoods_are_monte_carlo_means():
     z, p = 3 * uniform(2, 4), 4 * uniform(5, 4)[2:]
     draws = sample(
         normalize(z, dim=1), z.norm(dim=1), 100_000, generator=torch.Generator().manual_seed(0)
@@ -252,7 +248,7 @@ def test_expected_likelihoods_are_monte_carlo_means() -> None:
 # at dim 512 and kappa 11 the release's sampler has a mean cosine of -0.84, and ours 0.0215
 @pytest.mark.parametrize("dim", [2, 3, 64, 128, 512])
 @pytest.mark.parametrize("kappa", [1.0, 11.0, 50.0, 243.0, 701.0, 2000.0])
-def test_sampler_has_the_exact_mean_and_an_unbiased_gradient(dim: int, kappa: float) -> None:
+def test_sampler_has_the_exact_mean_and_an_unbiased_gradient(dim, kappa):
     num = 2000
     generator = torch.Generator().manual_seed(dim)
     mu = normalize(torch.randn(dim, generator=generator).double(), dim=0)
@@ -276,7 +272,7 @@ def test_sampler_has_the_exact_mean_and_an_unbiased_gradient(dim: int, kappa: fl
 
 
 @pytest.mark.parametrize(("dim", "kappa"), [(2, 3.0), (5, 5.0), (64, 30.0), (512, 5000.0)])
-def test_implicit_gradient_is_that_of_the_quantile(dim: int, kappa: float) -> None:
+def test_implicit_gradient_is_that_of_the_quantile(dim, kappa):
     """dw/dkappa at a fixed quantile, by finite differences of the distribution on a grid."""
     angle = torch.linspace(1e-9, np.pi - 1e-9, 400_001, dtype=torch.float64)
 
@@ -298,7 +294,7 @@ def test_implicit_gradient_is_that_of_the_quantile(dim: int, kappa: float) -> No
         assert float(ours) == pytest.approx(expected, rel=2e-4)
 
 
-def test_sampler_edges() -> None:
+def test_sampler_edges():
     generator = torch.Generator().manual_seed(0)
     for dim in (2, 3, 20):
         mu = torch.zeros(3, dim)
@@ -313,7 +309,7 @@ def test_sampler_edges() -> None:
         assert drawn.isnan().any(dim=-1).tolist() == [[False, True, False]] * 5
 
 
-def test_distances_have_right_gradients() -> None:
+def test_distances_have_right_gradients():
     generator = torch.Generator().manual_seed(0)
     z = (2 * torch.randn(3, 6, generator=generator).double()).requires_grad_()
     p = (3 * torch.randn(2, 6, generator=generator).double()).requires_grad_()
