@@ -66,24 +66,11 @@ def test_against_scikit_learn(p_target):
     np.testing.assert_allclose(made.apply(scores, quality), by_loop, rtol=1e-12, atol=1e-12)
 
 
-def test_a_file_gives_back_the_same_and_others_are_refused(tmp_path):
+def test_a_file_gives_back_the_same(tmp_path):
     names = "x_low", "x_high"
     made = Fusion((0.1, -2.5), 0.3, ("cosine, model ab", ""), (0.5, 0.25), names, 0.1)
-    path = tmp_path / "fusion.json"
-    made.save(path)
-    assert load_fusion(path) == made
-    document = json.loads(path.read_text())
-    for change in (
-        {"format": "likeness plda 2"},
-        {"weights": [1.0]},
-        {"weights": [1.0, float("nan")]},
-        {"names": []},
-        {"p_target": 2.0},
-        {"further": 1},
-    ):
-        path.write_text(json.dumps(document | change))
-        with pytest.raises(LikenessError):
-            load_fusion(path)
+    made.save(tmp_path / "fusion.json")
+    assert load_fusion(tmp_path / "fusion.json") == made
 
 
 @pytest.mark.parametrize(
@@ -122,11 +109,10 @@ def test_likelihood_ratios_do_not_depend_on_the_scale_of_scores_as_a_sum_does():
     for seed in range(5):
         scores, target = on_other_scales(seed)
         tests, truth = on_other_scales(seed + 100)
-        fused, summed = (
-            fit(scores, target, systems=("a", "b")).apply(tests)
-            for fit in (fit_ratio_fusion, fit_fusion)
-        )
-        tars = [tar_at_far(of[truth], of[~truth], 0.001) for of in (fused, summed)]
+        tars = []
+        for fit in (fit_ratio_fusion, fit_fusion):
+            of = fit(scores, target, systems=("a", "b")).apply(tests)
+            tars.append(tar_at_far(of[truth], of[~truth], 0.001))
         gains.append(tars[0] - tars[1])
     assert np.mean(gains) > 0.05
 
@@ -188,6 +174,12 @@ def test_measures():
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"format": "likeness plda 2"},
+        {"weights": [1.0, 2.0]},
+        {"weights": [float("nan")]},
+        {"names": ["x"]},
+        {"p_target": 2.0},
+        {"further": 1},
         {"weights": [1e308]},
         {"offset": -1e308},
         {"against_spoofs": []},

@@ -1,5 +1,6 @@
 """Groups of embeddings: clusters, swapped labels and near pairs, diversity."""
 
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -20,9 +21,8 @@ from likeness.eval.metrics.similarity import matrix
 
 def cluster(rows: np.ndarray, **options: Any) -> np.ndarray:
     """The number of the cluster of each row."""
-    return clustering.cluster(
-        Embeddings(tuple(map(str, range(len(rows)))), rows), **options
-    ).numbers
+    ids = tuple(map(str, range(len(rows))))
+    return clustering.cluster(Embeddings(ids, rows), **options).numbers
 
 
 def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -34,16 +34,14 @@ def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("noise", [0.05, 0.4])
 def test_average_linkage_is_that_of_scikit_learn(noise):
     rows, _ = blobs(noise=noise)
+    average = partial(AgglomerativeClustering, metric="cosine", linkage="average")
     for threshold in (0.2, 0.5, 0.8):
-        peer = AgglomerativeClustering(
-            None, metric="cosine", linkage="average", distance_threshold=1 - threshold
-        ).fit_predict(rows.astype(np.float32))
+        peer = average(None, distance_threshold=1 - threshold).fit_predict(rows.astype(np.float32))
         assert adjusted_rand_score(peer, cluster(rows, threshold=threshold)) == 1
     for count in (1, 6, len(rows)):
         found = cluster(rows, num_clusters=count)
         assert sorted(set(found.tolist())) == list(range(1, count + 1))
-        peer = AgglomerativeClustering(count, metric="cosine", linkage="average").fit_predict(rows)
-        assert adjusted_rand_score(peer, found) == 1
+        assert adjusted_rand_score(average(count).fit_predict(rows), found) == 1
 
 
 def test_clusters_are_numbered_by_size_whatever_the_order():
@@ -109,9 +107,7 @@ def test_spectrum_against_scipy(seed, n, dim):
     moments.
     """
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, dim)).astype(np.float32) * np.exp(
-        rng.standard_normal((n, 1))
-    ).astype(np.float32)
+    x = np.float32(rng.standard_normal((n, dim)) * np.exp(rng.standard_normal((n, 1))))
     unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
     small = unit @ unit.T if n < dim else unit.T @ unit
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(small)[::-1], 0))

@@ -29,6 +29,15 @@ def test_the_measures_are_those_of_loops(rates):
         assert np.isnan(worst_to_geometric_mean(rates))
 
 
+def of_groups(
+    values: np.ndarray, pairs: np.ndarray, sides: np.ndarray, resamples: int, fars: tuple = ()
+) -> Grouped:
+    """Scores of pairs of people, whose sides are of two groups."""
+    settings = VerificationSettings(fars=fars, num_resamples=resamples, terms="iso")
+    scores = Scores(values, pairs[:, 0] == pairs[:, 1])
+    return evaluate_groups("x", scores, pairs, sides, ["one", "two"], settings=settings)
+
+
 def measured(seed: int, harder: float, n: int = 24, *, resamples: int = 200) -> Grouped:
     """All pairs of n people, of whom every third is of group 2, with more alike strangers."""
     rng = np.random.default_rng(seed)
@@ -37,9 +46,7 @@ def measured(seed: int, harder: float, n: int = 24, *, resamples: int = 200) -> 
     values = rng.normal(size=a.size) + 2.5 * (a == b)
     values += harder * ((a != b) & (group[a] == 1) & (group[b] == 1))
     pairs = np.stack([a, b], axis=1).astype(np.int32)
-    settings = VerificationSettings(fars=(0.1,), num_resamples=resamples, terms="iso")
-    scores = Scores(values, a == b)
-    return evaluate_groups("x", scores, pairs, group[pairs], ["one", "two"], settings=settings)
+    return of_groups(values, pairs, group[pairs], resamples, fars=(0.1,))
 
 
 def test_the_numbers_are_those_of_the_rates_in_the_table():
@@ -67,10 +74,7 @@ def test_random_groups_show_what_all_divisions_do():
     values = rng.normal(size=a.size) + 1.0 * (a == b)
     pairs = np.stack([a, b], axis=1).astype(np.int32)
     group = np.array([0, 0, 0, 0, 1, 1])
-    settings = VerificationSettings(fars=(), num_resamples=500, terms="iso")
-    grouped = evaluate_groups(
-        *("x", Scores(values, a == b), pairs, group[pairs], ["m", "f"]), settings=settings
-    )
+    grouped = of_groups(values, pairs, group[pairs], 500)
     of = grouped.differentials[0]
     limit = grouped.thresholds["eer"]
 
@@ -103,8 +107,6 @@ def test_people_who_change_their_group_have_no_random_division():
     pairs = np.stack([a, b], axis=1).astype(np.int32)
     values = np.random.default_rng(0).normal(size=a.size) + (a == b)
     sides = np.repeat(np.arange(a.size)[:, None] % 2, 2, axis=1).astype(np.int32)
-    settings = VerificationSettings(fars=(), num_resamples=20, terms="iso")
-    scores = Scores(values, a == b)
-    changing = evaluate_groups("x", scores, pairs, sides, ["am", "pm"], settings=settings)
+    changing = of_groups(values, pairs, sides, 20)
     assert all(each.by_chance is None for each in changing.differentials)
     assert any("has no bound here" in each.sentence() for each in changing.differentials)

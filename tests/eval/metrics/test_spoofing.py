@@ -59,9 +59,8 @@ def tandems(asv, cm) -> list[tuple[float, float, float, float, float]]:
         miss, fa, spoof = errors_at(asv, a)
         options = [errors_at((bona_fide, cm[2]), c) for c in limits(*cm)]
         apart = [abs(blocked + (1 - blocked) * (miss - fa)) for blocked, _ in options]
-        blocked, passed = next(
-            of for of, gap in zip(options, apart, strict=True) if gap <= min(apart) + 1e-12
-        )
+        first = next(k for k, gap in enumerate(apart) if gap <= min(apart) + 1e-12)
+        blocked, passed = options[first]
         if miss < fa and spoof > 0 and blocked < 1:
             found.append((abs(fa / spoof - passed / (1 - blocked)), spoof * passed))
     return found
@@ -89,11 +88,8 @@ def test_the_t_dcf_is_the_least_cost_of_the_tandem(asv, cm):
     if min(first, second) <= 0:  # a countermeasure cannot help
         assert np.isnan(spoofing.min_t_dcf(asv, cm))
         return
-    costs = [
-        first * share([*cm[0], *cm[1]], lambda x, t=t: x < t)
-        + second * share(cm[2], lambda x, t=t: x >= t)
-        for t in limits(*cm)
-    ]
+    both = ([*cm[0], *cm[1]], cm[2])
+    costs = [np.dot([first, second], errors_at(both, t)) for t in limits(*cm)]
     assert spoofing.min_t_dcf(asv, cm) == pytest.approx(min(costs) / min(first, second), abs=1e-9)
     assert spoofing.TANDEM.weights == pytest.approx((p_target, 10 * p_nontarget, 10 * p_spoof))
 
@@ -175,11 +171,10 @@ def test_a_verifier_and_a_countermeasure_are_measured_together(tmp_path):
     found = {result.metric: result for result in evaluation.results}
     assert found["eer"].counts == {"targets": 96, "nontargets": 96, "subjects": 24}
     rows = [line.split() for line in asv.read_text().splitlines()]
-    three = [
-        [float(score) for *_, score, kind in rows if kind == name]
-        for name in ("target", "nontarget", "spoof")
-    ]
-    assert found["sasv_eer"].value == spoofing.sasv_eer(*three)
+    three = {"target": [], "nontarget": [], "spoof": []}
+    for *_, score, kind in rows:
+        three[kind].append(float(score))
+    assert found["sasv_eer"].value == spoofing.sasv_eer(*three.values())
     assert found["min_a_dcf"].conventions["c_fa_spoof"] == 20
     assert all(found[name].interval for name in ("t_eer", "min_t_dcf", "sasv_eer"))
 
@@ -210,9 +205,8 @@ def test_draws_and_verifiers_without_spoofs_leave_numbers_out(tmp_path):
     lines += [f"{s}/1 {t}/2 -1 nontarget" for s, t in zip(people, "bcdefgha", strict=True)]
     (tmp_path / "scores.txt").write_text("\n".join(lines))
     settings = likeness.VerificationSettings(num_resamples=30)
-    evaluation = likeness.evaluate(
-        tmp_path / "scores.txt", settings, countermeasure=tmp_path / "scores.txt"
-    )
+    file = tmp_path / "scores.txt"
+    evaluation = likeness.evaluate(file, settings, countermeasure=file)
     found = {result.metric: result for result in evaluation.results}
     assert found["sasv_eer"].value == 0
     assert "min_t_dcf" not in found  # the verifier rejects the only spoof

@@ -71,9 +71,9 @@ def brute_eer(target, nontarget, method):
 
 def brute_dcf(target, nontarget, p, c_miss, c_fa):
     p, c_miss, c_fa = Fraction(p), Fraction(c_miss), Fraction(c_fa)
-    return min(
-        c_miss * p * frr + c_fa * (1 - p) * far for _, far, frr in brute_points(target, nontarget)
-    ) / min(c_miss * p, c_fa * (1 - p))
+    miss, fa = c_miss * p, c_fa * (1 - p)
+    costs = [miss * frr + fa * far for _, far, frr in brute_points(target, nontarget)]
+    return min(costs) / min(miss, fa)
 
 
 def brute_tar(target, nontarget, far, rule):
@@ -110,9 +110,8 @@ def test_roc_has_one_point_per_distinct_score_and_both_ends(scores):
 @pytest.mark.parametrize("method", ["interpolated", "convex_hull", "nearest"])
 @given(scores=pairs)
 def test_eer_is_brute_force(method, scores):
-    assert eer(*scores, method=method) == pytest.approx(
-        float(brute_eer(*scores, method)), abs=1e-12
-    )
+    expected = float(brute_eer(*scores, method))
+    assert eer(*scores, method=method) == pytest.approx(expected, abs=1e-12)
 
 
 @given(
@@ -206,13 +205,12 @@ def test_min_cllr_is_pav_on_tied_groups(scores):
 def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
     curve, full = det(*scores), roc(*scores)
     inside = (full.far > 0) & (full.far < 1) & (full.frr > 0) & (full.frr < 1)
-    assert set(zip(curve.far, curve.frr, strict=True)) <= set(
-        zip(full.far[inside], full.frr[inside], strict=True)
-    )
+    points = {*zip(full.far[inside], full.frr[inside], strict=True)}
+    assert {*zip(curve.far, curve.frr, strict=True)} <= points
     np.testing.assert_allclose(norm.cdf(curve.far_deviate), curve.far, atol=1e-12)
     np.testing.assert_allclose(norm.cdf(curve.frr_deviate), curve.frr, atol=1e-12)
     # a point left out lies on a horizontal run
-    for far, frr in zip(full.far[inside], full.frr[inside], strict=True):
+    for far, frr in points:
         assert frr in curve.frr or not curve.frr.size or far in curve.far
 
 
@@ -276,12 +274,10 @@ def test_gaussians_have_the_closed_form_eer_and_min_dcf():
     target, nontarget = rng.standard_normal(n) + distance, rng.standard_normal(n)
     expected = norm.cdf(-distance / 2)
     for method in ("interpolated", "convex_hull", "nearest"):
-        assert eer(target, nontarget, method=method) == pytest.approx(
-            expected, abs=4 * math.sqrt(expected / n)
-        )
-    assert measured_eer(sort_scores(target, nontarget)).threshold == pytest.approx(
-        distance / 2, abs=0.02
-    )
+        found = eer(target, nontarget, method=method)
+        assert found == pytest.approx(expected, abs=4 * math.sqrt(expected / n))
+    at = measured_eer(sort_scores(target, nontarget)).threshold
+    assert at == pytest.approx(distance / 2, abs=0.02)
     bayes = math.log((1 - 0.05) / 0.05) / distance + distance / 2
     dcf = norm.cdf(bayes - distance) + norm.sf(bayes) * 0.95 / 0.05
     assert min_dcf(target, nontarget, p_target=0.05) == pytest.approx(dcf, abs=0.01)
@@ -295,11 +291,9 @@ def test_calibration_costs():
     assert cllr([0.0], [0.0]) == 1.0
     assert cllr([800.0], [-800.0]) == 0.0
     assert cllr([-800.0], [-800.0]) == pytest.approx(400 / math.log(2))  # large, not infinite
-    assert cllr(np.float32([3.0, 1.0]), np.float32([-2.0])) == pytest.approx(
-        (math.log2(1 + math.exp(-3)) + math.log2(1 + math.exp(-1))) / 4
-        + math.log2(1 + math.exp(-2)) / 2,
-        abs=1e-12,
-    )
+    bits = [math.log2(1 + math.exp(-x)) for x in (3, 1, 2)]
+    found = cllr(np.float32([3.0, 1.0]), np.float32([-2.0]))
+    assert found == pytest.approx((bits[0] + bits[1]) / 4 + bits[2] / 2, abs=1e-12)
     assert min_cllr([2.0, 3.0], [0.0, 1.0]) == 0.0
     assert min_cllr([0.0], [0.0, 1.0]) == 1.0
     assert actual_dcf([5.0, -5.0], [-5.0], p_target=0.5) == 0.5
@@ -312,15 +306,10 @@ def test_float32_stays_float32_and_inputs_stay_as_they_are():
     target, nontarget = np.float32([0.5, 0.2, 0.9]), np.float32([0.7, 0.1])
     kept = target.copy(), nontarget.copy()
     ordered = sort_scores(target, nontarget)
-    assert (
-        ordered.target.dtype
-        == ordered.nontarget.dtype
-        == roc(target, nontarget).thresholds.dtype
-        == np.float32
-    )
-    assert verification_metrics(target, nontarget) == verification_metrics(
-        target.astype(float), nontarget.astype(float)
-    )
+    arrays = ordered.target, ordered.nontarget, roc(target, nontarget).thresholds
+    assert {values.dtype.name for values in arrays} == {"float32"}
+    in_float64 = verification_metrics(target.astype(float), nontarget.astype(float))
+    assert verification_metrics(target, nontarget) == in_float64
     np.testing.assert_array_equal([*target, *nontarget], [*kept[0], *kept[1]])
     third = np.float32(1 / 3)  # compared in float64 with 1/3 itself, which it exceeds
     assert eer([1 / 3], np.float32([third])) == eer([0.0], [1.0]) == 1.0
