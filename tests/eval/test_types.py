@@ -43,9 +43,8 @@ def test_bad_embeddings(ids, matrix):
 
 
 def test_trials():
-    trials = Trials(
-        ("a", "b"), ("c",), np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 0])
-    )
+    rows = np.array([0, 1, 1]), np.array([0, 0, 0]), np.array([1, 0, 0])
+    trials = Trials(("a", "b"), ("c",), *rows)
     assert len(trials) == 3
     assert trials.enrol.dtype == np.int32
     assert trials.target.tolist() == [True, False, False]

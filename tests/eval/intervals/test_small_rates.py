@@ -3,6 +3,7 @@ against a count of the variance over draws of people.
 """
 
 from dataclasses import astuple
+from itertools import permutations
 from math import comb
 
 import numpy as np
@@ -117,12 +118,8 @@ def test_the_correlation_is_that_of_all_two_pairs_that_share_a_person():
     wrong = scores.values >= np.sort(scores.nontargets)[::-1][int(0.4 * 91) - 1]
     rows = [k for k in range(len(pairs)) if pairs[k, 0] != pairs[k, 1]]
     rate = np.mean(wrong[rows])
-    products = [
-        (wrong[k] - rate) * (wrong[m] - rate)
-        for k in rows
-        for m in rows
-        if k != m and set(pairs[k]) & set(pairs[m])
-    ]
+    sharing = [(k, m) for k, m in permutations(rows, 2) if set(pairs[k]) & set(pairs[m])]
+    products = [(wrong[k] - rate) * (wrong[m] - rate) for k, m in sharing]
     assert measured == pytest.approx(np.mean(products) / (rate * (1 - rate)))
 
 
@@ -149,12 +146,9 @@ def test_the_command_plans_with_and_without_scores(tmp_path, capsys):
     assert run_command("evaluate", "--plan", "far=1e-4,width=.5") == 0
     assert "555 people" in capsys.readouterr().out
     scores, pairs = people(30, 0, 2)
-    lines = (
-        f"p{a}/1 p{b}/2 {value} {'target' if a == b else 'nontarget'}"
-        for (a, b), value in zip(pairs, scores.values, strict=True)
-    )
+    rows = zip(*pairs.T, scores.values, (pairs[:, 0] == pairs[:, 1]).astype(int), strict=True)
     path = tmp_path / "scores.txt"
-    path.write_text("\n".join(lines))
+    path.write_text("".join("p{}/1 p{}/2 {} {}\n".format(*row) for row in rows))
     assert run_command("evaluate", path, "--plan", "far=.1,width=.5", "--resamples", "0") == 0
     assert "correlate by" in capsys.readouterr().out
     assert run_command("evaluate") == 2

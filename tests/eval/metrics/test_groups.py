@@ -97,15 +97,13 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws():
                 for count in counts:
                     a, b = count[sides[chosen].T]
                     times = a if name == "global_tar" else a * b
-                    drawn.append(
-                        np.repeat(accepted[chosen], times).mean() if times.any() else np.nan
-                    )
-                kept = np.array(drawn)[~np.isnan(drawn)]
+                    if times.any():
+                        drawn.append(np.repeat(accepted[chosen], times).mean())
                 number_of = effective_number(np.bincount(sides[chosen].ravel()))
                 rate = row.rates[f"{name}({at})"]
                 without_error = rate.value == (name == "global_tar")
-                if np.ptp(kept):
-                    ends = t_interval(kept, rate.value, 0.95, number_of)
+                if np.ptp(drawn):
+                    ends = t_interval(np.array(drawn), rate.value, 0.95, number_of)
                     assert rate.interval == pytest.approx(ends)
                 else:
                     assert (rate.interval is None) != without_error
@@ -132,15 +130,14 @@ def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked():
 
 def test_an_item_may_have_another_group_than_its_subject():
     trials = Trials(("a/1", "b/1"), ("a/2",), [0, 1], [0, 0], [True, False])
-    sides, names = group_sides(
-        trials, {"a": "young", "b": "young", "a/2": "old"}, {"a/1": "a", "a/2": "a", "b/1": "b"}
-    )
+    subject_of = {"a/1": "a", "a/2": "a", "b/1": "b"}
+    sides, names = group_sides(trials, {"a": "young", "b": "young", "a/2": "old"}, subject_of)
     assert names == ("old", "young")
     assert sides.tolist() == [[1, 0], [1, 0]]
     many = Trials(tuple(map(str, range(51))), ("0",), [0], [0])
     for refused in (
         (trials, {"a/1": "young", "b": "old"}, {}),  # who has none
-        (trials, {"a": "x", "b": "x"}, {"a/1": "a", "a/2": "a", "b/1": "b"}),  # one group
+        (trials, {"a": "x", "b": "x"}, subject_of),  # one group
         (many, {str(i): f"age {i}" for i in range(51)}, {}),
     ):
         with pytest.raises(LikenessError):
@@ -164,11 +161,8 @@ def test_groups_come_from_the_columns_of_a_list_of_items(tmp_path, monkeypatch, 
     assert "scores: by age<18, groups and their own trials" in shown
     document = json.loads(Path("r.json").read_text())
     names = {one["by"]: [row["group"] for row in one["groups"]] for one in document["groups"]}
-    assert names == {
-        "sex": ["f", "m"],
-        "age<18": ["age<18", "age>=18"],
-        "session": ["phone", "unknown"],
-    }
+    groups = {"sex": ["f", "m"], "age<18": ["age<18", "age>=18"], "session": ["phone", "unknown"]}
+    assert names == groups
     assert "items.csv" in document["inputs"]
     page = Path("page/index.html").read_text()
     assert page.count("EER by group, at a threshold of its own") == 3

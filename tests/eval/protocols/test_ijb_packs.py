@@ -121,9 +121,8 @@ def test_faces_are_aligned_and_both_views_embedded(small, model, features, tmp_p
         with torch.no_grad():
             rows.append(network.backbone(views).flatten().numpy())
     assert contents.ids == tuple(small.names)
-    np.testing.assert_allclose(
-        contents.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max()
-    )
+    bound = 1e-4 * np.abs(rows).max()
+    np.testing.assert_allclose(contents.matrix, np.stack(rows), rtol=1e-3, atol=bound)
     assert contents.meta["flip"] == "concat"
     assert contents.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
     total = contents.matrix[:, :12] + contents.matrix[:, 12:]
@@ -150,10 +149,8 @@ def test_three_presets_from_features_to_the_tables(small, features, tmp_path):
     }
     meta, rows = meta_files.find_meta_files(small.root), files.read_embeddings(features)
     pairs, faces = meta_files.read_template_pairs(meta.pairs), meta_files.read_faces(meta.faces)
-    sides = (
-        [meta_files.read_side(path) for path in meta.galleries],
-        meta_files.read_side(meta.probes),
-    )
+    galleries = [meta_files.read_side(path) for path in meta.galleries]
+    sides = galleries, meta_files.read_side(meta.probes)
     settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
         switches = protocol.PRESETS[tool]
@@ -169,9 +166,7 @@ def test_three_presets_from_features_to_the_tables(small, features, tmp_path):
         assert loaded[tool, "rank_k(1)"]["interval"] is not None
 
 
-def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
-    small, model, tmp_path, monkeypatch
-):
+def test_documented_commands_run_and_presets_are_the_code_s(small, model, tmp_path, monkeypatch):
     section = (ROOT / "docs" / "how-to" / "ijb.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
@@ -180,17 +175,13 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
     given = {"MODEL": model, "IJBC": small.root, "8": 0}
     shown = [printed(*(given.get(word, word) for word in command)) for command in commands]
     assert "TAR (%) at FAR 0.0001" in shown[1]
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in section.splitlines()
-        if line.startswith("| ")
-    ]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     documented: dict[str, protocol.Switches] = {}
     for names, *values in rows[1:]:
         changes = [f"{switch}={value}" for switch, value in zip(rows[0][1:], values, strict=True)]
-        documented |= {
-            name: protocol.switches_of("likeness", changes) for name in names.split("`")[1::2]
-        }
+        switches = protocol.switches_of("likeness", changes)
+        documented |= dict.fromkeys(names.split("`")[1::2], switches)
     assert documented == protocol.PRESETS
 
 
@@ -214,9 +205,7 @@ def test_intervals_switches_and_wrong_options(small, features, tmp_path):
         assert word in refused(*command)
 
 
-def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(
-    small, features, tmp_path
-):
+def test_a_pack_without_landmarks_serves_presets_that_need_none(small, features, tmp_path):
     shutil.copytree(small.root / "meta", tmp_path / "meta")
     (tmp_path / "meta" / "ijbc_name_5pts_score.txt").unlink()
     measure = partial(evaluate_files, [features], tmp_path, json_file=tmp_path / "j")

@@ -150,12 +150,9 @@ def test_errors_by_subject_are_those_of_a_loop_and_named_on_the_page():
     for k, name in enumerate(names):
         is_first, is_second = first // 5 == k, second // 5 == k
         others = (is_first | is_second) & ~target
-        expected = [
-            np.sum(is_first & target),
-            np.sum(is_first & target & (scores.values < 1)),
-            np.sum(others),
-            np.sum(others & (scores.values >= 1)),
-        ]
+        missed, accepted = scores.values < 1, scores.values >= 1
+        own = is_first & target
+        expected = [own.sum(), (own & missed).sum(), others.sum(), (others & accepted).sum()]
         assert counts[:, k].tolist() == expected, name
     text = who_errs(trials, scores, subject_of)
     assert text.count("&lt;/script&gt;&lt;b&gt;") == 4

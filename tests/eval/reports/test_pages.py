@@ -124,9 +124,8 @@ def test_the_page_of_a_retrieval(tmp_path):
     results, page = retrieved.results, page_of(retrieved, tmp_path / "index.html")
     page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     recall = next(result.value for result in results if result.metric == "recall@1")
-    assert (
-        f"{round(30 * recall)} find their own first, and {round(30 * (1 - recall))} do not" in page
-    )
+    right, wrong = round(30 * recall), round(30 * (1 - recall))
+    assert f"{right} find their own first, and {wrong} do not" in page
     assert f'R@1 (%)</th><td class="n v">{100 * recall:.2f}<' in page
     assert page.count("<img") == len(set(re.findall('data-item="([^"]*)"', page)))
     assert "<b>" not in page

@@ -119,9 +119,8 @@ def test_the_slider_shows_exact_counts_and_moves_all(page_file, page):
     data = json.loads(page.locator(".operating .points script").first.text_content())
     slider = page.locator(".bar input")
     for position in (0, 40, len(data["thresholds"]) - 1):
-        slider.evaluate(
-            "(one, i) => {one.value = i; one.dispatchEvent(new Event('input'))}", position
-        )
+        moved = "(one, i) => {one.value = i; one.dispatchEvent(new Event('input'))}"
+        slider.evaluate(moved, position)
         accepted = values >= data["thresholds"][position]
         false_accepts = int(np.count_nonzero(accepted & ~trials.target))
         false_rejects = int(np.count_nonzero(~accepted & trials.target))
