@@ -63,24 +63,18 @@ def test_a_pair_with_two_labels_is_refused_in_any_order(ids):
     assert (trials.repeats, trials.itself.tolist()) == (1, [2])
 
 
+# 2**32: which int32 would change
+ENROL = [[0, 2], [0, -1], [[0, 1]], [2**32, 0], [0.5, 0], [np.nan, 0]]
+
+
 @pytest.mark.parametrize(
-    ("enrol", "probe", "target"),
-    [
-        ([0, 2], [0, 0], None),
-        ([0, -1], [0, 0], None),
-        ([0, 1], [0, 1], None),
-        ([[0, 1]], [0, 0], None),
-        ([0, 1], [0], None),
-        ([0, 1], [0, 0], [True]),
-        ([2**32, 0], [0, 0], None),  # which int32 would change
-        ([0.5, 0], [0, 0], None),
-        ([np.nan, 0], [0, 0], None),
-    ],
+    "sides", [*((enrol, [0, 0]) for enrol in ENROL), ([0, 1], [0, 1]), ([0, 1], [0])]
 )
-def test_bad_trials(enrol, probe, target):
-    labels = None if target is None else np.array(target)
+def test_bad_trials(sides):
     with pytest.raises(LikenessError):
-        Trials(("a", "b"), ("c",), np.array(enrol), np.array(probe), labels)
+        Trials(("a", "b"), ("c",), *map(np.array, sides))
+    with pytest.raises(LikenessError):
+        Trials(("a", "b"), ("c",), [0, 1], [0, 0], [True])
 
 
 def test_an_item_is_one_however_it_is_spelled(tmp_path):

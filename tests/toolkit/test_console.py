@@ -138,9 +138,8 @@ def test_others_than_the_first_process_and_who_wants_none_show_nothing(name, val
 def test_a_process_that_is_forked_does_not_write_for_its_parent(capfd):
     log = Log()
     log.tell(0, Report("embedding", 0, 10))
-    child = multiprocessing.get_context("fork").Process(
-        target=log.tell, args=(5, Report("embedding", 10, 10))
-    )
+    told = (5, Report("embedding", 10, 10))
+    child = multiprocessing.get_context("fork").Process(target=log.tell, args=told)
     child.start()
     child.join()
     assert (child.exitcode, capfd.readouterr().err) == (0, "")

@@ -24,6 +24,7 @@ ORDERS = [
     *itertools.product(NAMES, repeat=2),
     *((*order, *NAMES * 5, order[0]) for order in itertools.permutations(NAMES)),
 ]
+SOME = ORDERS[:: len(ORDERS) // 4]
 CLEANS = """
 import time
 from likeness.errors import one_sentence
@@ -116,18 +117,13 @@ def started(script: str, **more: int) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) // 4])
-def test_some_signals_end_a_process_once(order):
-    ended_once(order)
-
-
-@pytest.mark.slow  # a process for each order
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{len(order)}-{'-'.join(order[:3])}")
-def test_all_orders_end_a_process_once(order):
-    ended_once(order)
-
-
-def ended_once(order: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "order",
+    # a process for each order
+    [pytest.param(order, marks=() if order in SOME else pytest.mark.slow) for order in ORDERS],
+    ids=lambda order: f"{len(order)}-{'-'.join(order[:3])}",
+)
+def test_signals_in_any_order_end_a_process_once(order):
     """What it does in the end is done, and there is one sentence."""
     with started(CLEANS) as process:
         for name in order:
@@ -163,7 +159,7 @@ def test_what_is_being_started_is_known_before_it_is_ended():
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) // 4])
+@pytest.mark.parametrize("order", SOME)
 def test_a_step_that_is_saved_is_not_disturbed(order):
     with started(SAVES) as process:
         for name in order:

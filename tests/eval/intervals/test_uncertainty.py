@@ -77,17 +77,11 @@ def test_weights_are_answers_that_are_there_several_times(given_answers, data):
         assert np.isnan(found)
 
 
-@pytest.mark.parametrize(
-    ("quality", "risk"),
-    [
-        ([1.0, np.nan], [0, 1]),
-        ([1.0, 2.0], [0, 1.5]),
-        ([1.0, 2.0], [0, np.nan]),
-        ([1.0], [0, 1]),
-        ([], []),
-    ],
-    ids=str,
-)
+NONE = [([1.0, np.nan], [0, 1]), ([1.0], [0, 1]), ([], [])]
+NONE += [([1.0, 2.0], [0, risk]) for risk in (1.5, np.nan)]
+
+
+@pytest.mark.parametrize(("quality", "risk"), NONE, ids=str)
 def test_what_is_no_quality_or_no_risk_is_refused(quality, risk):
     for function in (quality_auroc, risk_coverage):
         with pytest.raises(LikenessError):

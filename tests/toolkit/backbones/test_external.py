@@ -117,9 +117,8 @@ def test_lengths_are_given_as_the_network_takes_them(form):
     waves, lengths = torch.randn(2, 100), torch.tensor([0.4, 1.0])
     features, frames = RawWave()(waves, lengths)
     together = network(features, frames)
-    assert network.network.seen.tolist() == pytest.approx(
-        [40, 100] if form == "counts" else [0.4, 1.0]
-    )
+    expected = [40, 100] if form == "counts" else [0.4, 1.0]
+    assert network.network.seen.tolist() == pytest.approx(expected)
     alone = network(RawWave()(waves[:1, :40], None)[0])
     torch.testing.assert_close(together[:1], alone)
 

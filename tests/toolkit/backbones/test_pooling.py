@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from likeness.toolkit.backbones._layer_pooling import (
-    LayerPooling,
-    masked_mean,
-    pool_layers,
-    pool_places,
-)
+from likeness.toolkit.backbones._layer_pooling import LayerPooling, pool_layers, pool_places
 from likeness.toolkit.backbones.pooling import Pooling, attend, frame_mask, pool
 
 NAMES: tuple[Any, ...] = get_args(Pooling)
@@ -41,9 +36,8 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     if name == "ASP":
         hidden = conv(p, "attention.0", x).relu()
         scale = p["attention.2.weight"] / (p["attention.2.running_var"] + 1e-5).sqrt()
-        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None] + p[
-            "attention.2.bias"
-        ][:, None]
+        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None]
+        hidden = hidden + p["attention.2.bias"][:, None]
         return torch.cat(weighted(x, conv(p, "attention.3", hidden), 1e-5))
     mean, deviation = x.mean(dim=1), (x.var(dim=1) + 1e-7).sqrt()
     if name == "TAP":
@@ -51,11 +45,8 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     if name == "TSTP":
         return torch.cat([mean, deviation])
     if name == "ASTP":
-        seen = (
-            torch.cat([x, mean[:, None].expand_as(x), deviation[:, None].expand_as(x)])
-            if global_context
-            else x
-        )
+        context = [mean[:, None].expand_as(x), deviation[:, None].expand_as(x)]
+        seen = torch.cat([x, *context]) if global_context else x
         return torch.cat(weighted(x, conv(p, "linear2", conv(p, "linear1", seen).tanh()), 1e-7))
     rows: list[Tensor] = []
     for prefix in ("n_query.0.", "n_query.1."):
@@ -90,12 +81,8 @@ def test_poolings_are_those_of_the_release(name, global_context, frames, seed, s
     pooled = module(x, frame_mask(torch.tensor(frames, dtype=torch.float64) / total, total))
     assert pooled.shape == (len(frames), size)
     for row, num in enumerate(frames):
-        torch.testing.assert_close(
-            pooled[row],
-            expected(name, state, x[row, :, :num], global_context),
-            rtol=1e-6,
-            atol=2e-7,
-        )
+        by_formula = expected(name, state, x[row, :, :num], global_context)
+        torch.testing.assert_close(pooled[row], by_formula, rtol=1e-6, atol=2e-7)
 
 
 def test_attention_survives_large_offsets_where_the_release_s_formula_does_not():
@@ -222,10 +209,3 @@ def test_gem_is_a_loop_over_places_and_its_power_is_learned(power):
             assert z[row, channel].item() == pytest.approx((sum(raised) / 5) ** (1 / power))
     z.sum().backward()
     assert module.power.grad.abs().item() > 0
-
-
-def test_masked_mean_and_mean_of_places():
-    x = torch.tensor([[[1.0], [3.0], [99.0]], [[1.0], [2.0], [6.0]]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    assert masked_mean(x, mask).flatten().tolist() == [2.0, 3.0]
-    assert pool_places("mean")(x)[1].tolist() == [3.0]

@@ -53,10 +53,7 @@ FULL: dict[str, Any] = {
     **{f"edgeface {size}": partial(EdgeFace, 3, size=size) for size in ("xxs", "xs", "s", "base")},
     "kprpe small": partial(KPRPEViT, 3, depth=12, heads=8, mlp_ratio=5.0),
     "kprpe base": partial(KPRPEViT, 3),
-    **{
-        f"resnet{depth}": partial(ResNet, 80, depth=depth)
-        for depth in (18, 34, 50, 101, 152, 221, 293)
-    },
+    **{f"resnet{n}": partial(ResNet, 80, depth=n) for n in (18, 34, 50, 101, 152, 221, 293)},
     "3D-Speaker resnet34": partial(ResNet, 80, dim=192, two_layers=True),
     "ecapa c512": partial(WeSpeakerECAPA, 80, global_context=False),
     "ecapa glob c512": partial(WeSpeakerECAPA, 80),
@@ -78,10 +75,7 @@ FULL: dict[str, Any] = {
         f"ViT-{letter}": partial(FaceViT, 3, width=width, depth=depth)
         for letter, (width, depth) in FACE_VITS.items()
     },
-    **{
-        f"ResNet{depth}": partial(ImageResNet, 3, depth=depth, dim=1000)
-        for depth in (18, 34, 50, 101, 152)
-    },
+    **{f"ResNet{n}": partial(ImageResNet, 3, depth=n, dim=1000) for n in (18, 34, 50, 101, 152)},
     "BN-Inception": partial(BNInception, 3, dim=1000),
     **{f"DINO ViT-{letter}/16": partial(ViT, 3, **VITS[letter]) for letter in VITS},
     **{f"DINOv2 ViT-{letter}/14": partial(ViT, 3, **VITS[letter], **DINOV2) for letter in VITS},
@@ -91,8 +85,10 @@ UNEVEN: dict[str, Any] = {"dim": 8, "width": 4, "blocks": (1, 2, 1, 1)}
 CIFAR = partial(ImageResNet, 3, depth=18, **UNEVEN)
 MBF = partial(MobileFaceNet, 3, dim=8, image_size=32)
 DINO = partial(ViT, 3, width=12, depth=2, heads=3)
+DINOV2_SMALL: dict[str, Any] = {"patch": 7, "layer_scale": True, "registers": 2}
 FACE_VIT = partial(FaceViT, 3, dim=8, width=16, depth=2, heads=4, patch=9, image_size=32)
 SMALL_REDIMNET = partial(ReDimNet, 12, dim=8)
+REDIMNET2, SHAPE2 = partial(ReDimNet2, 8, size="b0", dim=8), {"width": 4, "rows": STAGES2}
 # networks of 16 bands with embeddings of 8
 SPEECH: dict[str, Any] = {
     "resnet18": partial(ResNet, depth=18, width=4),
@@ -121,10 +117,7 @@ SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mbf large": (partial(MBF, scale=2, blocks=(2, 1, 1, 1)), (2, 3, 32, 32)),
     "FaceViT": (FACE_VIT, (2, 3, 32, 32)),
     "DINO": (partial(DINO, patch=8, image_size=32), (2, 3, 32, 32)),
-    "DINOv2 reg": (
-        partial(DINO, patch=7, image_size=28, layer_scale=True, registers=2),
-        (2, 3, 28, 28),
-    ),
+    "DINOv2 reg": (partial(DINO, image_size=28, **DINOV2_SMALL), (2, 3, 28, 28)),
     "ResNet50": (partial(ImageResNet, 3, dim=8, width=4, blocks=(2, 1, 1, 1)), (2, 3, 50, 42)),
     "ResNet18 CIFAR": (partial(CIFAR, stem="3x3"), (2, 3, 32, 32)),
     "ResNet18 CIFAR whole": (partial(CIFAR, stem="3x3 whole"), (2, 3, 16, 16)),
@@ -141,14 +134,7 @@ SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
     },
     **{
         f"redimnet2 {label}": (
-            partial(
-                ReDimNet2,
-                8,
-                size="b0",
-                dim=8,
-                shape={"width": 4, "rows": STAGES2, "pooled": pooled},
-                group_norm=label == "group norm",
-            ),
+            partial(REDIMNET2, shape={**SHAPE2, "pooled": pooled}, group_norm="group" in label),
             (2, 31, 8),
         )
         for label, pooled in (("head", 6), ("no head", 0), ("group norm", 6))
@@ -177,9 +163,8 @@ def named(name: str, shape: tuple[int, ...]) -> Tensor:
 def filled(network: Any) -> Any:
     """The network with the values of the names, in evaluation."""
     own = network.state_dict()
-    network.load_state_dict(
-        {name: named(name, tuple(value.shape)).to(value.dtype) for name, value in own.items()}
-    )
+    values = {name: named(name, tuple(value.shape)).to(value.dtype) for name, value in own.items()}
+    network.load_state_dict(values)
     return network.eval()
 
 
@@ -193,25 +178,17 @@ def keypoints(num: int) -> Tensor:
 
 def summary(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """What the golden file keeps of a state dict: a digest of names and shapes, and counts."""
-    shapes = {
-        name: tuple(value.shape)
-        for name, value in state.items()
-        if not name.endswith("num_batches_tracked")
-    }
-    text = "\n".join(sorted(f"{name} {shape}" for name, shape in shapes.items()))
-    return {
-        "names": hashlib.sha256(text.encode()).hexdigest()[:16],
-        "tensors": len(shapes),
-        "numbers": sum(value.numel() for name, value in state.items() if name in shapes),
-    }
+    some = {name: x for name, x in state.items() if not name.endswith("num_batches_tracked")}
+    text = "\n".join(sorted(f"{name} {tuple(value.shape)}" for name, value in some.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    numbers = sum(value.numel() for value in some.values())
+    return {"names": digest, "tensors": len(some), "numbers": numbers}
 
 
 @pytest.fixture(scope="module")
 def golden():
-    files = [
-        json.loads((GOLDEN / f"networks__{name}.json").read_text(encoding="utf-8"))
-        for name in ("releases", "second_writings")
-    ]
+    paths = [GOLDEN / f"networks__{name}.json" for name in ("releases", "second_writings")]
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return {part: files[0][part] | files[1][part] for part in ("full", "outputs")}
 
 

@@ -1,5 +1,7 @@
 """Sampling: what a batch holds, how often each item is drawn, and runs that are resumed."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,14 +42,12 @@ def test_class_balanced_draws_come_in_shuffled_rounds_of_a_class(sizes, each, se
 @given(st.integers(0, 20))
 def test_any_sampling_can_be_resumed(sampling, start):
     labels, shards = np.repeat(np.arange(5), 5), np.arange(25) % 6
-    whole = list(draws(labels, sampling, seed=7, start=0, stop=25, shards=shards))
-    assert (
-        list(draws(labels, sampling, seed=7, start=start, stop=25, shards=shards)) == whole[start:]
-    )
+    drawn = partial(draws, labels, sampling, seed=7, stop=25, shards=shards)
+    whole = list(drawn(start=0))
+    assert list(drawn(start=start)) == whole[start:]
     # an epoch has 6 batches; the next one differs
-    assert whole[:6] != [
-        [entry._replace(step=entry.step - 6) for entry in batch] for batch in whole[6:12]
-    ]
+    following = [[each._replace(step=each.step - 6) for each in batch] for batch in whole[6:12]]
+    assert whole[:6] != following
 
 
 @given(
@@ -55,13 +55,8 @@ def test_any_sampling_can_be_resumed(sampling, start):
 )
 def test_open_shards_reads_every_item_once_from_few_shards_at_a_time(sizes, window, seed):
     shards = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    order = epoch_batches(
-        np.zeros(shards.size, dtype=np.int64),
-        Sampling(1, open_shards=window),
-        seed=seed,
-        epoch=0,
-        shards=shards,
-    ).reshape(-1)
+    alike, sampling = np.zeros(shards.size, dtype=np.int64), Sampling(1, open_shards=window)
+    order = epoch_batches(alike, sampling, seed=seed, epoch=0, shards=shards).reshape(-1)
     np.testing.assert_array_equal(np.sort(order), np.arange(shards.size))
     # The window slides over the shards in shuffled order, by one at a time and once around: with
     # the places moved only when a draw demands it, that suffices.

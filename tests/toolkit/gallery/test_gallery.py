@@ -95,13 +95,11 @@ def test_a_store_finds_what_a_loop_finds(kind, similarity, pooling, place):
     norms = {name: float(np.linalg.norm(row)) for name, row in templates.items()}
     probes = rng.normal(size=(9, 7))
     for probe, matches in zip(probes, gallery.search(embedded(probes), k=4), strict=True):
-        size = float(np.linalg.norm(probe))
-        scores = {
-            name: row @ probe / (norms[name] * size)
-            if similarity == "cosine"
-            else row @ probe - (0.4 * norms[name] * size if "simple" in similarity else 0)
-            for name, row in templates.items()
-        }
+        scores = {}
+        for name, row in templates.items():
+            dot, lengths = row @ probe, norms[name] * float(np.linalg.norm(probe))
+            by = {"cosine": dot / lengths, "dot": dot, "simple:0.4": dot - 0.4 * lengths}
+            scores[name] = by[similarity]
         found, ours, sizes, _ = zip(*matches, strict=True)
         assert list(found) == sorted(scores, key=lambda name: -scores[name])[:4]
         assert ours == pytest.approx([scores[name] for name in found], rel=1e-5, abs=1e-5)
@@ -125,10 +123,8 @@ def test_a_gallery_of_a_place_subtracts_the_mean_of_what_comes_to_it(kind, place
     here = META | {"mean": "lobby 1"}
     points = (Threshold("far", 0.01, None, 0.5),)
     sizes = {"subjects": None, "targets": 0, "nontargets": 0, "unlabelled": 60}
-    thresholds = Thresholds(
-        Origin("cosine", here), "lobby", date="2026-11-29", points=points, **sizes,
-        centre=tuple(centre.tolist()),
-    )  # fmt: skip
+    more = {"points": points, "centre": tuple(centre.tolist()), **sizes}
+    thresholds = Thresholds(Origin("cosine", here), "lobby", date="2026-11-29", **more)
     where, new = place(kind).format(0), place(kind).format(1)
     for wrong in ({"meta": {"model": "b" * 64}}, {"meta": META | {"flip": "sum"}}):
         with pytest.raises(LikenessError, match="other settings"):
@@ -172,8 +168,8 @@ def test_items_and_several_templates_are_found_as_a_loop_finds_them(kind, simila
 
     def scores(templates: Any) -> np.ndarray:
         table = np.asarray(templates, dtype=np.float32)
-        return np.array([[pairs(t[None], p[None], [0], [0], similarity)[0] for t in table]
-                         for p in probes])  # fmt: skip
+        every = np.indices((len(table), len(probes))).reshape(2, -1)
+        return pairs(table, probes, *every, similarity).reshape(len(table), -1).T
 
     by_item = gallery.search(embedded(probes), k=4, by="item")
     single = scores(rows)
@@ -210,13 +206,11 @@ def test_wrong_input_is_refused_and_changes_nothing(kind, place):
         (embedded(np.eye(3)[:1], cropped), "crops"),
         (embedded(np.ones((1, 4))), "dimensions 3 and not 4"),
     ):
-        for change in (
-            lambda wrong=wrong_rows: gallery.enrol(wrong, ["eve"]),
-            lambda wrong=wrong_rows: gallery.update(wrong, ["ann"]),
-            lambda wrong=wrong_rows: gallery.search(wrong),
-        ):
+        for change, subject in ((gallery.enrol, "eve"), (gallery.update, "ann")):
             with pytest.raises(LikenessError, match=reason):
-                change()
+                change(wrong_rows, [subject])
+        with pytest.raises(LikenessError, match=reason):
+            gallery.search(wrong_rows)
     for name in ("", " ann", "a\nb", "a\0b", "x" * 257, "\u202eann"):
         with pytest.raises(LikenessError, match="no usable name"):
             gallery.enrol(embedded(np.eye(3)[:2]), ["eve", name])
@@ -334,13 +328,11 @@ def test_many_blocks_against_all_pairs(similarity):
     matches = gallery.search(embedded(probes), k=12)
     for query in range(0, 300, 60):
         scores = pairs(rows, probes, np.arange(9_000), np.full(9_000, query), similarity)
-        assert [match.score for match in matches[query]] == pytest.approx(
-            np.sort(scores)[::-1][:12].tolist(), rel=1e-5, abs=1e-6
-        )
+        best = pytest.approx(np.sort(scores)[::-1][:12].tolist(), rel=1e-5, abs=1e-6)
+        assert [match.score for match in matches[query]] == best
     if similarity == "cosine":
-        assert subjects(gallery.search(embedded(rows[17:18]), k=5)) == [
-            ["17", "5000", "5001", "5002", "5003"]
-        ]
+        (found,) = subjects(gallery.search(embedded(rows[17:18]), k=5))
+        assert found == ["17", "5000", "5001", "5002", "5003"]
 
 
 @pytest.mark.parametrize("kind", ["faiss", "postgresql"])
@@ -370,9 +362,8 @@ def test_an_index_finds_what_the_exact_search_finds(kind, place, monkeypatch):
     ours, best = (np.array(subjects(each.search(probes, 1))) for each in (gallery, exact))
     assert (ours == best).mean() >= 0.9
     assert subjects(gallery.search(embedded(-rows[5:6]), 1)) == [["s5"]]
-    assert not set(names[100:120]) & {
-        name for line in subjects(gallery.search(embedded(rows[100:120]), 9)) for name in line
-    }
+    found = subjects(gallery.search(embedded(rows[100:120]), 9))
+    assert not {*names[100:120]} & {name for line in found for name in line}
     gallery.close()
 
 

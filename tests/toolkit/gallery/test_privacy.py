@@ -63,15 +63,13 @@ def found(folder: Path, forms: list[bytes]) -> set[str]:
 def test_a_damaged_enrolment_is_named_as_such(people, tmp_path, value):
     people.enrol(embedded(np.eye(3)), ["ann", "bob", "eve"])
     people.close()
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.execute("PRAGMA writable_schema=ON")
-        database.execute(
-            "UPDATE sqlite_master SET sql = replace(sql, 'embedding BLOB NOT NULL', 'embedding')"
-        )
-        database.commit()
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.execute(f"UPDATE enrolment SET embedding = {value} WHERE subject = 'bob'")
-        database.commit()
+    unchecked = "SET sql = replace(sql, 'embedding BLOB NOT NULL', 'embedding')"
+    for change in (
+        f"PRAGMA writable_schema=ON; UPDATE sqlite_master {unchecked}",
+        f"UPDATE enrolment SET embedding = {value} WHERE subject = 'bob'",
+    ):
+        with closing(sqlite3.connect(tmp_path / FILE)) as database:
+            database.executescript(change)
     with pytest.raises(OSError, match="damaged"):
         open_gallery(str(tmp_path))
 

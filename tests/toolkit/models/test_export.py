@@ -69,10 +69,8 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices, tmp_path):
     torch_model, onnx_model = load_model(path), load_exported(out)
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
-    (a, _), (b, bad) = (
-        embed(model.embedder, items, model.read, batch_size=4)
-        for model in (torch_model, onnx_model)
-    )
+    models = (torch_model, onnx_model)
+    (a, _), (b, bad) = (embed(one.embedder, items, one.read, batch_size=4) for one in models)
     assert not bad
     assert a.ids == b.ids
     cosines = (a.unit().astype(np.float64) * b.unit()).sum(axis=1)
@@ -224,12 +222,10 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
         tensor = onnx.helper.make_tensor("t", 1, [1], [0.0])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="../../secret")
-        inner = onnx.helper.make_graph(
-            [onnx.helper.make_node("Constant", [], ["t"], value=tensor)], "inner", [], []
-        )
-        model.graph.node.append(
-            onnx.helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner)
-        )
+        constant = onnx.helper.make_node("Constant", [], ["t"], value=tensor)
+        inner = onnx.helper.make_graph([constant], "inner", [], [])
+        branches = {"then_branch": inner, "else_branch": inner}
+        model.graph.node.append(onnx.helper.make_node("If", ["c"], ["o"], **branches))
 
     def foreign(model: Any) -> None:
         node = onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")

@@ -29,9 +29,8 @@ def write(folder: Path, **texts: str) -> Path:
 
 
 def test_a_file_and_what_lies_beside_it_are_modules(tmp_path):
-    folder = write(
-        tmp_path / "a", uf_main="import uf_nets\nvalue = uf_nets.value", uf_nets="value = 1"
-    )
+    main = "import uf_nets\nvalue = uf_nets.value"
+    folder = write(tmp_path / "a", uf_main=main, uf_nets="value = 1")
     module = user_files.run(folder / "uf_main.py")
     assert module.value == 1
     assert sys.modules["uf_main"] is module

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -133,11 +133,8 @@ def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(wanted, rate, step):
 
 def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process():
     counts = torch.zeros(20)
-    drawn: list[Tensor] = [
-        spread.draw(torch.tensor([3]), 20, 0.25, seed=(0, step, rank))
-        for step in range(400)
-        for rank in range(2)
-    ]
+    seeds = [(0, step, rank) for step in range(400) for rank in range(2)]
+    drawn = [spread.draw(torch.tensor([3]), 20, 0.25, seed=seed) for seed in seeds]
     for value in drawn:
         counts[value] += 1
     assert counts[3] == 800

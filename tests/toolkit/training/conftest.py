@@ -1,5 +1,6 @@
 """Trainings of the voices into folders of the test."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +25,9 @@ def train(voices, tmp_path):
         return out
 
     return into
+
+
+@pytest.fixture
+def data(voices, tmp_path):
+    """A copy of the voices, to be changed."""
+    return Path(shutil.copytree(voices, tmp_path / "data"))

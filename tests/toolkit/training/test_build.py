@@ -88,16 +88,11 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm):
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "compute.accumulate=3",
-        "compute.precision=bfloat16",
-        pytest.param("compute.channels_last=true", marks=pytest.mark.slow),
-        pytest.param("compute.deterministic=true", marks=pytest.mark.slow),
-        pytest.param("optim.grad_clip=1.0", marks=pytest.mark.slow),
-    ],
-)
+OTHERS = ("compute.channels_last=true", "compute.deterministic=true", "optim.grad_clip=1.0")
+SLOW = [pytest.param(override, marks=pytest.mark.slow) for override in OTHERS]
+
+
+@pytest.mark.parametrize("override", ["compute.accumulate=3", "compute.precision=bfloat16", *SLOW])
 def test_options_train_and_resume(override, train):
     # PyTorch crashes with four channels in channels_last: docs/explanation/limits.md
     settings = ("backbone.width=16", "schedule.steps=4", "schedule.save_every=2", override)
@@ -193,9 +188,8 @@ def test_encoder_is_the_moving_average_with_its_batch_norm_buffers():
                 parameter.add_(torch.randn_like(parameter))
         update_encoder(encoder, network, 0.9)
         for name, value in network.state_dict().items():
-            expected[name] = (
-                0.9 * expected[name] + 0.1 * value if value.is_floating_point() else value.clone()
-            )
+            share = 0.1 if value.is_floating_point() else 1
+            expected[name] = (1 - share) * expected[name] + share * value
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, expected[name])
     assert not any(parameter.requires_grad for parameter in encoder.parameters())

@@ -116,9 +116,8 @@ def test_groups_of_the_optimiser_take_their_rates():
         is_named = name.startswith("backbone.layer1.")  # the longest name counts
         assert rate == pytest.approx(0.1 if is_named else 2.0)
     groups = run.optimizer.param_groups
-    assert all(
-        (x.ndim > 1) == bool(group["weight_decay"]) for group in groups for x in group["params"]
-    )
+    for group in groups:
+        assert {x.ndim > 1 for x in group["params"]} == {bool(group["weight_decay"])}
     every = [id(value) for group in groups for value in group["params"]]
     trained = [*run.embedder.parameters(), *run.loss.parameters()]
     assert sorted(every) == sorted(map(id, trained))  # once each, those of the loss too
@@ -181,11 +180,8 @@ def test_adapters_of_a_vision_transformer():
 
 
 def test_adapters_of_another_shape_are_refused():
-    good = {
-        "fc.weight": torch.zeros(3, 2),
-        "adapter.fc.A": torch.ones(1, 2),
-        "adapter.fc.B": torch.ones(3, 1),
-    }
+    good = {"fc.weight": torch.zeros(3, 2)}
+    good |= {"adapter.fc.A": torch.ones(1, 2), "adapter.fc.B": torch.ones(3, 1)}
     assert adapter.merge_adapters(good).keys() == {"fc.weight"}
     for changes in (
         {"adapter.fc.A": torch.ones(1, 3)},

@@ -244,11 +244,8 @@ def test_pairs_are_measured_as_opensphere_measures_them(case):
     def read(item: Item) -> np.ndarray:
         return np.array([[[int(item.id) + 1, 0]]], dtype=np.float32)
 
-    embedder = TorchEmbedder(
-        PixelScale(scale=1.0),
-        Numbered(features),
-        features="polarlike" if case == "simple" else "raw",
-    )
+    kind = "polarlike" if case == "simple" else "raw"
+    embedder = TorchEmbedder(PixelScale(scale=1.0), Numbered(features), features=kind)
     similarity = "simple:0.3" if case == "simple" else "cosine"
     ids = tuple(item.id for item in items)
     first, second = golden[f"{case}/pairs"].astype(np.int32).T
@@ -358,9 +355,8 @@ def test_the_best_epoch_on_validation_is_kept(trained):
         assert load_embedder(out).step == best["step"]
         settings, _ = measure.settings_of(recipe.measure)
         held_out = measure.measure_items(measure.load_model(out, recipe), NOWHERE, settings)
-        assert metrics_of(recipe.metrics, held_out, only="accuracy") == {
-            "accuracy": best["accuracy"]
-        }
+        found = metrics_of(recipe.metrics, held_out, only="accuracy")
+        assert found == {"accuracy": best["accuracy"]}
 
 
 def test_tuning_sees_the_validation_items_alone(tmp_path):

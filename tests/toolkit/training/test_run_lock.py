@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -166,13 +165,10 @@ def test_two_trainings_in_one_folder(voices, tmp_path):
 def test_a_comparison_and_downloads_have_the_lock(voices, tmp_path):
     """Extractions have it too: tests/likeness/embedding/test_extraction.py."""
     busy = tmp_path / "busy"
-    writers = [
-        partial(compare.compare, {"arcface": recipe()}, num_seeds=1, data=voices, out=busy),
-        partial(prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"),
-    ]
     with only_writer(busy), only_writer(tmp_path / "data" / "downloads"):
         before = files(tmp_path)
-        for writer in writers:
-            with pytest.raises(Busy):
-                writer()
+        with pytest.raises(Busy):
+            compare.compare({"arcface": recipe()}, num_seeds=1, data=voices, out=busy)
+        with pytest.raises(Busy):
+            prepare.prepare(prepare.Dataset("none", "", "", ""), tmp_path / "data")
         assert files(tmp_path) == before

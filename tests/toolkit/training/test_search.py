@@ -5,7 +5,7 @@ stopped.
 import json
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -32,11 +32,8 @@ RANGES: dict[str, Range | Choice] = {
 
 
 def made(num_classes: int, num_each: int = 2, speeds: tuple[float, ...] = ()) -> list[Item]:
-    items = [
-        Item(f"s{c}/{i}", Path(f"s{c}/{i}.flac"), f"s{c}")
-        for c in range(num_classes)
-        for i in range(num_each)
-    ]
+    numbers = product(range(num_classes), range(num_each))
+    items = [Item(f"s{c}/{i}", Path(f"s{c}/{i}.flac"), f"s{c}") for c, i in numbers]
     return speed_copies(items, speeds) if speeds else items
 
 
@@ -104,9 +101,8 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices):
     used = {item.label for item in [*items, *inner.items(voices)]}
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
     assert not used & tested
-    assert {item.label for item in items}.isdisjoint(
-        item.label for item in search.part_items(voices, items=recipe().items, held_out=False)
-    )
+    part = search.part_items(voices, items=recipe().items, held_out=False)
+    assert {item.label for item in items}.isdisjoint(item.label for item in part)
 
 
 def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones():
@@ -128,9 +124,8 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones():
     validation = Retrieval(items=train)
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
     # its own validation, where there is one
-    assert search.divide_for_validation(watched) == replace(
-        watched, measure=replace(validation, metrics=outer.metrics, validation=validation)
-    )
+    own = replace(validation, metrics=outer.metrics, validation=validation)
+    assert search.divide_for_validation(watched) == replace(watched, measure=own)
     for other in (Classification(items=test), None):
         with pytest.raises(ValueError, match="no validation"):
             search.divide_for_validation(replace(outer, measure=other))
@@ -139,9 +134,8 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones():
 def bowl(made: Recipe, folder: Path) -> float:
     """Least at margin .2 and rate .01: a score that needs no training."""
     keywords = made.loss.keywords  # type: ignore[attr-defined]
-    return float(
-        abs(keywords["margin"] - 0.2) + abs(np.log10(made.optim.lr) + 2) + 0.1 * made.optim.nesterov
-    )
+    apart = abs(keywords["margin"] - 0.2) + abs(np.log10(made.optim.lr) + 2)
+    return float(apart + 0.1 * made.optim.nesterov)
 
 
 def stopping(*calls: int) -> Mock:

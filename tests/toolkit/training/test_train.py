@@ -23,15 +23,7 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Plateau, Run
 from likeness.toolkit.training.train import drawing_from
-from tests.toolkit.training.tiny_runs import (
-    TINY,
-    recipe,
-    same,
-    short,
-    state_of,
-    step_of,
-    watching,
-)
+from tests.toolkit.training.tiny_runs import TINY, recipe, same, short, state_of, step_of, watching
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +82,10 @@ def test_training_is_deterministic_and_lowers_the_loss(variant, uninterrupted, t
     assert 0 <= log[-1]["eer"] <= 1
 
 
-@pytest.mark.parametrize(
-    ("variant", "workers"),
-    [
-        ("arcface", 1),
-        ("simple", 0),
-        *(pytest.param(*both, marks=pytest.mark.slow) for both in (("arcface", 0), ("simple", 1))),
-    ],
-)
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in (("arcface", 0), ("simple", 1))]
+
+
+@pytest.mark.parametrize(("variant", "workers"), [("arcface", 1), ("simple", 0), *SLOW])
 def test_a_run_that_raised_resumes_bit_for_bit(variant, workers, uninterrupted, train):
     out = train(recipe(variant, compute=Compute(threads=1, workers=workers)), cut_at=7)
     assert same(uninterrupted(variant), out)
@@ -106,9 +94,7 @@ def test_a_run_that_raised_resumes_bit_for_bit(variant, workers, uninterrupted, 
 
 
 @pytest.mark.parametrize(("each", "batch_size"), [(0, 24), (2, 12)])
-def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
-    each, batch_size, train, tmp_path, capsys
-):
+def test_small_data_have_smaller_batches_and_resume(each, batch_size, train, tmp_path, capsys):
     """Of the 8 speakers x 4 recordings, 6 x 4 are trained on."""
 
     def sized(size: int) -> Recipe:
@@ -139,9 +125,7 @@ def test_every_step_and_every_evaluation_is_reported(train):
     assert {report.what for report in reports if report.is_end} == begun
 
 
-def test_ctrl_c_saves_the_step_and_exits_130(
-    uninterrupted, voices, tmp_path, ctrl_c_in_step, capsys
-):
+def test_ctrl_c_saves_the_step(uninterrupted, voices, tmp_path, ctrl_c_in_step, capsys):
     """The command itself, to which Ctrl-C comes in its fifth step."""
     out = tmp_path / "run"
     with ctrl_c_in_step(5), pytest.raises(SystemExit) as stopped:
@@ -157,10 +141,8 @@ def test_ctrl_c_saves_the_step_and_exits_130(
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_data_that_changed_are_refused(renamed, voices, tmp_path, train):
+def test_data_that_changed_are_refused(renamed, data, train):
     """Another class, and another name of an item."""
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
     short = recipe(schedule=Schedule(steps=1), measure=None)
     train(short, data=data)
     if renamed:
@@ -172,11 +154,7 @@ def test_data_that_changed_are_refused(renamed, voices, tmp_path, train):
         train(short, data=data, resume=True)
 
 
-def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
-    voices, tmp_path, train, capsys
-):
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
+def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(data, train, capsys):
     broken = folders.items(data, split="train", test_share=0.25)[0].path
     broken.write_bytes(b"no audio")
     with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
@@ -187,9 +165,7 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
     assert "1unreadableitems" in output
 
 
-def test_constants_of_data_that_cannot_be_read_are_refused(voices, tmp_path, train):
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
+def test_constants_of_data_that_cannot_be_read_are_refused(data, train):
     for item in folders.items(data, split="train", test_share=0.25):
         item.path.write_bytes(b"no audio")
     whitened = recipe(backbone=partial(OrderStatistics, dim=4), max_bad_share=1.0)
@@ -209,9 +185,8 @@ def test_plateau_halves_and_counts():
 
 
 def test_watching_a_metric_keeps_the_best_and_stops_early(train):
-    frozen = Schedule(
-        steps=50, eval_every=1, save_every=50, watch="eer", stop_after=3, decay=constant
-    )
+    watch = {"watch": "eer", "stop_after": 3, "eval_every": 1}
+    frozen = Schedule(steps=50, save_every=50, decay=constant, **watch)
     watched = recipe("arcface", "optim.lr=0", "augment.noise_prob=0", schedule=frozen)
     out = train(watched)
     assert find_model(out).name == BEST
@@ -248,15 +223,9 @@ def test_class_vectors_have_length_1_before_every_step(train):
     for name, unit_proxies in (("unit", True), ("free", False)):
         for start in (0.02, 0.2):
             lengths.clear()
-            runs = short(
-                optim=replace(recipe().optim, unit_proxies=unit_proxies),
-                loss=partial(ArcFace, margin=0.2, scale=16.0, start=start),
-            )
-            out = train(
-                runs,
-                f"{name}-{start}",
-                step=watching(look),
-            )
+            optim = replace(recipe().optim, unit_proxies=unit_proxies)
+            loss = partial(ArcFace, margin=0.2, scale=16.0, start=start)
+            out = train(short(optim=optim, loss=loss), f"{name}-{start}", step=watching(look))
             assert len(lengths) == 6
             ends[name, start] = state_of(out), torch.stack(lengths).detach()
     for start in (0.02, 0.2):

@@ -83,9 +83,7 @@ def test_embeddings_that_are_not_finite_stop_a_run(loss, voices, tmp_path):
 @pytest.mark.parametrize(
     ("grad_clip", "what"), [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")]
 )
-def test_what_is_not_finite_stops_a_run_before_the_weights_change(
-    grad_clip, what, voices, tmp_path
-):
+def test_what_is_not_finite_stops_a_run_before_its_weights(grad_clip, what, voices, tmp_path):
     made: list[Run] = []
 
     def steep(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
@@ -174,9 +172,8 @@ def test_a_run_that_has_ended_holds_no_memory(voices, tmp_path):
 
 
 def not_a_number(item: Item) -> Any:
-    return np.array(
-        [1.0, math.nan if item.id == "b" else 2.0, math.inf if item.id == "c" else 3.0], np.float32
-    )
+    levels = {"b": [1.0, math.nan, 3.0], "c": [1.0, 2.0, math.inf]}
+    return np.array(levels.get(item.id, [1.0, 2.0, 3.0]), np.float32)
 
 
 def test_views_that_are_not_finite_are_bad_items():
@@ -199,12 +196,9 @@ def test_views_that_are_not_finite_are_bad_items():
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_one_number_among_many_is_found(number):
-    made = {
-        "a": torch.randn(1000, 7),
-        "b": torch.randn(3, 5, dtype=torch.float64),
-        "half": torch.full((2**12,), 60_000.0, dtype=torch.float16),
-    }
+    made = {"a": torch.randn(1000, 7), "b": torch.randn(3, 5, dtype=torch.float64)}
     made |= {"count": torch.tensor(2**62), "none": torch.zeros(0)}
+    made["half"] = torch.full((2**12,), 60_000.0, dtype=torch.float16)
     assert bool(all_finite(made.values()))
     assert not not_finite(made)
     for name in ("a", "b", "half"):
@@ -232,6 +226,5 @@ def test_where_gradients_wait_they_stop_the_next_step(voices, tmp_path):
     with pytest.raises(Diverged, match="step 3: embeddings are NaN"):
         train(keeper.run, planned, keeper, steep)
     last, draws = read_log(out)[-1], planned.draws(start=2, stop=4)
-    assert last["items"] == [
-        planned.items[draw.item].id for each in reversed(list(draws)) for draw in each
-    ]
+    named = [planned.items[draw.item].id for each in reversed(list(draws)) for draw in each]
+    assert last["items"] == named

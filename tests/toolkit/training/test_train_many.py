@@ -93,12 +93,8 @@ def alone(variants, voices, tmp_path_factory):
     with ranks.in_float64():
         for name in variants:
             fit(ranks.VARIANTS[name], data=voices, out=out / name)
-            fit(
-                replace(ranks.VARIANTS[name], measure=None),
-                data=voices,
-                out=out / f"{name}-nudged",
-                step=nudged,
-            )
+            unmeasured = replace(ranks.VARIANTS[name], measure=None)
+            fit(unmeasured, data=voices, out=out / f"{name}-nudged", step=nudged)
     return out
 
 
@@ -122,17 +118,11 @@ def allowed(alone: Path, variant: str) -> float:
     return SHARE * moved
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "whole",
-        "thawed",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("simple", "memory", "adapted", "unit")
-        ),
-    ],
-)
+OTHERS = ("simple", "memory", "adapted", "unit")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
+
+
+@pytest.mark.parametrize("variant", ["whole", "thawed", *SLOW])
 def test_two_processes_train_as_one(variant, alone, two):
     bound = allowed(alone, variant)
     assert bound < 1e-6  # far below what a wrong gradient changes
@@ -150,15 +140,12 @@ def test_two_processes_measure_as_one(alone, two):
 def test_a_sharded_run_resumes_on_another_number_of_processes(alone, two, voices):
     newest = run.latest(two / "sharded")
     assert newest[1]["step"] == 3
-    shapes = [
-        load_file(file)["loss.proxies"].shape[0] for file in sorted(newest[0].glob("*.safetensors"))
-    ]
-    assert sorted(shapes) == [3, 3]  # of 6 classes
+    files = newest[0].glob("*.safetensors")
+    assert [len(load_file(file)["loss.proxies"]) for file in files] == [3, 3]  # of 6 classes
     with ranks.in_float64():
         fit(ranks.VARIANTS["sharded"], data=voices, out=two / "sharded", resume=True)
-    assert difference(numbers_of(alone / "whole"), numbers_of(two / "sharded")) < allowed(
-        alone, "whole"
-    )
+    moved = difference(numbers_of(alone / "whole"), numbers_of(two / "sharded"))
+    assert moved < allowed(alone, "whole")
 
 
 def test_class_vectors_start_at_the_means_as_in_one_process(two, voices, tmp_path):
@@ -168,9 +155,8 @@ def test_class_vectors_start_at_the_means_as_in_one_process(two, voices, tmp_pat
             file, recipe = tmp_path / f"{name}.safetensors", ranks.VARIANTS[name]
             keeping = ranks.keep_the_start(file)
             fit(recipe, data=voices, out=tmp_path / name, step=keeping)
-    at_random, at_means = (
-        load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "means")
-    )
+    files = [tmp_path / f"{name}.safetensors" for name in ("whole", "means")]
+    at_random, at_means = map(load_file, files)
     cosine = torch.cosine_similarity(at_means["proxies"], at_random["proxies"])
     assert cosine.abs().max() < 0.99
     halves = [load_file(two / f"means_sharded-{rank}.safetensors") for rank in range(2)]
