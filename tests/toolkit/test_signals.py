@@ -25,35 +25,23 @@ ORDERS = [
     *((*order, *NAMES * 5, order[0]) for order in itertools.permutations(NAMES)),
 ]
 SOME = ORDERS[:: len(ORDERS) // 4]
-CLEANS = """
-import time
-from likeness.errors import one_sentence
-
-with one_sentence("program", for_good=True):
-    try:
-        print("at work", flush=True)
-        while True:
-            time.sleep(60)
-    finally:
-        sum(range(10**6))  # signals come here, too
-        print("cleaned", flush=True)
-"""
-WAITS = """
+WORKS = """
 import time
 from likeness.errors import one_sentence
 from likeness.toolkit import signals
 
-signals.AGAIN_SECONDS = 0
+signals.AGAIN_SECONDS = {}
 with one_sentence("program", for_good=True):
     try:
         print("at work", flush=True)
         while True:
             time.sleep(60)
     finally:
-        print("cleaning", flush=True)
-        while True:
-            time.sleep(60)
+        {}
 """
+# signals come while it sums, too
+CLEANS = WORKS.format(signals.AGAIN_SECONDS, "sum(range(10**6)); print('cleaned', flush=True)")
+WAITS = WORKS.format(0, "print('cleaning', flush=True); time.sleep(60)")
 FORKS = """
 import os, time
 from likeness.errors import one_sentence

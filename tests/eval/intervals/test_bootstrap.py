@@ -14,18 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import norm
 
-import likeness.eval.intervals.resampling as resampling
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.bootstrap import (
-    NOTHING_KNOWN,
-    Drawn,
-    bounds,
-    bounds_of,
-    interval,
-    paired_bounds,
-    sorted_trials,
-    t_interval,
-)
+from likeness.eval.intervals import bootstrap, resampling
+from likeness.eval.intervals.bootstrap import Drawn, bounds_of, interval, paired_bounds, t_interval
 from likeness.eval.intervals.resampling import weighted_form
 from likeness.eval.metrics.verification import balanced_accuracy, eer, min_dcf, tar_at_far
 from likeness.eval.types import Scores
@@ -60,8 +51,8 @@ def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, deci
 
 def drawn(metrics, scores, subjects, *, num_resamples, seed=0):
     """The values of metrics on resamples, of however few subjects."""
-    rng = np.random.default_rng(seed)
-    return resampling.resample_metrics(metrics, sorted_trials(scores, subjects), num_resamples, rng)
+    trials, rng = bootstrap.sorted_trials(scores, subjects), np.random.default_rng(seed)
+    return resampling.resample_metrics(metrics, trials, num_resamples, rng)
 
 
 @settings(max_examples=25, deadline=None)
@@ -205,9 +196,9 @@ def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale():
 def test_few_draws_know_the_spread_no_better_than_few_subjects():
     many, few = (Drawn(number, "subjects") for number in (1000, 20))
     values = np.random.default_rng(0).uniform(size=20)
-    for found in (bounds, partial(paired_bounds, largest=1.0)):
+    for found in (bootstrap.bounds, partial(paired_bounds, largest=1.0)):
         assert found(values, 0.5, 0.95, many) == found(values, 0.5, 0.95, few)
-        assert found(values[:2], 0.5, 0.95, many).note == NOTHING_KNOWN
+        assert found(values[:2], 0.5, 0.95, many).note == bootstrap.NOTHING_KNOWN
 
 
 def test_coverage_of_the_true_eer_with_unequal_subjects():

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 import likeness
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.small_rates import (
-    Plan,
-    bound_of,
-    correlation_of,
-    independent,
-    parse_plan,
-    upper_bound,
-)
+from likeness.eval.intervals import small_rates
+from likeness.eval.intervals.small_rates import Plan, independent, upper_bound
 from likeness.eval.metrics.groups import share_over_groups
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.types import Scores
@@ -87,7 +81,8 @@ def test_the_bound_holds_over_draws_of_people():
         scores, pairs = people(20, seed, 99)
         if not (scores.nontargets >= limit).any():
             shown += 1
-            kept += truth <= bound_of("global_far(x)", independent(scores, pairs), 0.95).ends[1]
+            drawn = independent(scores, pairs)
+            kept += truth <= small_rates.bound_of("global_far(x)", drawn, 0.95).ends[1]
     assert shown > 20
     assert kept == shown
 
@@ -114,7 +109,7 @@ def test_a_plan_is_the_least_that_reaches_the_width(far, width, correlation):
 
 def test_the_correlation_is_that_of_all_two_pairs_that_share_a_person():
     scores, pairs = people(14, 3, 4)
-    measured = correlation_of(scores, pairs, 0.4)
+    measured = small_rates.correlation_of(scores, pairs, 0.4)
     wrong = scores.values >= np.sort(scores.nontargets)[::-1][int(0.4 * 91) - 1]
     rows = [k for k in range(len(pairs)) if pairs[k, 0] != pairs[k, 1]]
     rate = np.mean(wrong[rows])
@@ -139,7 +134,7 @@ def test_shares_over_groups():
 )
 def test_a_plan_that_is_written_otherwise_or_of_no_rate_is_refused(text):
     with pytest.raises(LikenessError, match=r"far=1e-4,width=\.5"):
-        parse_plan(text)
+        small_rates.parse_plan(text)
 
 
 def test_the_command_plans_with_and_without_scores(tmp_path, capsys):

@@ -10,15 +10,9 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.intervals import bootstrap
+from likeness.eval.intervals import bootstrap, uncertainty
 from likeness.eval.intervals.bootstrap import t_interval
-from likeness.eval.intervals.uncertainty import (
-    drawn_auroc,
-    errors_at,
-    quality_auroc,
-    risk_coverage,
-    trial_quality,
-)
+from likeness.eval.intervals.uncertainty import drawn_auroc, quality_auroc, risk_coverage
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
 from likeness.eval.protocols.side_by_side import evaluate_together
@@ -108,12 +102,12 @@ def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any():
     trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
     models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
     for of, expected, word in ((trials, [2, 3, 1], "lower norm"), (models, [2, 3], "probe side")):
-        values, message = trial_quality(of, norms)
+        values, message = uncertainty.trial_quality(of, norms)
         assert values.tolist() == expected
         assert word in message
     for lacking in (Trials(("a", "x"), ("c",), [0, 1], [0, 0]), Trials(("m",), ("n",), [0], [0])):
         with pytest.raises(LikenessError):
-            trial_quality(lacking, norms)
+            uncertainty.trial_quality(lacking, norms)
 
 
 def subject_trials() -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
@@ -137,7 +131,7 @@ def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws():
     assert [of["a", result.metric] for result in plain.results] == plain.results
     of_items = np.array([by_id[name] for name in trials.enrol_ids])
     of_trials = np.minimum(of_items[trials.enrol], of_items[trials.probe])
-    wrong = errors_at(scores, of["a", "eer"].threshold)
+    wrong = uncertainty.errors_at(scores, of["a", "eer"].threshold)
     assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(of_trials, wrong))
     assert of["a", "quality_auroc"].value > 0.6  # the quality of these items is worth its name
     assert of["b", "quality_auroc"].value == 0.5

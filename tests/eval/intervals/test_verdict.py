@@ -14,29 +14,9 @@ from scipy import stats
 
 import likeness
 from likeness.eval.formats.trials import write_scores
-from likeness.eval.intervals import per_item
-from likeness.eval.intervals.bootstrap import (
-    NOTHING_KNOWN,
-    Bounds,
-    Drawn,
-    bounds,
-    paired_bounds,
-    t_interval,
-    t_test,
-)
-from likeness.eval.intervals.comparison import (
-    Comparison,
-    Difference,
-    Outcome,
-    Run,
-    Subjects,
-    after_holm,
-    difference_rows,
-    measure,
-    measure_items,
-    summarise,
-    verdict,
-)
+from likeness.eval.intervals import bootstrap, comparison, per_item
+from likeness.eval.intervals.bootstrap import NOTHING_KNOWN, Drawn, bounds, t_interval
+from likeness.eval.intervals.comparison import Difference, Outcome, summarise, verdict
 from likeness.eval.intervals.guarantee import guaranteed_threshold
 from likeness.eval.intervals.small_rates import bound_of, exact_bounds
 from likeness.eval.metrics.differentials import Differential
@@ -87,14 +67,14 @@ VALUES = st.floats(-1, 1).map(lambda value: round(value, 6))
     st.sampled_from([1.0, np.inf]),
 )
 def test_p_is_the_level_at_which_the_interval_touches_0(value, error, freedom, level, largest):
-    ends, p = t_test(value, error, freedom, level, largest)
+    ends, p = bootstrap.t_test(value, error, freedom, level, largest)
     assert ends[0] <= value <= ends[1]
     assert -largest <= ends[0] <= ends[1] <= largest
     if abs(p - (1 - level)) > 1e-9:
         assert excludes_0(ends) == (p < 1 - level)
     assert p == pytest.approx(2 * stats.t(freedom).sf(abs(value) / error), abs=1e-12)
     if 1e-9 < p < 1 - 1e-9:
-        touching, _ = t_test(value, error, freedom, 1 - p)
+        touching, _ = bootstrap.t_test(value, error, freedom, 1 - p)
         assert min(map(abs, touching)) < 1e-6 * error + 1e-9
 
 
@@ -157,7 +137,7 @@ def test_both_kinds_of_intervals_are_needed(gaps, words):
     check(of, over_seeds=True)
     assert verdict(of) == words
     assert (of.seed_interval is None) == bool(of.seed_note)
-    head, row = difference_rows("a", "subjects", {("b", "eer"): of}, seeds=True)
+    head, row = comparison.difference_rows("a", "subjects", {("b", "eer"): of}, seeds=True)
     assert len(head) == len(row) == 9
     assert row[-1] == words
 
@@ -209,7 +189,7 @@ def test_an_interval_of_a_share_is_one(drawn, value, number):
 
 def test_an_interval_of_all_values_says_that_nothing_is_known():
     none, wide = Drawn(0, "pairs"), np.array([0.0, 1.0] * 20)
-    unknown: list[Bounds | Any] = [
+    unknown: list[bootstrap.Bounds | Any] = [
         exact_bounds(0.0, 0.95, none),
         exact_bounds(1.0, 0.95, MANY, none),
         bound_of("eer", (MANY, none), 0.95),
@@ -217,7 +197,7 @@ def test_an_interval_of_all_values_says_that_nothing_is_known():
         bound_of("balanced_accuracy", (none, none), 0.95),
         bound_of("min_dcf(0.5)", (none, none), 0.95),
         bounds(wide, 0.5, 0.95, Drawn(5, "subjects", 2.0)),
-        paired_bounds(wide - 0.5, 0.0, 0.95, Drawn(5, "subjects", 2.0), 1.0),
+        bootstrap.paired_bounds(wide - 0.5, 0.0, 0.95, Drawn(5, "subjects", 2.0), 1.0),
     ]
     for found in unknown:
         assert NOTHING_KNOWN in found.note
@@ -271,7 +251,7 @@ def test_bench_adjusts_all_its_differences_together():
         cell = summarise(runs, ["eer"], reference="a", over_seeds=False)[0][1]
         assert cell.difference is not None
         made[number] = cell.difference
-    for of in after_holm(made).values():
+    for of in comparison.after_holm(made).values():
         check(of, over_seeds=False)
 
 
@@ -329,14 +309,14 @@ def run_of_items(worse: float, rng: np.random.Generator, num_classes: int) -> Ou
     }
     ids = tuple(map(str, range(labels.size)))
     measured = per_item.PerItem(ids, columns, labels.astype(np.int32), "classes")
-    return measure_items(measured, PER_ITEM, num_resamples=100)
+    return comparison.measure_items(measured, PER_ITEM, num_resamples=100)
 
 
 def run_of_trials(worse: float, rng: np.random.Generator, num_subjects: int) -> Outcome:
     _, scores, subjects = all_pairs(num_subjects, gap=3.0)
     values = scores.values - 3 * worse * scores.target + 0.3 * rng.normal(size=len(scores))
-    behind = Subjects(subjects, "ids", "list")
-    return measure(Scores(values, scores.target), PER_TRIAL, behind, num_resamples=100)
+    behind = comparison.Subjects(subjects, "ids", "list")
+    return comparison.measure(Scores(values, scores.target), PER_TRIAL, behind, num_resamples=100)
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2, 4])
@@ -350,10 +330,11 @@ def test_compare_writes_and_prints_one_verdict(run, metrics, number, num_seeds):
         for name, worse in (("a", 0.2), ("same", 0.2), ("close", 0.25), ("far", 0.7))
     }
     cells, reference = summarise(outcomes, [*metrics], reference="a")
-    runs = [Run(name, seed, f"{name}/{seed}") for name in outcomes for seed in range(num_seeds)]
+    every = [(name, seed) for name in outcomes for seed in range(num_seeds)]
+    runs = [comparison.Run(name, seed, f"{name}/{seed}") for name, seed in every]
     counts = {"targets": 9, "nontargets": 9, "subjects": number}
     what = [*outcomes], [*metrics], [*range(num_seeds)], runs, cells, reference, False, counts
-    made = Comparison(*what, "ids", 100, [], [])
+    made = comparison.Comparison(*what, "ids", 100, [], [])
     words = []
     for cell in json.loads(to_json(made, command=""))["cells"]:
         if cell["variant"] == "a":

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.calibration import (
-    Fusion,
-    by_side,
-    error_versus_reject,
-    fit_fusion,
-    fit_ratio_fusion,
-    load_fusion,
-    log_measure,
-)
+from likeness.eval.metrics import calibration
+from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.metrics.verification import cllr, eer, tar_at_far
 
 
@@ -154,7 +147,7 @@ def test_error_versus_reject_against_a_loop(seed, fraction):
     rng = np.random.default_rng(seed)
     scores, quality = rng.standard_normal(40), rng.integers(0, 9, 40).astype(float)
     target = np.arange(40) % 3 == 0
-    curve = error_versus_reject(scores, target, quality, fractions=[fraction])
+    curve = calibration.error_versus_reject(scores, target, quality, fractions=[fraction])
     limit = sorted(quality)[round(fraction * 40)]
     assert curve.thresholds == limit
     kept = [k for k in range(40) if quality[k] >= limit]
@@ -165,10 +158,10 @@ def test_error_versus_reject_against_a_loop(seed, fraction):
 
 
 def test_measures():
-    assert by_side([1.0, 5.0], [3.0, 0.0], [0, 1], [0, 1]).tolist() == [[1, 3], [0, 5]]
-    np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
+    assert calibration.by_side([1.0, 5.0], [3.0, 0.0], [0, 1], [0, 1]).tolist() == [[1, 3], [0, 5]]
+    np.testing.assert_allclose(calibration.log_measure("seconds", [1.0, np.e]), [0, 1])
     with pytest.raises(LikenessError):
-        log_measure("seconds", [0.0, 1.0, np.nan])
+        calibration.log_measure("seconds", [0.0, 1.0, np.nan])
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.metrics import ranks as ranks_module
 from likeness.eval.metrics import retrieval
 from likeness.eval.metrics.ranks import label_codes, rank_blocks
-from likeness.eval.metrics.retrieval import (
-    clusters,
-    f1,
-    map_at_k,
-    map_at_r,
-    nmi,
-    query_metrics,
-    r_precision,
-    recall_at_k,
-    retrieval_metrics,
-)
+from likeness.eval.metrics.retrieval import f1, nmi, query_metrics, retrieval_metrics
 
 GOLDEN_FILES = Path(__file__).parents[2] / "golden"
 GOLDEN = np.load(GOLDEN_FILES / "retrieval_metrics__bruteforce_pml.npz")
@@ -126,11 +116,10 @@ def test_a_cut_below_the_depth_changes_nothing_above_it(depth):
         whole_part, whole = next(rank_blocks(x, codes, None, codes, similarity="dot", depth=50))
         assert part == whole_part
         for k in {1, depth // 2 or 1, depth}:
-            np.testing.assert_allclose(recall_at_k(cut, k), recall_at_k(whole, k), atol=1e-12)
-            np.testing.assert_allclose(map_at_k(cut, k), map_at_k(whole, k), atol=1e-12)
-        if depth == 49:
-            np.testing.assert_allclose(map_at_r(cut), map_at_r(whole), atol=1e-12)
-            np.testing.assert_allclose(r_precision(cut), r_precision(whole), atol=1e-12)
+            for metric in (retrieval.recall_at_k, retrieval.map_at_k):
+                np.testing.assert_allclose(metric(cut, k), metric(whole, k), atol=1e-12)
+        for metric in (retrieval.map_at_r, retrieval.r_precision) if depth == 49 else ():
+            np.testing.assert_allclose(metric(cut), metric(whole), atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])
@@ -332,7 +321,7 @@ def test_clusters_and_their_metrics():
     noisy = np.random.default_rng(3).standard_normal((200, 6))
     assert nmi(noisy[order], labels[order], num_clusters=9) == nmi(noisy, labels, num_clusters=9)
     assert f1(noisy[order], labels[order]) == f1(noisy, labels)
-    expected = normalized_mutual_info_score(labels, clusters(noisy, 9))
+    expected = normalized_mutual_info_score(labels, retrieval.clusters(noisy, 9))
     assert nmi(noisy, labels, num_clusters=9) == pytest.approx(expected, abs=1e-12)
     assert nmi(np.ones((6, 2)), [0, 0, 0, 1, 1, 1]) == 0
     assert f1(np.ones((2, 2)), ["a", "b"], num_clusters=2) == 0

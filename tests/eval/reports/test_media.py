@@ -19,16 +19,7 @@ from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.reports.media import (
-    SIDE,
-    Media,
-    drawing,
-    flac,
-    media_of,
-    media_of_folder,
-    read_sound,
-    thumbnail,
-)
+from likeness.eval.reports.media import SIDE, Media, drawing, flac, media_of, read_sound, thumbnail
 from tests.recording_files import HZ, through_av
 
 RNG = np.random.default_rng(0)
@@ -127,7 +118,7 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path):
     picture(root / "s1" / "a.png")
     picture(tmp_path / "outside.png")
     (root / "s1" / "notes.txt").write_text("private")
-    media = media_of_folder(root)
+    media = media_of(root)
     assert "<img" in media.show("s1/a.png")
     assert "<img" in media.show("s1/a")
     picture(root / "s1" / "a#2.png")
@@ -140,7 +131,7 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path):
         assert media.show(value) == ""
     # a name that no file can have
     assert media.note().startswith("1 files could not be shown ('xxx")
-    without = media_of_folder(root)
+    without = media_of(root)
     assert without.show("s1/b.jpg") == without.show("s1/c.jpg") == ""
     assert without.note() == f"{root} has no file of 's1/b.jpg', 's1/c.jpg'."
 
@@ -177,7 +168,7 @@ def test_damaged_files_are_shown_or_counted_and_nothing_else(whole, tmp_path, da
     for _ in range(data.draw(st.integers(0, 6))):
         contents[data.draw(st.integers(0, len(contents) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / name).write_bytes(contents[: data.draw(st.integers(0, len(contents)))])
-    media = media_of_folder(tmp_path)
+    media = media_of(tmp_path)
     shown = media.show(name)
     assert "<img" in shown or name in media.note()
 
@@ -230,7 +221,7 @@ def test_what_pyav_reads_is_heard_as_well(suffix, codec, name, tmp_path):
     with pytest.raises(ValueError, match="0 samples"):
         read_sound(item._replace(stretch=(21.0, 22.0)))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:300])
-    assert media_of_folder(tmp_path).show(name) == ""
+    assert media_of(tmp_path).show(name) == ""
 
 
 def test_of_a_film_whose_times_stand_still_a_bounded_part_is_heard(tmp_path):

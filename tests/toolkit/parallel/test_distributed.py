@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 CLASSES, DIM, build = processes.CLASSES, processes.DIM, processes.build
+JOINT = partial(losses.Joint, first=losses.ProxyAnchor, second=losses.ArcFace)
 TABLE = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
 
 
@@ -104,10 +105,7 @@ def test_without_torchrun_the_functions_change_nothing(monkeypatch):
         # another axis of the length tried
         (partial(losses.SubCenterArcFace, num_subcentres=11), {"proxies": 0, "subcentres": 1}),
         (losses.SoftTriple, {"proxies": 0, "centres": 1}),
-        (
-            partial(losses.Joint, first=losses.ProxyAnchor, second=losses.ArcFace),
-            {"first.proxies": 0, "second.proxies": 0},
-        ),
+        (JOINT, {"first.proxies": 0, "second.proxies": 0}),
         (losses.Contrastive, {}),
     ],
 )

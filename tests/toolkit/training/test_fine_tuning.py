@@ -19,16 +19,8 @@ from likeness.toolkit.training.build import build
 from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Run
-from tests.toolkit.training.tiny_runs import (
-    CPU,
-    differing,
-    needs_peft,
-    recipe,
-    same,
-    short,
-    state_of,
-    watching,
-)
+from tests.toolkit.training import tiny_runs
+from tests.toolkit.training.tiny_runs import CPU, differing, needs_peft, recipe, state_of, watching
 
 SHORT = Schedule(steps=6, save_every=3)
 WAYS: dict[str, dict[str, Any]] = {
@@ -58,7 +50,7 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(way, train):
     if way == "lora":
         needs_peft()
     whole, stopped = train(tuned(way), "whole"), train(tuned(way), "stopped", cut_at=4)
-    assert same(whole, stopped)
+    assert tiny_runs.same(whole, stopped)
     assert differing(load_file(whole / LAST), load_file(stopped / LAST)) == []
 
 
@@ -230,7 +222,7 @@ def test_fine_tuning_starts_from_an_average_and_from_adapters(first, second, tra
     needs_peft()
     init = train(tuned(first), "first")
     optim = Optim(lr=0.0, weight_decay=0.0)
-    out = train(short(steps=1, init=str(init), optim=optim, **second))
+    out = train(tiny_runs.short(steps=1, init=str(init), optim=optim, **second))
     assert "its class proxies" in capsys.readouterr().err
     states = (load_model(folder).embedder.state_dict() for folder in (init, out))
     counters = ("running_mean", "running_var", "num_batches_tracked")

@@ -27,14 +27,7 @@ from likeness.toolkit.training import compare, measure
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
-from likeness.toolkit.training.recipe import (
-    Classification,
-    Compute,
-    Optim,
-    Recipe,
-    Retrieval,
-    Schedule,
-)
+from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Schedule
 from likeness.toolkit.training.schedules import constant
 from likeness.toolkit.training.search import Range
 from likeness.toolkit.training.train import fit
@@ -45,6 +38,8 @@ Trained = Callable[[str], tuple[Recipe, Path]]
 ROOT = Path(__file__).parents[3]
 NOWHERE = Path("digits-are-in-scikit-learn")
 HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)
+ACCURACY, MAP_AT_R = (partial(per_item.mean, column=name) for name in ("correct", "map@r"))
+WATCHED: dict[str, Any] = {"eval_every": 10, "watch": "accuracy", "higher_is_better": True}
 CLOSED = Recipe(
     modality="image",
     frontend=partial(PixelScale),
@@ -55,24 +50,14 @@ CLOSED = Recipe(
         items=partial(small_sets.digits_items, split="test"),
         calibrate_on=HELD_OUT,
         validation=Classification(items=HELD_OUT),
-        metrics={
-            "accuracy": partial(per_item.mean, column="correct"),
-            "auroc": per_item.norm_auroc,
-        },
+        metrics={"accuracy": ACCURACY, "auroc": per_item.norm_auroc},
     ),
     read=small_sets.read,
     sampling=Sampling(batch_size=50, items_per_class=5),
-    optim=Optim(name="adamw", lr=0.01, weight_decay=0.0),
-    schedule=Schedule(
-        steps=40,
-        decay=constant,
-        eval_every=10,
-        save_every=40,
-        watch="accuracy",
-        higher_is_better=True,
-    ),
+    optim=recipes.Optim(name="adamw", lr=0.01, weight_decay=0.0),
+    schedule=Schedule(steps=40, decay=constant, save_every=40, **WATCHED),
     estimate_views=1,
-    compute=Compute(threads=1, cache=True),
+    compute=recipes.Compute(threads=1, cache=True),
 )
 OPEN = replace(
     CLOSED,
@@ -81,10 +66,7 @@ OPEN = replace(
     measure=Retrieval(
         items=partial(small_sets.digits_items, split="test", protocol="open"),
         clusters=True,
-        metrics={
-            "map@r": partial(per_item.mean, column="map@r"),
-            "nmi": per_item.mutual_information,
-        },
+        metrics={"map@r": MAP_AT_R, "nmi": per_item.mutual_information},
     ),
     sampling=Sampling(batch_size=30, items_per_class=5),
     schedule=Schedule(steps=30, decay=constant, save_every=30),

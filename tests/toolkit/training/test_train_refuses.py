@@ -25,19 +25,12 @@ from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.training import lock, run
+from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.fine_tuning import LoRA, Tuning
 from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.measure import metrics_of
 from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import (
-    Classification,
-    Compute,
-    Optim,
-    Parallel,
-    Recipe,
-    Retrieval,
-    Schedule,
-)
+from likeness.toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run, check_folder
 from likeness.toolkit.training.train import Step, fit, step
 from tests.disk_calls import come_in_order, recorded
@@ -82,7 +75,7 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(name, tmp_path
     refused_before_a_step(lacking, tmp_path, "t10k-images")
 
 
-SPREAD = Parallel(spread_classes=True)
+SPREAD = recipes.Parallel(spread_classes=True)
 WARMED = partial(losses.ArcFace, warmup_steps=(3, 10))
 
 
@@ -117,7 +110,7 @@ BEYOND = (
         ({"loss": partial(losses.ArcFace, margn=0.2)}, "margn"),
         ({"memory": Memory(size=4)}, "memory"),
         ({"similarity": "cosin"}, "similarity"),
-        ({"measure": Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
+        ({"measure": recipes.Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
         ({"measure": Classification(listed_too_early), "parallel": SPREAD}, "spread_classes"),
     ],
 )

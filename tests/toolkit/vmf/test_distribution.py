@@ -12,22 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from likeness.toolkit.vmf.distances import (
-    d_b_vmf,
-    d_cos,
-    d_el_nivmf,
-    d_el_vmf,
-    d_kl_vmf,
-    d_l2,
-    d_nivmf,
-)
-from likeness.toolkit.vmf.distribution import (
-    log_density_nivmf,
-    log_normalizer,
-    mean_resultant,
-    relative_log_c,
-    resultant_ratio,
-)
+from likeness.toolkit.vmf import distances, distribution
+from likeness.toolkit.vmf.distances import d_b_vmf, d_el_nivmf, d_el_vmf, d_kl_vmf, d_nivmf
+from likeness.toolkit.vmf.distribution import log_density_nivmf, log_normalizer, mean_resultant
 from likeness.toolkit.vmf.sampling import sample, slope
 from tests.toolkit.losses.drawn import GOLDEN, SMOOTH_ROWS, close, tensors
 
@@ -65,14 +52,14 @@ def test_normalizer_resultant_and_gradients_against_50_digits(dim):
 @pytest.mark.parametrize("dim", [2, 3, 7, 128])
 def test_analytic_gradients_of_the_square(dim, method):
     square = torch.tensor([0.3, 1.0, 40.0, 900.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: relative_log_c(x, dim, method=method), (square,))
-    assert torch.autograd.gradcheck(lambda x: resultant_ratio(x, dim, method=method), (square,))
+    for function in (distribution.relative_log_c, distribution.resultant_ratio):
+        assert torch.autograd.gradcheck(partial(function, dim=dim, method=method), (square,))
     kappa = torch.tensor([0.0, 0.5, 8.0, 70.0], dtype=torch.float64)
     if method != "quadratic":
-        ratio = resultant_ratio(kappa.square(), dim, method=method)
+        ratio = distribution.resultant_ratio(kappa.square(), dim, method=method)
         torch.testing.assert_close(mean_resultant(kappa, dim, method=method), kappa * ratio)
     zero = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    torch.autograd.backward(relative_log_c(zero, dim, method=method).sum())
+    torch.autograd.backward(distribution.relative_log_c(zero, dim, method=method).sum())
     assert zero.grad is not None
     if method == "debye":
         assert float(zero.grad) == pytest.approx(-0.5 / dim, rel=1e-9)
@@ -285,7 +272,7 @@ def test_distances_have_right_gradients():
     z = (2 * torch.randn(3, 6, generator=generator).double()).requires_grad_()
     p = (3 * torch.randn(2, 6, generator=generator).double()).requires_grad_()
     kappas = (torch.rand(2, 6, generator=generator).double() + 1).requires_grad_()
-    for distance in (d_cos, d_l2, d_el_vmf, d_b_vmf, d_kl_vmf):
+    for distance in (distances.d_cos, distances.d_l2, d_el_vmf, d_b_vmf, d_kl_vmf):
         assert torch.autograd.gradcheck(distance, (z, p)), distance
     assert torch.autograd.gradcheck(d_nivmf, (z, p, kappas))
     samples = uniform(12, 6).reshape(4, 3, 6)
