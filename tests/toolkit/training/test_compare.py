@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from likeness.data import Item, folders
 from likeness.eval.intervals import comparison
-from likeness.eval.intervals.bootstrap import Drawn, effective_number, t_interval
+from likeness.eval.intervals.bootstrap import Drawn, bounds_of, effective_number, t_interval
 from likeness.eval.intervals.comparison import Outcome, summarise
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.verification import eer, min_dcf
@@ -237,6 +237,9 @@ def test_differences_are_paired_subject_by_subject():
     cells, reference = summarise(outcomes, list(METRICS))
     assert reference == "a"
     verify(cells, sides, target, runs, outcomes)
+    of_a = Scores(runs["a"][0], target), np.stack(sides, axis=1)
+    _, drawn = bounds_of(METRICS, *of_a, num_resamples=200)
+    assert outcomes["a"][0].replicates["eer"].tolist() == drawn["eer"].tolist()
     gap = cells[2].difference
     assert gap.distinguishable
     assert cells[2].interval[0] < cells[0].interval[1]  # although their own intervals overlap
