@@ -171,6 +171,7 @@ def test_measures():
         {"weights": [1.0, 2.0]},
         {"weights": [float("nan")]},
         {"names": ["x"]},
+        {"quality_weights": [0.5]},
         {"p_target": 2.0},
         {"further": 1},
         {"weights": [1e308]},

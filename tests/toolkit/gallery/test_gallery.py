@@ -1,7 +1,6 @@
 """The contract of all stores: what each does with enrolments, searches, wrong input and company."""
 
 import sqlite3
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
@@ -29,7 +28,6 @@ from tests.scripts import program
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 _numbers = count()
-Place = Callable[[str], str]
 every = pytest.mark.parametrize("kind", ["folder", "faiss", "postgresql"])
 
 

@@ -3,7 +3,6 @@ on them, end to end on scikit-learn's digits.
 """
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from likeness.toolkit.training.train import fit
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
-Trained = Callable[[str], tuple[Recipe, Path]]
 ROOT = Path(__file__).parents[3]
 NOWHERE = Path("digits-are-in-scikit-learn")
 HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)

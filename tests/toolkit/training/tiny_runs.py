@@ -23,7 +23,6 @@ from likeness.toolkit.training.run import Run, latest
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"
 CPU = torch.device("cpu")
-Train = Callable[..., Path]  # the fixture in conftest.py
 
 
 load = cache(recipes.load)
