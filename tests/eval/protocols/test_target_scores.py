@@ -9,7 +9,7 @@ from scipy import stats
 
 import likeness
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.trials import write_scores
+from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.protocols.gates import parse_condition
 from likeness.eval.types import Scores, Trials
@@ -88,6 +88,9 @@ def test_the_interval_is_over_subjects(folder, data):
     assert of.interval[0] < of.value < of.interval[1]
     assert of.interval[1] - of.interval[0] == pytest.approx(4.2 * np.std(logit), rel=0.3)
     assert of.conventions["interval"] == "bootstrap over subjects"
+    in_memory = likeness.Scored(*read_scores(folder / "a.txt"), "a")
+    again = likeness.evaluate(in_memory, FAST, all_targets=True).result("mean_score")
+    assert (again.value, again.interval) == (of.value, of.interval)
     assert of.conventions["subjects_from"].startswith("first path component")
 
 
