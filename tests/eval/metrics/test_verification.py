@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
@@ -148,6 +148,7 @@ def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
 
 @pytest.mark.parametrize("rule", ["strict", "nearest", "interpolated"])
 @given(scores=pairs, far=rates)
+@example(scores=([1], [0]), far=0.9)
 def test_tar_at_far_is_brute_force(rule, scores, far):
     value = tar_at_far(*scores, far, rule=rule)
     assert value == pytest.approx(float(brute_tar(*scores, far, rule)), abs=1e-9)

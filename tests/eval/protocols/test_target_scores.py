@@ -88,7 +88,7 @@ def test_the_interval_is_over_subjects(folder, data):
     assert of.interval[0] < of.value < of.interval[1]
     assert of.interval[1] - of.interval[0] == pytest.approx(4.2 * np.std(logit), rel=0.3)
     assert of.conventions["interval"] == "bootstrap over subjects"
-    in_memory = likeness.Scored(*read_scores(folder / "a.txt"), "a")
+    in_memory = {"a": likeness.Scored(*read_scores(folder / "a.txt"), "a")}
     again = likeness.evaluate(in_memory, FAST, all_targets=True).result("mean_score")
     assert (again.value, again.interval) == (of.value, of.interval)
     assert of.conventions["subjects_from"].startswith("first path component")
