@@ -37,11 +37,8 @@ def brute_ece(confidence, correct, num_bins: int, bins: str, power: int) -> floa
     return float(total ** (1 / power))
 
 
-CONFIDENCES = st.lists(
-    st.tuples(st.one_of(st.floats(0, 1), st.integers(0, 8).map(lambda i: i / 8)), st.booleans()),
-    min_size=1,
-    max_size=40,
-)
+CONFIDENCE = st.one_of(st.floats(0, 1), st.integers(0, 8).map(lambda i: i / 8))
+CONFIDENCES = st.lists(st.tuples(CONFIDENCE, st.booleans()), min_size=1, max_size=40)
 
 
 @given(
@@ -197,12 +194,8 @@ def test_draws_without_a_value_are_nan_and_left_out():
 def test_the_digest_is_of_what_was_measured_not_of_the_values():
     first = measured({"x": [1.0, 2.0]}, [0, 1])
     assert first.digest == measured({"x": [3.0, 4.0], "y": [0.0, 0.0]}, [0, 1]).digest
-    others = [
-        measured({"x": [1.0, 2.0]}),
-        measured({"x": [1.0, 2.0]}, [0, 0]),
-        measured({"x": [1.0, 2.0]}, [0, 1], "items"),
-        measured({"x": [1.0]}, [0]),
-    ]
+    others = [measured({"x": [1.0, 2.0]}, *more) for more in ((), ([0, 0],), ([0, 1], "items"))]
+    others += [measured({"x": [1.0]}, [0])]
     assert len({first.digest, *(other.digest for other in others)}) == 5
 
 

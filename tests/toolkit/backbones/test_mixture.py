@@ -81,13 +81,11 @@ def test_statistics_are_those_of_a_loop_over_frames():
     ceps = coefficients[:, :20] - coefficients[:, :20].mean(axis=0)
     moved, count, overall = np.zeros((3, 22)), np.zeros(3), np.zeros(22)
     mixture = [each.double().numpy() for each in (net.weights, net.means, net.variances)]
+    parts = [(w, multivariate_normal(m, np.diag(v))) for w, m, v in zip(*mixture, strict=True)]
     for t in range(20):
         delta = ceps[min(t + 1, 19), :12] - ceps[max(t - 1, 0), :12]
         key = np.concatenate([ceps[t], delta])
-        density = [
-            w * multivariate_normal(m, np.diag(v)).pdf(key)
-            for w, m, v in zip(*mixture, strict=True)
-        ]
+        density = [w * part.pdf(key) for w, part in parts]
         for k in range(3):
             share = density[k] / sum(density)
             apart = coefficients[t] - net.centres[k].double().numpy()

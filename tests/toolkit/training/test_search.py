@@ -174,10 +174,8 @@ def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path):
     assert bowl(longer, tmp_path) <= bowl(chosen, tmp_path)
 
 
-GRID: dict[str, Range | Choice] = {
-    "loss.margin": Choice((0.1, 0.2, 0.3)),
-    "optim.lr": Choice((0.001, 0.01, 0.1)),
-}
+MARGINS, RATES = (0.1, 0.2, 0.3), (0.001, 0.01, 0.1)
+GRID = {"loss.margin": Choice(MARGINS), "optim.lr": Choice(RATES)}
 
 
 @pytest.mark.parametrize("num_trials", [9, 20])
@@ -190,7 +188,7 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(tmp_path, n
     chosen, tuned = tune(num_trials=num_trials)
     assert stops.call_count == 10
     points = {tuple(record["settings"].values()) for record in tuned.trials}
-    assert points == {(margin, lr) for margin in (0.1, 0.2, 0.3) for lr in (0.001, 0.01, 0.1)}
+    assert points == {*product(MARGINS, RATES)}
     assert len(tuned.trials) == 9
     assert tuned.chosen == {"loss.margin": 0.2, "optim.lr": 0.01}
     assert chosen.optim.lr == 0.01
