@@ -256,13 +256,14 @@ def main(folder: Path, names: list[str]) -> None:
     device = distributed.start()
     report: dict[str, Any] = {"device": str(device), "world": distributed.world()}
     cases = {"adjoint": adjoint, "checkpointed": partial(checkpointed, folder)}
-    for name in FOUND.keys() & names:
-        cases[f"{name}, whole"] = partial(compare, FOUND[name], cut=False)
     parts = spreadable()
-    for name in parts.keys() & names:
-        cases[f"{name}, spread"] = partial(compare, parts[name], cut=True)
-        cases[f"{name}, sampled"] = partial(sampled, parts[name], 0.5)
-        cases[f"{name}, all drawn"] = partial(sampled, parts[name], 0.01, CLASSES)
+    for name in names:  # in the same order in every process
+        if name in FOUND:
+            cases[f"{name}, whole"] = partial(compare, FOUND[name], cut=False)
+        if name in parts:
+            cases[f"{name}, spread"] = partial(compare, parts[name], cut=True)
+            cases[f"{name}, sampled"] = partial(sampled, parts[name], 0.5)
+            cases[f"{name}, all drawn"] = partial(sampled, parts[name], 0.01, CLASSES)
     for name, case in cases.items():
         try:
             report[name] = float(distributed.largest(torch.tensor(case(), dtype=torch.float64)))
