@@ -1,7 +1,5 @@
 """Trials between all pairs of items of some subjects."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -2,11 +2,8 @@
 memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet", "a.png"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_embeddings_and_items_are_read_of_files_only(name: str, kind: str, tmp_path: Path) -> None:
+def test_embeddings_and_items_are_read_of_files_only(name, kind, tmp_path):
     path = tmp_path / name
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(LikenessError):
@@ -39,15 +36,13 @@ def test_embeddings_and_items_are_read_of_files_only(name: str, kind: str, tmp_p
 
 
 @pytest.mark.parametrize("read", [load_fusion, load_plda, lfw.read_pairs, read_items])
-def test_a_small_text_is_read_up_to_its_bound(
-    read: Callable[[Path], object], tmp_path: Path
-) -> None:
+def test_a_small_text_is_read_up_to_its_bound(read, tmp_path):
     (tmp_path / "a.json").symlink_to("/dev/zero")
     with pytest.raises(LikenessError):
         read(tmp_path / "a.json")
 
 
-def test_a_calibration_comes_through_a_pipe(tmp_path: Path) -> None:
+def test_a_calibration_comes_through_a_pipe(tmp_path):
     """As a shell's <(...) gives it; a pipe states no size."""
     Fusion((2.0,), 1.0).save(tmp_path / "c.json")
     reading, writing = os.pipe()
@@ -59,7 +54,7 @@ def test_a_calibration_comes_through_a_pipe(tmp_path: Path) -> None:
         os.close(reading)
 
 
-def test_bounded_takes_as_much_as_is_allowed(tmp_path: Path) -> None:
+def test_bounded_takes_as_much_as_is_allowed(tmp_path):
     path = tmp_path / "a"
     path.write_text(json.dumps("x" * 8))
     assert bounded(path, 10) == path.read_bytes()

@@ -1,11 +1,9 @@
 """Reports: the JSON schema, the aligned table, the page (one file, escaped, no network)."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from html import unescape
+from html import escape, unescape
 
 import numpy as np
 import pytest
@@ -17,54 +15,41 @@ from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.reports.verification import write_page
 from likeness.eval.results import table, write_results
 from likeness.eval.types import Scores, Trials
+from tests.eval.all_pairs import all_pairs
 
-NUM_SUBJECTS = 8
-
-
-@pytest.fixture(scope="module")
-def trials():
-    ids = tuple(f"s{i // 2}/<b>{i}&.wav" for i in range(2 * NUM_SUBJECTS))
-    a, b = np.triu_indices(len(ids), 1)
-    return Trials(ids, ids, a, b, a // 2 == b // 2)
+SUBJECTS = np.stack(np.triu_indices(16, 1), axis=1) // 2  # two items of each of eight
+IDS = tuple(f"s{i // 2}/<b>{i}&.wav" for i in range(16))
+TRIALS = Trials(IDS, IDS, *np.triu_indices(16, 1), SUBJECTS[:, 0] == SUBJECTS[:, 1])
 
 
 @pytest.fixture(scope="module")
-def subjects(trials):
-    return np.stack([trials.enrol // 2, trials.probe // 2], axis=1)
-
-
-@pytest.fixture(scope="module")
-def scores(trials):
+def scores():
     rng = np.random.default_rng(0)
     return {
-        name: Scores(gap * trials.target + rng.standard_normal(len(trials)), trials.target)
+        name: Scores(gap * TRIALS.target + rng.standard_normal(len(TRIALS)), TRIALS.target)
         for name, gap in (("one", 2.0), ("<two>", 1.0))
     }
 
 
 @pytest.fixture(scope="module")
-def results(scores, subjects):
-    given = {"subjects": subjects, "subjects_from": "the first folder of each id"}
+def results(scores):
+    given = {"subjects": SUBJECTS, "subjects_from": "the first folder of each id"}
     few = VerificationSettings(num_resamples=50)
     return [
         r for name, of in scores.items() for r in measure_system(of, few, system=name, **given)[0]
     ]
 
 
-def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results, scores, subjects):
-    names = [
-        "eer",
-        "min_dcf(0.01)",
-        "min_dcf(0.05)",
-        *(f"tar_at_far({0.1**k:g})" for k in (1, 2, 3)),
-    ]
+def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results, scores):
+    names = ["eer", "min_dcf(0.01)", "min_dcf(0.05)"]
+    names += [f"tar_at_far({far})" for far in (0.1, 0.01, 0.001)]
     assert [result.metric for result in results[:6]] == names
     first = scores["one"]
     classes = first.targets, first.nontargets
     values = [eer(*classes), *(min_dcf(*classes, p_target=p) for p in (0.01, 0.05))]
     values += [tar_at_far(*classes, far) for far in (0.1, 0.01, 0.001)]
     assert [result.value for result in results[:6]] == values
-    assert results[0].interval == interval(eer, first, subjects, num_resamples=50)
+    assert results[0].interval == interval(eer, first, SUBJECTS, num_resamples=50)
     assert results[0].counts == {"targets": 8, "nontargets": 112, "subjects": 8}
     assert np.mean(first.targets >= results[3].threshold) == results[3].value
     assert [r.conventions["nontargets_allowed"] for r in results[3:6]] == [11, 1, 0]
@@ -72,17 +57,11 @@ def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results,
 
 def test_notes_name_the_system_that_they_are_of():
     """Of two systems on lists of different sizes, as `evaluate` sets side by side."""
-
-    def made(system: str, num_subjects: int):
-        subject = np.repeat(np.arange(num_subjects), 3)
-        a, b = np.triu_indices(subject.size, 1)
-        target = subject[a] == subject[b]
-        values = np.random.default_rng(0).standard_normal(a.size) + target
-        pairs = np.stack([subject[a], subject[b]], axis=1)
-        settings = VerificationSettings(num_resamples=9)
-        return measure_system(Scores(values, target), settings, subjects=pairs, system=system)[0]
-
-    text = table([*made("few", 7), *made("many", 30)])
+    settings, results = VerificationSettings(num_resamples=9), []
+    for system, num_subjects in (("few", 7), ("many", 30)):
+        _, scores, subjects = all_pairs(num_subjects, gap=1.0)
+        results += measure_system(scores, settings, subjects=subjects, system=system)[0]
+    text = table(results)
     assert [line[:7] for line in text.splitlines() if line.startswith("* ")] == ["* few: "]
 
 
@@ -132,8 +111,8 @@ def write(folder, results, scores, *, trials=None, labels=None, **more):
     return write_page(folder, compared, command=command, **more).read_text()
 
 
-def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, trials):
-    more = {"trials": dict.fromkeys(scores, trials), "inputs": {"a.txt": "cd" * 32}}
+def test_page_is_one_escaped_file_without_network(tmp_path, results, scores):
+    more = {"trials": dict.fromkeys(scores, TRIALS), "inputs": {"a.txt": "cd" * 32}}
     text = write(tmp_path, results, scores, **more)
     page = Page(text)
     # ids and names are text, not tags
@@ -155,31 +134,25 @@ def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, tri
     assert text == write(tmp_path / "again.html", results, scores, **more)
 
 
-def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
-    tmp_path, results, scores, trials
-):
-    text = write(tmp_path / "r.html", results[:6], {"one": scores["one"]}, trials={"one": trials})
-    rows = re.findall(
-        r'<td class="n">(\S+?)</td><td data-csv="[^"]*"><div class="pair">(.*?)</div></td>', text
-    )
+def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(tmp_path, results, scores):
     first = scores["one"]
+    text = write(tmp_path / "r.html", results[:6], {"one": first}, trials={"one": TRIALS})
+    row = r'<td class="n">(\S+?)</td><td data-csv="[^"]*"><div class="pair">(.*?)</div></td>'
+    shown, pairs = zip(*re.findall(row, text), strict=True)
     expected = [*np.sort(first.targets), *np.sort(first.nontargets)[::-1][:10]]
-    assert [value.replace("\u2212", "-") for value, _ in rows] == [
-        f"{value:.4f}" for value in expected
-    ]
+    assert [value.replace("\u2212", "-") for value in shown] == [f"{x:.4f}" for x in expected]
     lowest = int(np.argmin(np.where(first.target, first.values, np.inf)))
-    assert re.findall(r'class="id">(.*?)</span>', rows[0][1]) == [
-        f"s{i // 2}/&lt;b&gt;{i}&amp;.wav" for i in (trials.enrol[lowest], trials.probe[lowest])
-    ]
+    ids = [escape(IDS[side[lowest]]) for side in (TRIALS.enrol, TRIALS.probe)]
+    assert re.findall(r'class="id">(.*?)</span>', pairs[0]) == ids
     numbered = write(tmp_path / "n.html", results[:6], {"one": first})
     assert f"trial {lowest + 1}<" in numbered
 
 
 @pytest.mark.parametrize(("gap", "shown"), [(1.0, "(no overlap, no curve)"), (0.0, "EER 50.00 %")])
-def test_systems_without_a_curve_still_make_a_page(tmp_path, trials, subjects, gap, shown):
-    scores = {"x": Scores(gap * trials.target, trials.target)}
+def test_systems_without_a_curve_still_make_a_page(tmp_path, gap, shown):
+    scores = {"x": Scores(gap * TRIALS.target, TRIALS.target)}
     settings = VerificationSettings(num_resamples=10)
-    results = measure_system(scores["x"], settings, subjects=subjects, system="x")[0]
+    results = measure_system(scores["x"], settings, subjects=SUBJECTS, system="x")[0]
     # without an error there is the exact bound: 8 subjects with targets, 4 pairs of subjects
     bound = None if not gap else (0.0, 1 - 0.025 ** (1 / 4))
     assert results[0].interval == (bound and pytest.approx(bound))
@@ -187,7 +160,7 @@ def test_systems_without_a_curve_still_make_a_page(tmp_path, trials, subjects, g
     assert shown in write(tmp_path / "r.html", results, scores)
 
 
-def test_every_rule_is_named_and_gives_its_own_number() -> None:
+def test_every_rule_is_named_and_gives_its_own_number():
     rng = np.random.default_rng(3)
     values = np.concatenate([rng.normal(2, 1, 60), rng.normal(0, 1, 400)])
     scores = Scores(np.round(values, 1), np.arange(460) < 60)

@@ -1,12 +1,9 @@
 """Text is printed as it is, and long work is shown."""
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,9 +26,7 @@ class Screen(io.StringIO):
 
 # FORCE_COLOR is set by many CI services, whose logs are files
 @pytest.mark.parametrize("forced", ["", "1"])
-def test_lines_stay_whole_where_there_is_no_terminal(
-    forced: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_stay_whole_where_there_is_no_terminal(forced, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("FORCE_COLOR", forced)
     say(LONG)
@@ -47,9 +42,7 @@ def test_lines_stay_whole_where_there_is_no_terminal(
     assert f"--data DATA  {' '.join(LONG.split())}\n" in capsys.readouterr().out
 
 
-def test_names_of_files_do_not_steer_the_terminal_and_can_be_encoded(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_files_do_not_steer_the_terminal_and_can_be_encoded(capsys, monkeypatch):
     say(f"{HOSTILE}\tz")
     bad = BadItems(0.9)
     # rich reads these as a style, the end of one that never began, and an emoji
@@ -66,9 +59,7 @@ def test_names_of_files_do_not_steer_the_terminal_and_can_be_encoded(
     assert raw.getvalue() == b"\\u03ba \\udcff\n"
 
 
-def test_a_reader_that_has_gone_ends_the_printing_not_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reader_that_has_gone_ends_the_printing_not_the_work(tmp_path, monkeypatch, capfd):
     (tmp_path / "s.txt").write_text("a1 b1 0.5 1\na2 b2 0.1 0\n")
     more = ["--resamples", 0, "--json", tmp_path / "r.json"]
     for arguments in (["evaluate", tmp_path / "s.txt", *more], ["--help"]):
@@ -95,9 +86,7 @@ class Log:
         self.steps(report)
 
 
-def test_a_log_gets_a_line_after_three_seconds_one_every_ten_and_one_at_the_end(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_log_gets_a_line_after_three_seconds_one_every_ten_and_one_at_the_end(capsys):
     log = Log()
     for now, done in ((0, 900), (2, 910), (3, 920), (12, 940), (13, 950), (16, 1_000)):
         log.tell(now, Report("training", done, 1_000, "steps", "loss 0.5"))
@@ -108,20 +97,16 @@ def test_a_log_gets_a_line_after_three_seconds_one_every_ten_and_one_at_the_end(
     ]
 
 
-def test_numbers_of_numpy_are_shown_like_those_of_python(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_numbers_of_numpy_are_shown_like_those_of_python(capsys):
     log = Log()
     with reported_to(log.steps):
         for log.now, done in enumerate(np.arange(10)):
-            report("searching", done, np.int64(9))  # type: ignore[arg-type]
+            report("searching", done, np.int64(9))
     shown = capsys.readouterr().err.splitlines()
     assert (shown[0], shown[-1]) == ("searching: 3 of 9, 6 s left", "searching: 9 in 9 s")
 
 
-def test_a_step_that_nobody_can_count_is_shown_with_its_time_if_it_is_long(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_step_that_nobody_can_count_is_shown_with_its_time_if_it_is_long(capsys):
     log = Log()
     for start, end in ((0, 1), (10, 13)):
         log.tell(start, Report("loading", 0, None))
@@ -132,9 +117,7 @@ def test_a_step_that_nobody_can_count_is_shown_with_its_time_if_it_is_long(
     assert capsys.readouterr().err.splitlines() == expected
 
 
-def test_a_step_that_is_left_by_an_exception_ends(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_is_left_by_an_exception_ends(monkeypatch, capsys):
     log = Log()
     monkeypatch.delenv("LIKENESS_PROGRESS", raising=False)
     monkeypatch.setattr(console, "Steps", lambda **_: log.steps)
@@ -150,9 +133,7 @@ def test_a_step_that_is_left_by_an_exception_ends(
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "1"), ("LIKENESS_PROGRESS", "0")])
-def test_others_than_the_first_process_and_who_wants_none_show_nothing(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_than_the_first_process_and_who_wants_none_show_nothing(name, value, monkeypatch):
     monkeypatch.delenv("LIKENESS_PROGRESS", raising=False)
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(console, "Steps", None)  # which cannot be made
@@ -164,22 +145,17 @@ def test_others_than_the_first_process_and_who_wants_none_show_nothing(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_that_is_forked_does_not_write_for_its_parent(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_process_that_is_forked_does_not_write_for_its_parent(capfd):
     log = Log()
     log.tell(0, Report("embedding", 0, 10))
-    child = multiprocessing.get_context("fork").Process(
-        target=log.tell, args=(5, Report("embedding", 10, 10))
-    )
+    told = (5, Report("embedding", 10, 10))
+    child = multiprocessing.get_context("fork").Process(target=log.tell, args=told)
     child.start()
     child.join()
     assert (child.exitcode, capfd.readouterr().err) == (0, "")
 
 
-def test_a_line_on_a_terminal_makes_way_for_what_is_printed_and_vanishes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_line_on_a_terminal_makes_way_for_what_is_printed_and_vanishes(monkeypatch):
     screen, now = Screen(), 0.0
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "40")

@@ -1,7 +1,5 @@
 """Signals in any number and order end a process once, and a step that is saved is not disturbed."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os
@@ -26,35 +24,24 @@ ORDERS = [
     *itertools.product(NAMES, repeat=2),
     *((*order, *NAMES * 5, order[0]) for order in itertools.permutations(NAMES)),
 ]
-CLEANS = """
-import time
-from likeness.errors import one_sentence
-
-with one_sentence("program", for_good=True):
-    try:
-        print("at work", flush=True)
-        while True:
-            time.sleep(60)
-    finally:
-        sum(range(10**6))  # signals come here, too
-        print("cleaned", flush=True)
-"""
-WAITS = """
+SOME = ORDERS[:: len(ORDERS) // 4]
+WORKS = """
 import time
 from likeness.errors import one_sentence
 from likeness.toolkit import signals
 
-signals.AGAIN_SECONDS = 0
+signals.AGAIN_SECONDS = {}
 with one_sentence("program", for_good=True):
     try:
         print("at work", flush=True)
         while True:
             time.sleep(60)
     finally:
-        print("cleaning", flush=True)
-        while True:
-            time.sleep(60)
+        {}
 """
+# signals come while it sums, too
+CLEANS = WORKS.format(signals.AGAIN_SECONDS, "sum(range(10**6)); print('cleaned', flush=True)")
+WAITS = WORKS.format(0, "print('cleaning', flush=True); time.sleep(60)")
 FORKS = """
 import os, time
 from likeness.errors import one_sentence
@@ -118,18 +105,13 @@ def started(script: str, **more: int) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) // 4])
-def test_some_signals_end_a_process_once(order: tuple[str, ...]) -> None:
-    ended_once(order)
-
-
-@pytest.mark.slow  # a process for each order
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{len(order)}-{'-'.join(order[:3])}")
-def test_all_orders_end_a_process_once(order: tuple[str, ...]) -> None:
-    ended_once(order)
-
-
-def ended_once(order: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "order",
+    # a process for each order
+    [pytest.param(order, marks=() if order in SOME else pytest.mark.slow) for order in ORDERS],
+    ids=lambda order: f"{len(order)}-{'-'.join(order[:3])}",
+)
+def test_signals_in_any_order_end_a_process_once(order):
     """What it does in the end is done, and there is one sentence."""
     with started(CLEANS) as process:
         for name in order:
@@ -141,7 +123,7 @@ def ended_once(order: tuple[str, ...]) -> None:
     assert errors.startswith("program: stopped by ")
 
 
-def test_a_later_signal_leaves_at_once() -> None:
+def test_a_later_signal_leaves_at_once():
     with started(WAITS) as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "cleaning\n"
@@ -149,7 +131,7 @@ def test_a_later_signal_leaves_at_once() -> None:
         assert process.wait() == 130
 
 
-def test_a_signal_that_python_drops_comes_again() -> None:
+def test_a_signal_that_python_drops_comes_again():
     """Nothing that is raised in what is called after a fork reaches the program."""
     with started(FORKS) as process:
         process.send_signal(signal.SIGTERM)
@@ -157,7 +139,7 @@ def test_a_signal_that_python_drops_comes_again() -> None:
     assert (process.returncode, errors) == (130, "program: stopped by SIGTERM\n")
 
 
-def test_what_is_being_started_is_known_before_it_is_ended() -> None:
+def test_what_is_being_started_is_known_before_it_is_ended():
     with started(HOLDS) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -165,8 +147,8 @@ def test_what_is_being_started_is_known_before_it_is_ended() -> None:
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) // 4])
-def test_a_step_that_is_saved_is_not_disturbed(order: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("order", SOME)
+def test_a_step_that_is_saved_is_not_disturbed(order):
     with started(SAVES) as process:
         for name in order:
             os.killpg(process.pid, getattr(signal, name))
@@ -177,9 +159,7 @@ def test_a_step_that_is_saved_is_not_disturbed(order: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("first", NAMES)
 @pytest.mark.parametrize("second", NAMES)
-def test_only_a_later_ctrl_c_stops_at_once(
-    first: str, second: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_later_ctrl_c_stops_at_once(first, second, monkeypatch):
     before = [signal.getsignal(number) for number in signals.ENDING]
     with interruptible() as asked:
         assert not asked()
@@ -192,7 +172,7 @@ def test_only_a_later_ctrl_c_stops_at_once(
     assert [signal.getsignal(number) for number in signals.ENDING] == before
 
 
-def test_nohup_outlives_its_terminal() -> None:
+def test_nohup_outlives_its_terminal():
     ignored = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{CLEANS}"
     with started(ignored) as process:
         process.send_signal(signal.SIGHUP)
@@ -201,7 +181,7 @@ def test_nohup_outlives_its_terminal() -> None:
     assert "stopped by SIGTERM" in errors
 
 
-def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else() -> None:
+def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else():
     ours, theirs = pty.openpty()
     with io.TextIOWrapper(os.fdopen(theirs, "wb", 0), write_through=True) as stream:
         os.close(ours)
@@ -211,7 +191,7 @@ def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else() -> None:
             say("nor this")
 
 
-def test_the_handlers_of_a_process_are_its_own() -> None:
+def test_the_handlers_of_a_process_are_its_own():
     """A process that is forked does not end by them: the one that forked it ends it."""
     with signals.ended_by_signals():
         child = os.fork()

@@ -2,8 +2,6 @@
 of the draws, coverage, refusals.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import threading
@@ -16,18 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import norm
 
-import likeness.eval.intervals.resampling as resampling
 from likeness.eval.errors import LikenessError
-from likeness.eval.intervals.bootstrap import (
-    NOTHING_KNOWN,
-    Drawn,
-    bounds,
-    bounds_of,
-    interval,
-    paired_bounds,
-    sorted_trials,
-    t_interval,
-)
+from likeness.eval.intervals import bootstrap, resampling
+from likeness.eval.intervals.bootstrap import Drawn, bounds_of, interval, paired_bounds, t_interval
 from likeness.eval.intervals.resampling import weighted_form
 from likeness.eval.metrics.verification import balanced_accuracy, eer, min_dcf, tar_at_far
 from likeness.eval.types import Scores
@@ -54,34 +43,30 @@ def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, deci
     own = np.repeat(np.arange(num_subjects), targets_each)
     a, b = np.triu_indices(num_subjects, 1)
     subjects = np.concatenate([np.stack([own, own], 1), np.stack([a, b], 1)])
-    target = (
-        distance + spread * rng.standard_normal(num_subjects)[own] + rng.standard_normal(own.size)
-    )
+    offsets = distance + spread * rng.standard_normal(num_subjects)[own]
+    target = offsets + rng.standard_normal(own.size)
     values = np.concatenate([target, rng.standard_normal(a.size)]).round(decimals)
     return Scores(values, np.arange(len(subjects)) < own.size), subjects
 
 
 def drawn(metrics, scores, subjects, *, num_resamples, seed=0):
     """The values of metrics on resamples, of however few subjects."""
-    rng = np.random.default_rng(seed)
-    return resampling.resample_metrics(metrics, sorted_trials(scores, subjects), num_resamples, rng)
+    trials, rng = bootstrap.sorted_trials(scores, subjects), np.random.default_rng(seed)
+    return resampling.resample_metrics(metrics, trials, num_resamples, rng)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 7), st.integers(1, 4), st.sampled_from([0, 1, 15]), SEEDS, st.booleans())
 def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, over_trials):
-    scores, subjects = all_pairs(
-        num_subjects, targets_each, np.random.default_rng(seed), distance=0.7, decimals=decimals
-    )
+    rng, sizes = np.random.default_rng(seed), (num_subjects, targets_each)
+    scores, subjects = all_pairs(*sizes, rng, distance=0.7, decimals=decimals)
     # a lambda hides what it calls
     slow = {name: lambda t, n, metric=metric: metric(t, n) for name, metric in FAST.items()}
     assert all(weighted_form(metric) for metric in FAST.values())
     assert not any(weighted_form(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
-    fast, repeated = (
-        drawn(metrics, scores, given_subjects, num_resamples=20, seed=seed)
-        for metrics in (FAST, slow)
-    )
+    draw = partial(drawn, scores=scores, subjects=given_subjects, num_resamples=20, seed=seed)
+    fast, repeated = draw(FAST), draw(slow)
     for name in FAST:
         np.testing.assert_allclose(fast[name], repeated[name], atol=1e-12, err_msg=name)
 
@@ -90,9 +75,8 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
 @given(st.integers(2, 12), st.integers(1, 9), st.sampled_from([0, 1, 2, 15]), st.integers(0, 999))
 def test_trials_that_cannot_matter_are_weighed_in_cells(num_subjects, targets_each, decimals, seed):
     rng = np.random.default_rng(seed)
-    scores, subjects = all_pairs(
-        num_subjects, targets_each, rng, distance=rng.uniform(0, 4), decimals=decimals
-    )
+    more = {"distance": rng.uniform(0, 4), "decimals": decimals}
+    scores, subjects = all_pairs(num_subjects, targets_each, rng, **more)
     repeats = rng.integers(1, 5, size=len(scores))
     values = np.repeat(scores.values, repeats) + 0.2 * rng.standard_normal(repeats.sum())
     scores = Scores(values.round(decimals), np.repeat(scores.target, repeats))
@@ -127,12 +111,8 @@ def test_threads_change_no_number(monkeypatch):
 
 
 def test_other_metrics_and_switches_take_the_slow_path():
-    for metric in (
-        partial(eer, method="convex_hull"),
-        partial(tar_at_far, far=0.1, rule="nearest"),
-        partial(eer, [0.0]),
-        np.mean,
-    ):
+    others = partial(eer, method="convex_hull"), partial(tar_at_far, far=0.1, rule="nearest")
+    for metric in (*others, partial(eer, [0.0]), np.mean):
         assert weighted_form(metric) is None
     scores, subjects = all_pairs(5, 3, np.random.default_rng(0))
     low, high = interval(
@@ -148,9 +128,8 @@ def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkey
     rng = np.random.default_rng(2)
     scores, subjects = all_pairs(15, 6, rng, decimals=1)
     together, _ = bounds_of(FAST, scores, subjects, num_resamples=100, seed=5)
-    assert together["min_dcf"].ends == interval(
-        FAST["min_dcf"], scores, subjects, num_resamples=100, seed=5
-    )
+    alone = interval(FAST["min_dcf"], scores, subjects, num_resamples=100, seed=5)
+    assert together["min_dcf"].ends == alone
     order = rng.permutation(scores.values.size)
     shuffled = Scores(scores.values[order], scores.target[order])
     others = 1000 + 7 * subjects[order]
@@ -160,7 +139,7 @@ def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkey
     assert together == bounds_of(FAST, scores, subjects, num_resamples=100, seed=5)[0]
 
 
-def test_the_interval_is_that_of_its_definition() -> None:
+def test_the_interval_is_that_of_its_definition():
     """Draws, weights, spread and quantile again, with loops and the standard library."""
     rng = np.random.default_rng(4)
     n, num_resamples = 12, 80
@@ -186,15 +165,14 @@ def test_the_interval_is_that_of_its_definition() -> None:
     logits = [math.log((x + margin) / (1 + margin - x)) for x in (point, *values)]
     spread = math.sqrt(sum((x - logits[0]) ** 2 for x in logits[1:]) / num_resamples)
     half = float(stats.t(k - 1).ppf(0.95)) * math.sqrt(k / (k - 1)) * spread
-    expected = [
-        (1 + 2 * margin) / (1 + math.exp(-(logits[0] + side * half))) - margin for side in (-1, 1)
-    ]
+    ends = (logits[0] - half, logits[0] + half)
+    expected = [(1 + 2 * margin) / (1 + math.exp(-end)) - margin for end in ends]
     found = interval(eer, scores, subjects, num_resamples=num_resamples, level=0.9, seed=8)
     assert k < 0.97 * n
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
+def test_an_interval_holds_its_metric_and_stays_between_0_and_1():
     rng = np.random.default_rng(0)
     for value in (0.0, 0.002, 0.5, 0.99, 1.0):
         values = np.clip(value + 0.05 * rng.standard_normal(200), 0, 1)
@@ -204,7 +182,7 @@ def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
         assert few == two
 
 
-def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() -> None:
+def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale():
     values = np.tile([0.1, 0.2, 0.4], 10)
     factor = float(stats.t(29).ppf(0.975)) * np.sqrt(30 / 29)
     found = paired_bounds(values, 0.2, 0.95, Drawn(30, "subjects"), 1.0)
@@ -215,15 +193,15 @@ def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() ->
     assert t_interval(values + 1, 1.2, 0.95, 30) == pytest.approx((1.2 - half, 1.2 + half))
 
 
-def test_few_draws_know_the_spread_no_better_than_few_subjects() -> None:
+def test_few_draws_know_the_spread_no_better_than_few_subjects():
     many, few = (Drawn(number, "subjects") for number in (1000, 20))
     values = np.random.default_rng(0).uniform(size=20)
-    for found in (bounds, partial(paired_bounds, largest=1.0)):
+    for found in (bootstrap.bounds, partial(paired_bounds, largest=1.0)):
         assert found(values, 0.5, 0.95, many) == found(values, 0.5, 0.95, few)
-        assert found(values[:2], 0.5, 0.95, many).note == NOTHING_KNOWN
+        assert found(values[:2], 0.5, 0.95, many).note == bootstrap.NOTHING_KNOWN
 
 
-def test_coverage_of_the_true_eer_with_unequal_subjects() -> None:
+def test_coverage_of_the_true_eer_with_unequal_subjects():
     """Target scores N(2 + offset of the subject, 1), offsets N(0, 1): N(2, 2) over the population;
     nontarget scores N(0, 1). The target trials of the 40 subjects are a geometric series, 1 to 30.
     """
@@ -256,13 +234,11 @@ def test_empty_resamples_are_drawn_again(monkeypatch):
 
 def test_refusals():
     scores, subjects = all_pairs(4, 2, np.random.default_rng(0))
-    for row, side in ((0, np.s_[1]), (-1, np.s_[:])):
-        swapped = subjects.copy()
-        swapped[row, side] = 3
+    mixed, alike = subjects.copy(), subjects.copy()
+    mixed[0, 1] = alike[-1] = 3
+    nobody = Scores(np.zeros(2), np.zeros(2, dtype=bool))
+    refused = [(scores, mixed, 0.9), (scores, alike, 0.9), (nobody, None, 0.9)]
+    refused += [(scores, subjects, level) for level in (0.0, 1.0, 95.0, float("nan"))]
+    for some, of, level in refused:
         with pytest.raises(LikenessError):
-            interval(eer, scores, swapped)
-    for level in (0.0, 1.0, 95.0, float("nan")):
-        with pytest.raises(LikenessError):
-            interval(eer, scores, subjects, level=level, num_resamples=2)
-    with pytest.raises(LikenessError):
-        interval(eer, Scores(np.zeros(2), np.zeros(2, dtype=bool)), None)
+            interval(eer, some, of, level=level, num_resamples=2)

@@ -1,7 +1,5 @@
 """Calibration and fusion against scikit-learn, their equivariance, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -11,15 +9,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.metrics.calibration import (
-    Fusion,
-    by_side,
-    error_versus_reject,
-    fit_fusion,
-    fit_ratio_fusion,
-    load_fusion,
-    log_measure,
-)
+from likeness.eval.metrics import calibration
+from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.metrics.verification import cllr, eer, tar_at_far
 
 
@@ -68,24 +59,11 @@ def test_against_scikit_learn(p_target):
     np.testing.assert_allclose(made.apply(scores, quality), by_loop, rtol=1e-12, atol=1e-12)
 
 
-def test_a_file_gives_back_the_same_and_others_are_refused(tmp_path):
+def test_a_file_gives_back_the_same(tmp_path):
     names = "x_low", "x_high"
     made = Fusion((0.1, -2.5), 0.3, ("cosine, model ab", ""), (0.5, 0.25), names, 0.1)
-    path = tmp_path / "fusion.json"
-    made.save(path)
-    assert load_fusion(path) == made
-    document = json.loads(path.read_text())
-    for change in (
-        {"format": "likeness plda 2"},
-        {"weights": [1.0]},
-        {"weights": [1.0, float("nan")]},
-        {"names": []},
-        {"p_target": 2.0},
-        {"further": 1},
-    ):
-        path.write_text(json.dumps(document | change))
-        with pytest.raises(LikenessError):
-            load_fusion(path)
+    made.save(tmp_path / "fusion.json")
+    assert load_fusion(tmp_path / "fusion.json") == made
 
 
 @pytest.mark.parametrize(
@@ -124,11 +102,10 @@ def test_likelihood_ratios_do_not_depend_on_the_scale_of_scores_as_a_sum_does():
     for seed in range(5):
         scores, target = on_other_scales(seed)
         tests, truth = on_other_scales(seed + 100)
-        fused, summed = (
-            fit(scores, target, systems=("a", "b")).apply(tests)
-            for fit in (fit_ratio_fusion, fit_fusion)
-        )
-        tars = [tar_at_far(of[truth], of[~truth], 0.001) for of in (fused, summed)]
+        tars = []
+        for fit in (fit_ratio_fusion, fit_fusion):
+            of = fit(scores, target, systems=("a", "b")).apply(tests)
+            tars.append(tar_at_far(of[truth], of[~truth], 0.001))
         gains.append(tars[0] - tars[1])
     assert np.mean(gains) > 0.05
 
@@ -170,7 +147,7 @@ def test_error_versus_reject_against_a_loop(seed, fraction):
     rng = np.random.default_rng(seed)
     scores, quality = rng.standard_normal(40), rng.integers(0, 9, 40).astype(float)
     target = np.arange(40) % 3 == 0
-    curve = error_versus_reject(scores, target, quality, fractions=[fraction])
+    curve = calibration.error_versus_reject(scores, target, quality, fractions=[fraction])
     limit = sorted(quality)[round(fraction * 40)]
     assert curve.thresholds == limit
     kept = [k for k in range(40) if quality[k] >= limit]
@@ -181,15 +158,22 @@ def test_error_versus_reject_against_a_loop(seed, fraction):
 
 
 def test_measures():
-    assert by_side([1.0, 5.0], [3.0, 0.0], [0, 1], [0, 1]).tolist() == [[1, 3], [0, 5]]
-    np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
+    assert calibration.by_side([1.0, 5.0], [3.0, 0.0], [0, 1], [0, 1]).tolist() == [[1, 3], [0, 5]]
+    np.testing.assert_allclose(calibration.log_measure("seconds", [1.0, np.e]), [0, 1])
     with pytest.raises(LikenessError):
-        log_measure("seconds", [0.0, 1.0, np.nan])
+        calibration.log_measure("seconds", [0.0, 1.0, np.nan])
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"format": "likeness plda 2"},
+        {"weights": [1.0, 2.0]},
+        {"weights": [float("nan")]},
+        {"names": ["x"]},
+        {"quality_weights": [0.5]},
+        {"p_target": 2.0},
+        {"further": 1},
         {"weights": [1e308]},
         {"offset": -1e308},
         {"against_spoofs": []},

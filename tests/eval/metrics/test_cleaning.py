@@ -1,7 +1,5 @@
 """Labels that are likely wrong, against a calculation item by item."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -44,7 +42,7 @@ def suspects_by_hand(unit: Floats32, numbers: np.ndarray) -> dict[int, int]:
     return found
 
 
-def test_swapped_labels_are_found_and_no_others() -> None:
+def test_swapped_labels_are_found_and_no_others():
     unit, numbers = unit_rows(0, spread=0.1)
     assert suspects(fit_of(unit, numbers)).size == 0
     numbers[[3, 40]] = numbers[[40, 3]]
@@ -54,7 +52,7 @@ def test_swapped_labels_are_found_and_no_others() -> None:
     assert not twins(fit).size
 
 
-def test_noisy_data_agree_with_the_rule_item_by_item() -> None:
+def test_noisy_data_agree_with_the_rule_item_by_item():
     unit, numbers = unit_rows(1, spread=0.6)
     numbers[:3] = [1, 2, 7]  # class 7 has one item, and there is no class 6
     fit = fit_of(unit, numbers)
@@ -65,7 +63,7 @@ def test_noisy_data_agree_with_the_rule_item_by_item() -> None:
     assert (np.diff((fit.other - fit.own)[rows]) <= 1e-12).all()
 
 
-def test_classes_that_are_one_agree_with_the_rule_item_by_item() -> None:
+def test_classes_that_are_one_agree_with_the_rule_item_by_item():
     unit, numbers = unit_rows(2, spread=0.35)
     numbers[1:12:2], numbers[12:16], numbers[24] = 6, 7, 8  # halves, a third, and a single item
     table = cosines(unit, numbers)
@@ -82,13 +80,13 @@ def test_classes_that_are_one_agree_with_the_rule_item_by_item() -> None:
     assert sorted(map(tuple, twins(fit_of(unit, numbers)).tolist())) == sorted(expected)
 
 
-def test_lonely_items_are_no_suspects_and_no_twins() -> None:
+def test_lonely_items_are_no_suspects_and_no_twins():
     unit, numbers = np.eye(4, dtype=np.float32), np.arange(4)
     assert not suspects(fit_of(unit, numbers)).size
     assert not twins(fit_of(unit, numbers)).size
 
 
-def test_near_pairs_are_those_of_the_whole_matrix() -> None:
+def test_near_pairs_are_those_of_the_whole_matrix():
     unit, _ = unit_rows(2, spread=0.3)
     similar = unit @ unit.T
     expected = [[i, j] for i in range(72) for j in range(i + 1, 72) if similar[i, j] >= 0.9]

@@ -1,7 +1,6 @@
 """Groups of embeddings: clusters, swapped labels and near pairs, diversity."""
 
-from __future__ import annotations
-
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -22,9 +21,8 @@ from likeness.eval.metrics.similarity import matrix
 
 def cluster(rows: np.ndarray, **options: Any) -> np.ndarray:
     """The number of the cluster of each row."""
-    return clustering.cluster(
-        Embeddings(tuple(map(str, range(len(rows)))), rows), **options
-    ).numbers
+    ids = tuple(map(str, range(len(rows))))
+    return clustering.cluster(Embeddings(ids, rows), **options).numbers
 
 
 def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -34,21 +32,19 @@ def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.4])
-def test_average_linkage_is_that_of_scikit_learn(noise: float) -> None:
+def test_average_linkage_is_that_of_scikit_learn(noise):
     rows, _ = blobs(noise=noise)
+    average = partial(AgglomerativeClustering, metric="cosine", linkage="average")
     for threshold in (0.2, 0.5, 0.8):
-        peer = AgglomerativeClustering(
-            None, metric="cosine", linkage="average", distance_threshold=1 - threshold
-        ).fit_predict(rows.astype(np.float32))
+        peer = average(None, distance_threshold=1 - threshold).fit_predict(rows.astype(np.float32))
         assert adjusted_rand_score(peer, cluster(rows, threshold=threshold)) == 1
     for count in (1, 6, len(rows)):
         found = cluster(rows, num_clusters=count)
         assert sorted(set(found.tolist())) == list(range(1, count + 1))
-        peer = AgglomerativeClustering(count, metric="cosine", linkage="average").fit_predict(rows)
-        assert adjusted_rand_score(peer, found) == 1
+        assert adjusted_rand_score(average(count).fit_predict(rows), found) == 1
 
 
-def test_clusters_are_numbered_by_size_whatever_the_order() -> None:
+def test_clusters_are_numbered_by_size_whatever_the_order():
     rows, labels = blobs()
     found = cluster(rows, threshold=0.5)
     assert found.tolist() == (labels + 1).tolist()
@@ -57,7 +53,7 @@ def test_clusters_are_numbered_by_size_whatever_the_order() -> None:
     assert cluster(7 * rows, threshold=0.5).tolist() == found.tolist()  # cosine knows no lengths
 
 
-def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> None:
+def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked():
     rows = np.array([[1, 0], [1, 1], [0, 1]], dtype=np.float32)
     score = float(matrix(rows[:1], rows[1:2])[0, 0])
     assert cluster(rows[:2], threshold=score).tolist() == [1, 1]
@@ -67,7 +63,7 @@ def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> Non
     assert cluster(rows, threshold=-5.0).tolist() == [1, 1, 1]
 
 
-def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
+def test_hdbscan_finds_the_groups_and_leaves_out_the_rest():
     rows, labels = blobs(noise=0.02)
     found = cluster(rows, method="hdbscan")
     assert found.tolist() == [*(labels[:-1] + 1).tolist(), 0]
@@ -85,13 +81,13 @@ def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
         (np.ones((3, 2)), {"method": "hdbscan", "threshold": 0.5}, "hdbscan"),
     ],
 )
-def test_what_cannot_be_grouped_is_refused(rows: np.ndarray, options: dict, word: str) -> None:
+def test_what_cannot_be_grouped_is_refused(rows, options, word):
     with pytest.raises(ValueError, match=word):
         cluster(rows, **options)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=20))
-def test_agreement_with_labels_is_that_of_counting(items: list[tuple[int, int]]) -> None:
+def test_agreement_with_labels_is_that_of_counting(items):
     """By the definitions, item by item; an item of cluster 0 is alone."""
     labels = [f"s{label}" for label, _ in items]
     mine = [(number, place if number == 0 else 0) for place, (_, number) in enumerate(items)]
@@ -111,9 +107,7 @@ def test_spectrum_against_scipy(seed, n, dim):
     moments.
     """
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, dim)).astype(np.float32) * np.exp(
-        rng.standard_normal((n, 1))
-    ).astype(np.float32)
+    x = np.float32(rng.standard_normal((n, dim)) * np.exp(rng.standard_normal((n, 1))))
     unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
     small = unit @ unit.T if n < dim else unit.T @ unit
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(small)[::-1], 0))

@@ -1,7 +1,5 @@
 """Measures of ISO/IEC 19795-10 by loops over the groups, and what random groups show."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
@@ -18,7 +16,7 @@ RATES = st.lists(st.floats(0, 1), min_size=2, max_size=6)
 
 
 @given(RATES)
-def test_the_measures_are_those_of_loops(rates) -> None:
+def test_the_measures_are_those_of_loops(rates):
     size, total, product = len(rates), sum(rates), np.prod(rates)
     if total > 1e-300:
         apart = sum(abs(a - b) for a in rates for b in rates)
@@ -31,6 +29,15 @@ def test_the_measures_are_those_of_loops(rates) -> None:
         assert np.isnan(worst_to_geometric_mean(rates))
 
 
+def of_groups(
+    values: np.ndarray, pairs: np.ndarray, sides: np.ndarray, resamples: int, fars: tuple = ()
+) -> Grouped:
+    """Scores of pairs of people, whose sides are of two groups."""
+    settings = VerificationSettings(fars=fars, num_resamples=resamples, terms="iso")
+    scores = Scores(values, pairs[:, 0] == pairs[:, 1])
+    return evaluate_groups("x", scores, pairs, sides, ["one", "two"], settings=settings)
+
+
 def measured(seed: int, harder: float, n: int = 24, *, resamples: int = 200) -> Grouped:
     """All pairs of n people, of whom every third is of group 2, with more alike strangers."""
     rng = np.random.default_rng(seed)
@@ -39,12 +46,10 @@ def measured(seed: int, harder: float, n: int = 24, *, resamples: int = 200) -> 
     values = rng.normal(size=a.size) + 2.5 * (a == b)
     values += harder * ((a != b) & (group[a] == 1) & (group[b] == 1))
     pairs = np.stack([a, b], axis=1).astype(np.int32)
-    settings = VerificationSettings(fars=(0.1,), num_resamples=resamples, terms="iso")
-    scores = Scores(values, a == b)
-    return evaluate_groups("x", scores, pairs, group[pairs], ["one", "two"], settings=settings)
+    return of_groups(values, pairs, group[pairs], resamples, fars=(0.1,))
 
 
-def test_the_numbers_are_those_of_the_rates_in_the_table() -> None:
+def test_the_numbers_are_those_of_the_rates_in_the_table():
     grouped = measured(0, 1.0)
     found = {(each.rate, each.at, each.measure): each for each in grouped.differentials}
     assert len(found) == 2 * 2 * 2
@@ -61,7 +66,7 @@ def test_the_numbers_are_those_of_the_rates_in_the_table() -> None:
     assert "chance alone" in table([grouped])
 
 
-def test_random_groups_show_what_all_divisions_do() -> None:
+def test_random_groups_show_what_all_divisions_do():
     """Six people have 15 divisions into 4 and 2; each is as likely as the others."""
     n, rng = 6, np.random.default_rng(4)
     a, b = np.triu_indices(n)
@@ -69,10 +74,7 @@ def test_random_groups_show_what_all_divisions_do() -> None:
     values = rng.normal(size=a.size) + 1.0 * (a == b)
     pairs = np.stack([a, b], axis=1).astype(np.int32)
     group = np.array([0, 0, 0, 0, 1, 1])
-    settings = VerificationSettings(fars=(), num_resamples=500, terms="iso")
-    grouped = evaluate_groups(
-        *("x", Scores(values, a == b), pairs, group[pairs], ["m", "f"]), settings=settings
-    )
+    grouped = of_groups(values, pairs, group[pairs], 500)
     of = grouped.differentials[0]
     limit = grouped.thresholds["eer"]
 
@@ -92,7 +94,7 @@ def test_random_groups_show_what_all_divisions_do() -> None:
         assert any(of.by_chance == pytest.approx(one) for one in least)
 
 
-def test_chance_alone_is_rarely_found_and_a_difference_often() -> None:
+def test_chance_alone_is_rarely_found_and_a_difference_often():
     same = [measured(seed, 0.0, resamples=100).differentials[3] for seed in range(20)]
     other = [measured(seed, 2.0, 60, resamples=100).differentials[2] for seed in range(5)]
     assert np.mean([of.value is not None and of.value > of.by_chance for of in same]) <= 0.2
@@ -100,13 +102,11 @@ def test_chance_alone_is_rarely_found_and_a_difference_often() -> None:
     assert "is hardly the reason" in other[0].sentence()
 
 
-def test_people_who_change_their_group_have_no_random_division() -> None:
+def test_people_who_change_their_group_have_no_random_division():
     a, b = np.triu_indices(8)
     pairs = np.stack([a, b], axis=1).astype(np.int32)
     values = np.random.default_rng(0).normal(size=a.size) + (a == b)
     sides = np.repeat(np.arange(a.size)[:, None] % 2, 2, axis=1).astype(np.int32)
-    settings = VerificationSettings(fars=(), num_resamples=20, terms="iso")
-    scores = Scores(values, a == b)
-    changing = evaluate_groups("x", scores, pairs, sides, ["am", "pm"], settings=settings)
+    changing = of_groups(values, pairs, sides, 20)
     assert all(each.by_chance is None for each in changing.differentials)
     assert any("has no bound here" in each.sentence() for each in changing.differentials)

@@ -1,7 +1,5 @@
 """PAV, devPAV and ELUB bounds by loops over thresholds and segments; pAUC by discarding."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -19,7 +17,7 @@ LLRS = st.lists(st.integers(-6, 6).map(lambda x: x / 2), min_size=1, max_size=12
 
 
 @given(LLRS, LLRS)
-def test_the_pav_is_that_of_scikit_learn(target, nontarget) -> None:
+def test_the_pav_is_that_of_scikit_learn(target, nontarget):
     scores, llrs = pav(target, nontarget)
     labels = np.array([1.0] * len(target) + [0.0] * len(nontarget))
     share = IsotonicRegression().fit([*target, *nontarget], labels).predict(scores)
@@ -31,7 +29,7 @@ def test_the_pav_is_that_of_scikit_learn(target, nontarget) -> None:
 
 
 @given(LLRS, LLRS)
-def test_the_dev_pav_is_the_mean_distance_in_fine_steps(target, nontarget) -> None:
+def test_the_dev_pav_is_the_mean_distance_in_fine_steps(target, nontarget):
     scores, llrs = pav(target, nontarget)
     known = np.isfinite(llrs)
     found = dev_pav(target, nontarget)
@@ -47,7 +45,7 @@ def test_the_dev_pav_is_the_mean_distance_in_fine_steps(target, nontarget) -> No
 
 
 @given(LLRS, LLRS)
-def test_between_the_elub_bounds_no_threshold_does_worse_than_none(target, nontarget) -> None:
+def test_between_the_elub_bounds_no_threshold_does_worse_than_none(target, nontarget):
     lower, upper = elub(target, nontarget)
     assert lower <= 0 <= upper
 
@@ -71,7 +69,7 @@ def test_between_the_elub_bounds_no_threshold_does_worse_than_none(target, nonta
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=1, max_size=12),
     st.sampled_from([0.1, 0.2, 0.5]),
 )
-def test_the_area_is_that_of_discarding_trial_by_trial(rows, limit) -> None:
+def test_the_area_is_that_of_discarding_trial_by_trial(rows, limit):
     quality, missed = map(list, zip(*rows, strict=True))
     total, steps = 0.0, 4000
     for step in range(steps):
@@ -85,7 +83,7 @@ def test_the_area_is_that_of_discarding_trial_by_trial(rows, limit) -> None:
     assert discard_area(quality, missed, limit) == pytest.approx(total, abs=2e-3)
 
 
-def test_the_command_gives_the_evidence_and_the_discard_area(tmp_path) -> None:
+def test_the_command_gives_the_evidence_and_the_discard_area(tmp_path):
     rng, lines, quality = np.random.default_rng(0), [], []
     for a in range(30):
         quality.append(f"p{a}/1 {a % 5}\np{a}/2 {(a + 1) % 5}\n")

@@ -1,7 +1,5 @@
 """FTE, FTA, GFAR and GFRR by counting the trials of the whole list; words of ISO/IEC 19795-1."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +21,7 @@ def a_list(num_people: int = 8, seed: int = 0) -> tuple[Trials, np.ndarray]:
 
 
 @given(st.integers(0, 100), st.integers(0, 5))
-def test_generalised_rates_are_those_of_counting_every_trial(seed, num_failed) -> None:
+def test_generalised_rates_are_those_of_counting_every_trial(seed, num_failed):
     trials, values = a_list(seed=seed)
     ids = [*trials.enrol_ids, *trials.probe_ids]
     failed = set(np.random.default_rng(seed).choice(ids, num_failed, replace=False).tolist())
@@ -46,7 +44,7 @@ def test_generalised_rates_are_those_of_counting_every_trial(seed, num_failed) -
         assert found[name].value == sum(id in failed for id in ids) / 8
 
 
-def test_iso_terms_stand_beside_ours(tmp_path) -> None:
+def test_iso_terms_stand_beside_ours(tmp_path):
     trials, values = a_list(30)
     left, failures = compared_trials(trials, {"p3/1", "p4/2"})
     (tmp_path / "skipped.txt").write_text("p3/1\tno face was found\np4/2 too short\n")
@@ -61,7 +59,7 @@ def test_iso_terms_stand_beside_ours(tmp_path) -> None:
     assert found["fte"].interval[0] < 1 / 30 < found["fte"].interval[1]
 
 
-def test_identification_has_the_fnir_beside_the_tpir() -> None:
+def test_identification_has_the_fnir_beside_the_tpir():
     rng = np.random.default_rng(0)
     gallery = likeness.Embeddings(tuple(f"p{i}/1" for i in range(6)), rng.normal(size=(6, 4)))
     probes = likeness.Embeddings(tuple(f"p{i}/2" for i in range(12)), rng.normal(size=(12, 4)))
@@ -70,7 +68,7 @@ def test_identification_has_the_fnir_beside_the_tpir() -> None:
     assert found["fnir_at_fpir(0.5)"] == 1 - found["tpir_at_fpir(0.5)"]
 
 
-def test_the_fte_of_a_group_is_the_share_of_its_items() -> None:
+def test_the_fte_of_a_group_is_the_share_of_its_items():
     trials, _ = a_list()
     group_of = {f"p{i}": "ab"[i % 2] for i in range(8)}
     failures = compared_trials(trials, {"p0/1", "p2/2", "p1/1"})[1]
@@ -79,7 +77,7 @@ def test_the_fte_of_a_group_is_the_share_of_its_items() -> None:
     assert {group: rate.value for group, rate in rates.items()} == {"a": 2 / 8, "b": 1 / 8}
 
 
-def test_failures_of_other_items_or_without_a_list_are_refused(tmp_path) -> None:
+def test_failures_of_other_items_or_without_a_list_are_refused(tmp_path):
     trials, values = a_list()
     with pytest.raises(LikenessError, match="none is in the trials"):
         compared_trials(trials, {"q"})
@@ -90,7 +88,7 @@ def test_failures_of_other_items_or_without_a_list_are_refused(tmp_path) -> None
     assert read_failures(tmp_path / "messy.txt") == {"p0/1", "p1/2"}
 
 
-def test_embed_lists_what_it_could_not_read(tmp_path) -> None:
+def test_embed_lists_what_it_could_not_read(tmp_path):
     from likeness.embedding.extraction import write
     from likeness.toolkit.data.reading import Bad
 

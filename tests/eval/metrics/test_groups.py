@@ -2,8 +2,6 @@
 through the command line.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -61,9 +59,7 @@ def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
 
 
 @given(st.integers(0, 10_000), st.integers(4, 9), st.integers(0, 1))
-def test_rates_are_those_of_a_loop_over_the_trials(
-    seed: int, num_subjects: int, decimals: int
-) -> None:
+def test_rates_are_those_of_a_loop_over_the_trials(seed, num_subjects, decimals):
     trials, scores, subjects = a_list(num_subjects, 2, seed=seed, decimals=decimals)
     made = grouped(trials, scores, subjects)
     listed = [(float(s), bool(t)) for s, t in zip(scores.values, scores.target, strict=True)]
@@ -84,7 +80,7 @@ def test_rates_are_those_of_a_loop_over_the_trials(
     assert "eer" not in made.across.rates
 
 
-def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
+def test_intervals_are_those_of_trials_repeated_by_their_draws():
     trials, scores, subjects = a_list(10, 3)
     made = grouped(trials, scores, subjects, resamples=300)
     for number, row in enumerate(made.groups):
@@ -101,15 +97,13 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
                 for count in counts:
                     a, b = count[sides[chosen].T]
                     times = a if name == "global_tar" else a * b
-                    drawn.append(
-                        np.repeat(accepted[chosen], times).mean() if times.any() else np.nan
-                    )
-                kept = np.array(drawn)[~np.isnan(drawn)]
+                    if times.any():
+                        drawn.append(np.repeat(accepted[chosen], times).mean())
                 number_of = effective_number(np.bincount(sides[chosen].ravel()))
                 rate = row.rates[f"{name}({at})"]
                 without_error = rate.value == (name == "global_tar")
-                if np.ptp(kept):
-                    ends = t_interval(kept, rate.value, 0.95, number_of)
+                if np.ptp(drawn):
+                    ends = t_interval(np.array(drawn), rate.value, 0.95, number_of)
                     assert rate.interval == pytest.approx(ends)
                 else:
                     assert (rate.interval is None) != without_error
@@ -119,7 +113,7 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
         assert (rate.interval is None) == (rate.value is None)
 
 
-def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked() -> None:
+def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked():
     subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]])
     scores = Scores([1.0, 0.2, 1.0, 0.5, 0.1], subjects[:, 0] == subjects[:, 1])
     settings = VerificationSettings(fars=(0.5,), num_resamples=50)
@@ -134,26 +128,23 @@ def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked() -> None
     assert "y* 1 subjects, fewer than 20" in table([made])
 
 
-def test_an_item_may_have_another_group_than_its_subject() -> None:
+def test_an_item_may_have_another_group_than_its_subject():
     trials = Trials(("a/1", "b/1"), ("a/2",), [0, 1], [0, 0], [True, False])
-    sides, names = group_sides(
-        trials, {"a": "young", "b": "young", "a/2": "old"}, {"a/1": "a", "a/2": "a", "b/1": "b"}
-    )
+    subject_of = {"a/1": "a", "a/2": "a", "b/1": "b"}
+    sides, names = group_sides(trials, {"a": "young", "b": "young", "a/2": "old"}, subject_of)
     assert names == ("old", "young")
     assert sides.tolist() == [[1, 0], [1, 0]]
     many = Trials(tuple(map(str, range(51))), ("0",), [0], [0])
     for refused in (
         (trials, {"a/1": "young", "b": "old"}, {}),  # who has none
-        (trials, {"a": "x", "b": "x"}, {"a/1": "a", "a/2": "a", "b/1": "b"}),  # one group
+        (trials, {"a": "x", "b": "x"}, subject_of),  # one group
         (many, {str(i): f"age {i}" for i in range(51)}, {}),
     ):
         with pytest.raises(LikenessError):
             group_sides(*refused)
 
 
-def test_groups_come_from_the_columns_of_a_list_of_items(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_come_from_the_columns_of_a_list_of_items(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     trials, scores, _ = a_list()
     write_scores("scores.txt", trials, scores.values)
@@ -170,11 +161,8 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
     assert "scores: by age<18, groups and their own trials" in shown
     document = json.loads(Path("r.json").read_text())
     names = {one["by"]: [row["group"] for row in one["groups"]] for one in document["groups"]}
-    assert names == {
-        "sex": ["f", "m"],
-        "age<18": ["age<18", "age>=18"],
-        "session": ["phone", "unknown"],
-    }
+    groups = {"sex": ["f", "m"], "age<18": ["age<18", "age>=18"], "session": ["phone", "unknown"]}
+    assert names == groups
     assert "items.csv" in document["inputs"]
     page = Path("page/index.html").read_text()
     assert page.count("EER by group, at a threshold of its own") == 3

@@ -9,22 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import normalized_mutual_info_score
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics import ranks as ranks_module
 from likeness.eval.metrics import retrieval
 from likeness.eval.metrics.ranks import label_codes, rank_blocks
-from likeness.eval.metrics.retrieval import (
-    clusters,
-    f1,
-    map_at_k,
-    map_at_r,
-    nmi,
-    query_metrics,
-    r_precision,
-    recall_at_k,
-    retrieval_metrics,
-)
+from likeness.eval.metrics.retrieval import f1, nmi, query_metrics, retrieval_metrics
 
 GOLDEN_FILES = Path(__file__).parents[2] / "golden"
 GOLDEN = np.load(GOLDEN_FILES / "retrieval_metrics__bruteforce_pml.npz")
@@ -39,29 +30,18 @@ def of_list(hits: list[bool], ks: tuple[int, ...], depth: int) -> dict[str, floa
         "precision@1": float(hits[0]),
         "r_precision": sum(hits[:num_relevant]) / num_relevant,
     }
-    for name, end, by in (
-        ("map@r", num_relevant, num_relevant),
-        ("map@1000", depth, min(num_relevant, depth)),
-    ):
-        values[name] = (
-            sum(sum(hits[: i + 1]) / (i + 1) for i in range(min(end, len(hits))) if hits[i]) / by
-        )
+    for name, end in (("map@r", num_relevant), ("map@1000", depth)):
+        places = [i for i in range(min(end, len(hits))) if hits[i]]
+        precisions = [sum(hits[: i + 1]) / (i + 1) for i in places]
+        values[name] = sum(precisions) / min(num_relevant, end)
     return values
 
 
-def brute(
-    scores: np.ndarray,
-    labels,
-    gallery_labels,
-    *,
-    itself: bool,
-    ks: tuple[int, ...],
-    depth: int = 1000,
-) -> list[dict[str, float] | None]:
+def brute(scores, labels, gallery_labels, *, itself: bool, ks: tuple[int, ...], depth: int = 1000):
     """For each query the mean over all orders of its tied items; None for lone ones. scores: (Q,
     G).
     """
-    values: list[dict[str, float] | None] = []
+    values = []
     for q in range(len(scores)):
         items = [g for g in range(scores.shape[1]) if not (itself and g == q)]
         if not any(gallery_labels[g] == labels[q] for g in items):
@@ -69,10 +49,9 @@ def brute(
             continue
         levels = sorted({scores[q, g] for g in items}, reverse=True)
         tied = [permutations([g for g in items if scores[q, g] == level]) for level in levels]
-        lists = [
-            of_list([gallery_labels[g] == labels[q] for group in order for g in group], ks, depth)
-            for order in product(*tied)
-        ]
+        orders = [[g for group in order for g in group] for order in product(*tied)]
+        hits = [[gallery_labels[g] == labels[q] for g in order] for order in orders]
+        lists = [of_list(each, ks, depth) for each in hits]
         values.append({name: np.mean([of[name] for of in lists]) for name in lists[0]})
     return values
 
@@ -109,9 +88,8 @@ def test_against_every_order_of_ties(data):
 def random_points(n: int, dim: int, num_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     labels = rng.integers(num_classes, size=n)
-    return rng.standard_normal((num_classes, dim))[labels] + 1.2 * rng.standard_normal(
-        (n, dim)
-    ), labels
+    centres = rng.standard_normal((num_classes, dim))
+    return centres[labels] + 1.2 * rng.standard_normal((n, dim)), labels
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "simple:0.3"])
@@ -124,9 +102,8 @@ def test_against_float64_loops(similarity):
     result = retrieval_metrics(x, labels, similarity=similarity)
     assert list(result) == KEYS
     for name in KEYS[:-2]:
-        assert result[name] == pytest.approx(
-            np.mean([value[name] for value in expected]), abs=1e-12
-        )
+        mean = np.mean([value[name] for value in expected])
+        assert result[name] == pytest.approx(mean, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +119,10 @@ def test_a_cut_below_the_depth_changes_nothing_above_it(size, depth):
         whole_part, whole = next(rank_blocks(x, codes, None, codes, similarity="dot", depth=size))
         assert part == whole_part
         for k in {1, depth // 2 or 1, depth}:
-            np.testing.assert_allclose(recall_at_k(cut, k), recall_at_k(whole, k), atol=1e-12)
-            np.testing.assert_allclose(map_at_k(cut, k), map_at_k(whole, k), atol=1e-12)
-        if depth == 49:
-            np.testing.assert_allclose(map_at_r(cut), map_at_r(whole), atol=1e-12)
-            np.testing.assert_allclose(r_precision(cut), r_precision(whole), atol=1e-12)
+            for metric in (retrieval.recall_at_k, retrieval.map_at_k):
+                np.testing.assert_allclose(metric(cut, k), metric(whole, k), atol=1e-12)
+        for metric in (retrieval.map_at_r, retrieval.r_precision) if depth == 49 else ():
+            np.testing.assert_allclose(metric(cut), metric(whole), atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])
@@ -176,19 +152,17 @@ def test_golden_map_at_1000_of_revisiting_dml(case):
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])
 def test_golden_nmi(case, monkeypatch):
-    given_clusters, labels = GOLDEN[f"{case}/cluster_labels"], GOLDEN[f"{case}/labels"]
+    x, labels = GOLDEN[f"{case}/embeddings"], GOLDEN[f"{case}/labels"]
+    given_clusters = GOLDEN[f"{case}/cluster_labels"]
     monkeypatch.setattr(retrieval, "clusters", lambda *args, **kwargs: given_clusters)
-    assert nmi(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(
-        float(GOLDEN[f"{case}/nmi_arithmetic"]), abs=1e-12
-    )
+    assert nmi(x, labels) == pytest.approx(float(GOLDEN[f"{case}/nmi_arithmetic"]), abs=1e-12)
     same = labels[:, None] == labels
     together = given_clusters[:, None] == given_clusters
     pairs = ~np.eye(len(labels), dtype=bool)
     precision = (same & together & pairs).sum() / (together & pairs).sum()
     recall = (same & together & pairs).sum() / (same & pairs).sum()
-    assert f1(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(
-        2 * precision * recall / (precision + recall), abs=1e-12
-    )
+    expected = 2 * precision * recall / (precision + recall)
+    assert f1(x, labels) == pytest.approx(expected, abs=1e-12)
 
 
 def on_an_arc(x) -> np.ndarray:
@@ -350,10 +324,7 @@ def test_clusters_and_their_metrics():
     noisy = np.random.default_rng(3).standard_normal((200, 6))
     assert nmi(noisy[order], labels[order], num_clusters=9) == nmi(noisy, labels, num_clusters=9)
     assert f1(noisy[order], labels[order]) == f1(noisy, labels)
-    from sklearn.metrics import normalized_mutual_info_score
-
-    assert nmi(noisy, labels, num_clusters=9) == pytest.approx(
-        normalized_mutual_info_score(labels, clusters(noisy, 9)), abs=1e-12
-    )
+    expected = normalized_mutual_info_score(labels, retrieval.clusters(noisy, 9))
+    assert nmi(noisy, labels, num_clusters=9) == pytest.approx(expected, abs=1e-12)
     assert nmi(np.ones((6, 2)), [0, 0, 0, 1, 1, 1]) == 0
     assert f1(np.ones((2, 2)), ["a", "b"], num_clusters=2) == 0

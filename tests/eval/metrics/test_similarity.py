@@ -17,18 +17,8 @@ from likeness.eval.metrics.von_mises_fisher import log_normalizer, mean_resultan
 from likeness.eval.types import Trials
 
 NAMES = ("cosine", "dot", "simple", "simple:0", "simple:-.25", "simple:1")
-PRECISE = (
-    "euclidean",
-    "poincare",
-    "poincare:.1",
-    "poincare:1",
-    "vmf_el",
-    "vmf_b",
-    "vmf_kl",
-    "vmf_el:.25",
-    "vmf_b:9",
-    "vmf_kl:2",
-)
+PRECISE = ("euclidean", "poincare", "poincare:.1", "poincare:1")
+PRECISE += ("vmf_el", "vmf_b", "vmf_kl", "vmf_el:.25", "vmf_b:9", "vmf_kl:2")
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
@@ -54,9 +44,8 @@ def brute_precise(x: np.ndarray, y: np.ndarray, similarity: str) -> float:
         c = float(text or 1e-5)
         x, y = -in_ball(x, c), in_ball(y, c)
         xy, xx, yy = x @ y, x @ x, y @ y
-        moved = ((1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y) / (
-            1 + 2 * c * xy + c * c * xx * yy
-        )
+        moved = (1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y
+        moved /= 1 + 2 * c * xy + c * c * xx * yy
         return -2 / np.sqrt(c) * float(np.arctanh(np.sqrt(c) * np.linalg.norm(moved)))
     alpha, dim = float(text or 1), x.size
     x, y = alpha * x, alpha * y
@@ -132,12 +121,8 @@ def test_vmf_golden(monkeypatch, dim, similarity, key, gather):
     # the series itself is good to 3e-8 below 64-D
     np.testing.assert_allclose(result, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-10)
     if key == "d_KL_z_p":
-        np.testing.assert_allclose(
-            pairs(p, z, j, i, similarity).reshape(expected.shape),
-            -golden[f"n{dim}/d_KL_p_z"],
-            rtol=1e-9,
-            atol=6e-8,
-        )
+        swapped = pairs(p, z, j, i, similarity).reshape(expected.shape)
+        np.testing.assert_allclose(swapped, -golden[f"n{dim}/d_KL_p_z"], rtol=1e-9, atol=6e-8)
     scaled = pairs(z / 4, p / 4, i, j, f"{similarity}:4").reshape(expected.shape)
     np.testing.assert_allclose(scaled, expected, rtol=1e-9, atol=6e-8 if 3 < dim < 128 else 1e-9)
     np.testing.assert_allclose(matrix(z, p, similarity), expected, rtol=1e-6)
@@ -156,9 +141,8 @@ def test_poincare_golden(name):
     i, j = np.indices((inside.size, inside.size)).reshape(2, -1)
     result = pairs(tangent, tangent, i, j, f"poincare:{name}").reshape(inside.size, -1)
     np.testing.assert_allclose(-result, golden[f"dist_c{name}"][np.ix_(inside, inside)], atol=1e-4)
-    np.testing.assert_allclose(
-        [in_ball(point, float(name)) for point in points], golden[f"expmap0_c{name}"], atol=1e-12
-    )
+    mapped = [in_ball(point, float(name)) for point in points]
+    np.testing.assert_allclose(mapped, golden[f"expmap0_c{name}"], atol=1e-12)
 
 
 @given(st.integers(1, 40), st.integers(0, 9999), st.floats(0.01, 100), st.sampled_from(PRECISE))
@@ -192,7 +176,7 @@ def test_vmf_of_zero_vectors_is_the_uniform_distribution():
 @pytest.mark.parametrize(
     "similarity", ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
 )
-def test_against_and_single_are_the_matrix(similarity: str) -> None:
+def test_against_and_single_are_the_matrix(similarity):
     x, y = np.random.default_rng(0).standard_normal((2, 9, 6)).astype(np.float32)
     x[3] = 0
     whole = matrix(x, y, similarity)
@@ -213,11 +197,8 @@ def test_zero_vectors_score_zero():
 def test_zero_vectors_in_trials_are_counted_and_named(recwarn):
     trials = Trials(("a", "b"), ("c", "d"), [0, 1, 0], [0, 0, 1])
     rows = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
-    score_trials(
-        trials,
-        Embeddings(("a", "e", "z", "b"), rows[[0, 1, 2, 3]]),
-        Embeddings(("c", "d"), rows[[0, 3]]),
-    )
+    probes = Embeddings(("c", "d"), rows[[0, 3]])
+    score_trials(trials, Embeddings(("a", "e", "z", "b"), rows), probes)
     assert not recwarn.list  # what the trials do not use does not matter
     with pytest.warns(UserWarning, match="2 embeddings.*'b'"):
         assert score_trials(trials, Embeddings(("a", "b", "c", "d"), rows)).tolist() == [0, 0, 0]

@@ -1,7 +1,5 @@
 """Three classes of trials: each rate by counting, on ASVspoof 5, and by the command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +32,7 @@ def limits(*classes) -> list[float]:
 
 
 @given(THREE)
-def test_the_a_dcf_is_the_least_cost_of_all_thresholds(three) -> None:
+def test_the_a_dcf_is_the_least_cost_of_all_thresholds(three):
     costs = [np.dot([0.9, 10 * 0.05, 20 * 0.05], errors_at(three, t)) for t in limits(*three)]
     assert spoofing.min_a_dcf(*three).value == pytest.approx(min(costs) / 0.9, abs=1e-12)
     cost = np.dot([0.9, 0.5, 1], errors_at(three, np.log((0.5 + 1) / 0.9)))
@@ -42,7 +40,7 @@ def test_the_a_dcf_is_the_least_cost_of_all_thresholds(three) -> None:
 
 
 @given(THREE)
-def test_the_sasv_eer_is_that_of_both_kinds_of_others_together(three) -> None:
+def test_the_sasv_eer_is_that_of_both_kinds_of_others_together(three):
     target, *both = three
     others = [*both[0], *both[1]]
     points = [errors_at((target, others), t) for t in limits(*three)]
@@ -61,16 +59,15 @@ def tandems(asv, cm) -> list[tuple[float, float, float, float, float]]:
         miss, fa, spoof = errors_at(asv, a)
         options = [errors_at((bona_fide, cm[2]), c) for c in limits(*cm)]
         apart = [abs(blocked + (1 - blocked) * (miss - fa)) for blocked, _ in options]
-        blocked, passed = next(
-            of for of, gap in zip(options, apart, strict=True) if gap <= min(apart) + 1e-12
-        )
+        first = next(k for k, gap in enumerate(apart) if gap <= min(apart) + 1e-12)
+        blocked, passed = options[first]
         if miss < fa and spoof > 0 and blocked < 1:
             found.append((abs(fa / spoof - passed / (1 - blocked)), spoof * passed))
     return found
 
 
 @given(THREE, THREE)
-def test_the_t_eer_is_where_the_three_errors_meet(asv, cm) -> None:
+def test_the_t_eer_is_where_the_three_errors_meet(asv, cm):
     found = tandems(asv, cm)
     if found:
         least = min(crit for crit, _ in found)
@@ -82,7 +79,7 @@ def test_the_t_eer_is_where_the_three_errors_meet(asv, cm) -> None:
 
 
 @given(THREE, THREE)
-def test_the_t_dcf_is_the_least_cost_of_the_tandem(asv, cm) -> None:
+def test_the_t_dcf_is_the_least_cost_of_the_tandem(asv, cm):
     at = likeness.metrics.verification_metrics(asv[0], asv[1])["eer"].threshold
     miss, fa, spoof = errors_at(asv, at)
     p_target, p_nontarget, p_spoof = 0.95 * 0.99, 0.95 * 0.01, 0.05
@@ -91,23 +88,20 @@ def test_the_t_dcf_is_the_least_cost_of_the_tandem(asv, cm) -> None:
     if min(first, second) <= 0:  # a countermeasure cannot help
         assert np.isnan(spoofing.min_t_dcf(asv, cm))
         return
-    costs = [
-        first * share([*cm[0], *cm[1]], lambda x, t=t: x < t)
-        + second * share(cm[2], lambda x, t=t: x >= t)
-        for t in limits(*cm)
-    ]
+    both = ([*cm[0], *cm[1]], cm[2])
+    costs = [np.dot([first, second], errors_at(both, t)) for t in limits(*cm)]
     assert spoofing.min_t_dcf(asv, cm) == pytest.approx(min(costs) / min(first, second), abs=1e-9)
     assert spoofing.TANDEM.weights == pytest.approx((p_target, 10 * p_nontarget, 10 * p_spoof))
 
 
 @given(CLASS, CLASS)
-def test_the_bpcer_keeps_the_apcer(bona_fide, spoof) -> None:
+def test_the_bpcer_keeps_the_apcer(bona_fide, spoof):
     allowed = [t for t in limits(bona_fide, spoof) if spoofing.apcer(spoof, t) <= 0.2]
     expected = min(share(bona_fide, lambda x, t=t: x < t) for t in allowed)
     assert spoofing.bpcer_at_apcer(bona_fide, spoof, 0.2) == pytest.approx(expected)
 
 
-def test_the_apcer_is_that_of_the_worst_kind_of_attack() -> None:
+def test_the_apcer_is_that_of_the_worst_kind_of_attack():
     assert spoofing.apcer([1, 0, 1, 1, 0], 0.5, list("rrsss")) == pytest.approx(2 / 3)
     assert spoofing.apcer([1, 0, 1, 1, 0], 0.5) == pytest.approx(3 / 5)
 
@@ -115,7 +109,7 @@ def test_the_apcer_is_that_of_the_worst_kind_of_attack() -> None:
 # ---------------------------------------------------------------- ASVspoof 5
 
 
-def test_asvspoof_has_the_published_values_and_those_of_counting(shared: Path) -> None:
+def test_asvspoof_has_the_published_values_and_those_of_counting(shared):
     path = shared / "data" / "asvspoof5" / "dev_scores_label.csv"
     if not path.is_file():
         pytest.skip("needs the scores of ASVspoof 5")
@@ -160,7 +154,7 @@ def files(folder: Path) -> list[Path]:
     return [folder / name for name in lines]
 
 
-def test_the_commands_fit_apply_and_measure(tmp_path) -> None:
+def test_the_commands_fit_apply_and_measure(tmp_path):
     asv, cm = files(tmp_path)
     fusion, fused = tmp_path / "fusion.json", tmp_path / "fused.txt"
     printed("fit", "fusion", asv, cm, "--method", "likelihood_ratio", "--out", fusion)
@@ -170,23 +164,22 @@ def test_the_commands_fit_apply_and_measure(tmp_path) -> None:
     assert "actual a-DCF" in printed("evaluate", fused, "--llr", "--resamples", "0")
 
 
-def test_a_verifier_and_a_countermeasure_are_measured_together(tmp_path) -> None:
+def test_a_verifier_and_a_countermeasure_are_measured_together(tmp_path):
     asv, cm = files(tmp_path)
     settings = likeness.VerificationSettings(num_resamples=30)
     evaluation = likeness.evaluate(asv, settings, countermeasure=cm)
     found = {result.metric: result for result in evaluation.results}
     assert found["eer"].counts == {"targets": 96, "nontargets": 96, "subjects": 24}
     rows = [line.split() for line in asv.read_text().splitlines()]
-    three = [
-        [float(score) for *_, score, kind in rows if kind == name]
-        for name in ("target", "nontarget", "spoof")
-    ]
-    assert found["sasv_eer"].value == spoofing.sasv_eer(*three)
+    three = {"target": [], "nontarget": [], "spoof": []}
+    for *_, score, kind in rows:
+        three[kind].append(float(score))
+    assert found["sasv_eer"].value == spoofing.sasv_eer(*three.values())
     assert found["min_a_dcf"].conventions["c_fa_spoof"] == 20
     assert all(found[name].interval for name in ("t_eer", "min_t_dcf", "sasv_eer"))
 
 
-def test_a_countermeasure_without_spoofs_and_spoofs_without_ids_are_refused(tmp_path) -> None:
+def test_a_countermeasure_without_spoofs_and_spoofs_without_ids_are_refused(tmp_path):
     scores = likeness.Scores([2.0, 1.0], [True, False])
     asv, cm = files(tmp_path)
     with pytest.raises(LikenessError, match="no ids"):
@@ -196,7 +189,7 @@ def test_a_countermeasure_without_spoofs_and_spoofs_without_ids_are_refused(tmp_
         likeness.eval.formats.trials.write_scores(tmp_path / "x.parquet", trials, values)
 
 
-def test_a_list_without_spoofs_does_not_hide_those_of_the_scores(tmp_path) -> None:
+def test_a_list_without_spoofs_does_not_hide_those_of_the_scores(tmp_path):
     asv, _ = files(tmp_path)
     lines = [line.split() for line in asv.read_text().splitlines()]
     listed = tmp_path / "trials.txt"
@@ -206,15 +199,14 @@ def test_a_list_without_spoofs_does_not_hide_those_of_the_scores(tmp_path) -> No
     assert {"sasv_eer", "min_a_dcf"} <= {result.metric for result in found.results}
 
 
-def test_draws_and_verifiers_without_spoofs_leave_numbers_out(tmp_path) -> None:
+def test_draws_and_verifiers_without_spoofs_leave_numbers_out(tmp_path):
     people = "abcdefgh"
     lines = ["a/1 f/1 -9 spoof", *(f"{s}/1 {s}/2 1 target" for s in people)]
     lines += [f"{s}/1 {t}/2 -1 nontarget" for s, t in zip(people, "bcdefgha", strict=True)]
     (tmp_path / "scores.txt").write_text("\n".join(lines))
     settings = likeness.VerificationSettings(num_resamples=30)
-    evaluation = likeness.evaluate(
-        tmp_path / "scores.txt", settings, countermeasure=tmp_path / "scores.txt"
-    )
+    file = tmp_path / "scores.txt"
+    evaluation = likeness.evaluate(file, settings, countermeasure=file)
     found = {result.metric: result for result in evaluation.results}
     assert found["sasv_eer"].value == 0
     assert "min_t_dcf" not in found  # the verifier rejects the only spoof

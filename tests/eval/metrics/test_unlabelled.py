@@ -1,7 +1,5 @@
 """Thresholds from unlabelled items: the rate that they promise, on people who were drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,7 +30,7 @@ def place(seed: int, people: int, each: int, *, shift: float = 1.0, dim: int = 4
 
 
 @pytest.mark.parametrize("far", [0.01, 0.05])
-def test_the_rate_at_the_threshold_is_within_a_factor_of_two(far: float) -> None:
+def test_the_rate_at_the_threshold_is_within_a_factor_of_two(far):
     rates, plain = [], []
     for seed in range(12):
         rows = place(seed, people=60, each=8, shift=2.0)
@@ -51,7 +49,7 @@ def unit_rows_of(rows: Floats) -> Floats:
     return unit_rows(rows, np.linalg.norm(rows, axis=1))
 
 
-def test_pairs_of_one_person_hardly_move_the_threshold() -> None:
+def test_pairs_of_one_person_hardly_move_the_threshold():
     alone = place(0, people=240, each=1).reshape(240, -1)
     together = place(0, people=24, each=10).reshape(240, -1)  # a tenth of the pairs
     (estimated,) = estimated_thresholds(together, [0.01])
@@ -66,7 +64,7 @@ def unit_pairs(rows: Floats) -> Floats:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 1000), scale=st.floats(0.1, 100))
-def test_centred_rows_keep_their_norms_and_do_not_depend_on_them(seed: int, scale: float) -> None:
+def test_centred_rows_keep_their_norms_and_do_not_depend_on_them(seed, scale):
     rows = np.random.default_rng(seed).normal(size=(7, 5)) + 2
     centre = centre_of(unit_rows_of(rows))
     made = subtract_centre(rows * scale, centre)
@@ -75,7 +73,7 @@ def test_centred_rows_keep_their_norms_and_do_not_depend_on_them(seed: int, scal
     np.testing.assert_allclose(unit_rows_of(made), unit_rows_of(expected), atol=1e-12)
 
 
-def test_stricter_rates_have_higher_thresholds_and_too_little_is_refused() -> None:
+def test_stricter_rates_have_higher_thresholds_and_too_little_is_refused():
     rows = place(3, people=50, each=2).reshape(100, -1)
     found = estimated_thresholds(rows, [0.1, 0.03, 0.01, 0.001])
     assert found == sorted(found)

@@ -2,15 +2,13 @@
 closed forms and published numbers.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
@@ -18,23 +16,7 @@ from sklearn.isotonic import IsotonicRegression
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.metrics import verification
-from likeness.eval.metrics.verification import (
-    actual_dcf,
-    balanced_accuracy,
-    cllr,
-    det,
-    eer,
-    measured_eer,
-    measured_min_dcf,
-    measured_tar,
-    min_cllr,
-    min_dcf,
-    num_allowed,
-    roc,
-    sort_scores,
-    tar_at_far,
-    verification_metrics,
-)
+from likeness.eval.metrics.verification import cllr, eer, min_cllr, min_dcf, sort_scores, tar_at_far
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "verification_metrics__bruteforce.npz"
 
@@ -73,21 +55,21 @@ def brute_eer(target, nontarget, method):
 
 def brute_dcf(target, nontarget, p, c_miss, c_fa):
     p, c_miss, c_fa = Fraction(p), Fraction(c_miss), Fraction(c_fa)
-    return min(
-        c_miss * p * frr + c_fa * (1 - p) * far for _, far, frr in brute_points(target, nontarget)
-    ) / min(c_miss * p, c_fa * (1 - p))
+    miss, fa = c_miss * p, c_fa * (1 - p)
+    costs = [miss * frr + fa * far for _, far, frr in brute_points(target, nontarget)]
+    return min(costs) / min(miss, fa)
 
 
 def brute_tar(target, nontarget, far, rule):
     points = [(x, 1 - frr) for _, x, frr in brute_points(target, nontarget)]
     if rule == "strict":  # literally: sort, pick the threshold, compare
-        allowed = num_allowed(far, len(nontarget))
+        allowed = verification.num_allowed(far, len(nontarget))
         if allowed + 1 > len(nontarget):
             return 1
         limit = sorted(nontarget, reverse=True)[allowed]
         return sum(s > limit for s in target) / len(target)
     # a product within rounding of a count is that count
-    expected = Fraction(num_allowed(far, len(nontarget)), len(nontarget))
+    expected = Fraction(verification.num_allowed(far, len(nontarget)), len(nontarget))
     expected = expected if abs(float(expected) - far) < 1e-15 else Fraction(far)
     if rule == "nearest":
         nearest = min(abs(x - expected) for x, _ in points)
@@ -101,7 +83,7 @@ def brute_tar(target, nontarget, far, rule):
 @given(pairs)
 def test_roc_has_one_point_per_distinct_score_and_both_ends(scores):
     target, nontarget = scores
-    curve = roc(target, nontarget)
+    curve = verification.roc(target, nontarget)
     expected = brute_points(target, nontarget)
     np.testing.assert_array_equal(curve.thresholds, [t for t, _, _ in expected])
     np.testing.assert_array_equal(curve.far, [float(far) for _, far, _ in expected])
@@ -112,9 +94,8 @@ def test_roc_has_one_point_per_distinct_score_and_both_ends(scores):
 @pytest.mark.parametrize("method", ["interpolated", "convex_hull", "nearest"])
 @given(scores=pairs)
 def test_eer_is_brute_force(method, scores):
-    assert eer(*scores, method=method) == pytest.approx(
-        float(brute_eer(*scores, method)), abs=1e-12
-    )
+    expected = float(brute_eer(*scores, method))
+    assert eer(*scores, method=method) == pytest.approx(expected, abs=1e-12)
 
 
 @given(
@@ -127,7 +108,8 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
     target, nontarget = map(np.array, scores)
     value = min_dcf(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
     assert value == pytest.approx(float(brute_dcf(*scores, p, c_miss, c_fa)), abs=1e-12)
-    threshold = measured_min_dcf(sort_scores(target, nontarget), p, c_miss, c_fa).threshold
+    ordered = sort_scores(target, nontarget)
+    threshold = verification.measured_min_dcf(ordered, p, c_miss, c_fa).threshold
     rates = np.mean(target < threshold), np.mean(nontarget >= threshold)
     costs = c_miss * p, c_fa * (1 - p)
     assert np.dot(costs, rates) / min(costs) == pytest.approx(value, abs=1e-12)
@@ -136,7 +118,7 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
 @given(pairs)
 def test_balanced_accuracy_is_the_best_mean_of_two_shares_of_right_decisions(scores):
     best = max(1 - (far + frr) / 2 for _, far, frr in brute_points(*scores))
-    assert balanced_accuracy(*scores) == pytest.approx(float(best), abs=1e-12)
+    assert verification.balanced_accuracy(*scores) == pytest.approx(float(best), abs=1e-12)
 
 
 @pytest.mark.parametrize("bits", [(1, 1), (3, 2), (4, 4), (13, 4)])
@@ -161,33 +143,34 @@ def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
                     assert min_dcf(target, nontarget, p_target=p) == cost.min()
                     best = np.append(thresholds, np.inf)[np.argmin(cost)]
                     ordered = sort_scores(target, nontarget)
-                    assert measured_min_dcf(ordered, p).threshold == best
+                    assert verification.measured_min_dcf(ordered, p).threshold == best
 
 
 @pytest.mark.parametrize("rule", ["strict", "nearest", "interpolated"])
 @given(scores=pairs, far=rates)
+@example(scores=([1], [0]), far=0.9)
 def test_tar_at_far_is_brute_force(rule, scores, far):
     value = tar_at_far(*scores, far, rule=rule)
     assert value == pytest.approx(float(brute_tar(*scores, far, rule)), abs=1e-9)
     if rule == "strict":  # whose threshold keeps the rate
         target, nontarget = map(np.array, scores)
-        threshold = measured_tar(sort_scores(target, nontarget), far).threshold
-        assert np.sum(nontarget >= threshold) <= num_allowed(far, nontarget.size)
+        threshold = verification.measured_tar(sort_scores(target, nontarget), far).threshold
+        assert np.sum(nontarget >= threshold) <= verification.num_allowed(far, nontarget.size)
         assert np.mean(target >= threshold) == pytest.approx(value, abs=1e-12)
 
 
 def test_floor_of_far_times_n_survives_floating_point():
     for n in (3, 7, 100, 1000, 15_638_932):
         for count in {0, 1, 2, n // 3, n - 1, n}:
-            assert num_allowed(count / n, n) == count
+            assert verification.num_allowed(count / n, n) == count
     for far, allowed in ((0.29, 29), (0.57, 57), (0.01, 1), (0.0199, 1), (0, 0), (1, 100)):
-        assert num_allowed(far, 100) == allowed
+        assert verification.num_allowed(far, 100) == allowed
     assert int(0.29 * 100) == 28  # what would go wrong
 
 
 def test_a_far_of_1_accepts_and_one_of_0_may_reject_everything():
-    assert measured_tar(sort_scores([-5.0, 1.0], [0.0, 2.0]), 1.0).threshold == -5.0
-    assert measured_tar(sort_scores([1.0], [2.0]), 0.0).threshold == math.inf
+    assert verification.measured_tar(sort_scores([-5.0, 1.0], [0.0, 2.0]), 1.0).threshold == -5.0
+    assert verification.measured_tar(sort_scores([1.0], [2.0]), 0.0).threshold == math.inf
 
 
 @given(pairs)
@@ -206,15 +189,14 @@ def test_min_cllr_is_pav_on_tied_groups(scores):
 
 @given(pairs)
 def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
-    curve, full = det(*scores), roc(*scores)
+    curve, full = verification.det(*scores), verification.roc(*scores)
     inside = (full.far > 0) & (full.far < 1) & (full.frr > 0) & (full.frr < 1)
-    assert set(zip(curve.far, curve.frr, strict=True)) <= set(
-        zip(full.far[inside], full.frr[inside], strict=True)
-    )
+    points = {*zip(full.far[inside], full.frr[inside], strict=True)}
+    assert {*zip(curve.far, curve.frr, strict=True)} <= points
     np.testing.assert_allclose(norm.cdf(curve.far_deviate), curve.far, atol=1e-12)
     np.testing.assert_allclose(norm.cdf(curve.frr_deviate), curve.frr, atol=1e-12)
     # a point left out lies on a horizontal run
-    for far, frr in zip(full.far[inside], full.frr[inside], strict=True):
+    for far, frr in points:
         assert frr in curve.frr or not curve.frr.size or far in curve.far
 
 
@@ -222,25 +204,28 @@ def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
 def test_combined_metrics_are_the_single_ones_in_any_order_of_rows(scores, random):
     shuffled = [random.sample(score, len(score)) for score in scores]
     assert min_cllr(*scores) == min_cllr(*shuffled)
-    measured = verification_metrics(*shuffled, p_targets=[0.01, 0.3], fars=[0.1])
+    measured = verification.verification_metrics(*shuffled, p_targets=[0.01, 0.3], fars=[0.1])
     assert list(measured) == ["eer", "min_dcf(0.01)", "min_dcf(0.3)", "tar_at_far(0.1)"]
     ordered = sort_scores(*scores)
-    at_eer, at_far = measured_eer(ordered), measured_tar(ordered, 0.1)
-    least = measured_min_dcf(ordered, 0.3)
+    at_eer, at_far = verification.measured_eer(ordered), verification.measured_tar(ordered, 0.1)
+    least = verification.measured_min_dcf(ordered, 0.3)
     assert measured["eer"] == (eer(*scores), at_eer.threshold)
     assert measured["min_dcf(0.3)"] == (min_dcf(*scores, p_target=0.3), least.threshold)
     assert measured["tar_at_far(0.1)"] == (tar_at_far(*scores, 0.1), at_far.threshold)
-    nearest = verification_metrics(*scores, fars=[0.1], tar_rule="nearest")["tar_at_far(0.1)"]
-    assert nearest.value == tar_at_far(*scores, 0.1, rule="nearest")
+    nearest = verification.verification_metrics(*scores, fars=[0.1], tar_rule="nearest")
+    assert nearest["tar_at_far(0.1)"].value == tar_at_far(*scores, 0.1, rule="nearest")
 
 
 @pytest.mark.parametrize("values", [(0, 1), (-1, 1), (1, 2), (5, 5)])
 @pytest.mark.parametrize("measure", [eer, sort_scores, cllr])
 def test_labels_in_place_of_scores_are_refused(measure, values):
+    """Booleans always, also few of them, all the same or of another count; integers of eight on."""
     scores, labels = np.linspace(-1, 1, 20), np.array(values * 10)
-    for classes in ((scores, labels), (labels, scores), (scores, labels == values[0])):
-        with pytest.raises(LikenessError, match="these are labels"):
-            measure(*classes)
+    of_first = labels == values[0]
+    for wrong in (labels, abs(labels).astype(np.uint8), of_first, of_first[:1], of_first[:15]):
+        for classes in ((scores, wrong), (wrong, scores)):
+            with pytest.raises(LikenessError, match="these are labels"):
+                measure(*classes)
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2", "c3"])
@@ -275,18 +260,16 @@ def test_gaussians_have_the_closed_form_eer_and_min_dcf():
     target, nontarget = rng.standard_normal(n) + distance, rng.standard_normal(n)
     expected = norm.cdf(-distance / 2)
     for method in ("interpolated", "convex_hull", "nearest"):
-        assert eer(target, nontarget, method=method) == pytest.approx(
-            expected, abs=4 * math.sqrt(expected / n)
-        )
-    assert measured_eer(sort_scores(target, nontarget)).threshold == pytest.approx(
-        distance / 2, abs=0.02
-    )
+        found = eer(target, nontarget, method=method)
+        assert found == pytest.approx(expected, abs=4 * math.sqrt(expected / n))
+    at = verification.measured_eer(sort_scores(target, nontarget)).threshold
+    assert at == pytest.approx(distance / 2, abs=0.02)
     bayes = math.log((1 - 0.05) / 0.05) / distance + distance / 2
     dcf = norm.cdf(bayes - distance) + norm.sf(bayes) * 0.95 / 0.05
     assert min_dcf(target, nontarget, p_target=0.05) == pytest.approx(dcf, abs=0.01)
     # perfectly calibrated: nothing is lost to calibration
     llr = [distance * (value - distance / 2) for value in (target, nontarget)]
-    assert actual_dcf(*llr, p_target=0.05) == pytest.approx(dcf, abs=0.01)
+    assert verification.actual_dcf(*llr, p_target=0.05) == pytest.approx(dcf, abs=0.01)
     assert cllr(*llr) == pytest.approx(min_cllr(*llr), abs=0.002)
 
 
@@ -294,32 +277,25 @@ def test_calibration_costs():
     assert cllr([0.0], [0.0]) == 1.0
     assert cllr([800.0], [-800.0]) == 0.0
     assert cllr([-800.0], [-800.0]) == pytest.approx(400 / math.log(2))  # large, not infinite
-    assert cllr(np.float32([3.0, 1.0]), np.float32([-2.0])) == pytest.approx(
-        (math.log2(1 + math.exp(-3)) + math.log2(1 + math.exp(-1))) / 4
-        + math.log2(1 + math.exp(-2)) / 2,
-        abs=1e-12,
-    )
+    bits = [math.log2(1 + math.exp(-x)) for x in (3, 1, 2)]
+    found = cllr(np.float32([3.0, 1.0]), np.float32([-2.0]))
+    assert found == pytest.approx((bits[0] + bits[1]) / 4 + bits[2] / 2, abs=1e-12)
     assert min_cllr([2.0, 3.0], [0.0, 1.0]) == 0.0
     assert min_cllr([0.0], [0.0, 1.0]) == 1.0
-    assert actual_dcf([5.0, -5.0], [-5.0], p_target=0.5) == 0.5
-    assert actual_dcf([0.0], [0.0], p_target=0.5) == 1.0  # score >= threshold accepts
+    assert verification.actual_dcf([5.0, -5.0], [-5.0], p_target=0.5) == 0.5
+    assert verification.actual_dcf([0.0], [0.0], p_target=0.5) == 1.0  # score >= threshold accepts
     # normalised, but not bounded by 1
-    assert actual_dcf([9.0], [9.0], p_target=0.01) == pytest.approx(99)
+    assert verification.actual_dcf([9.0], [9.0], p_target=0.01) == pytest.approx(99)
 
 
 def test_float32_stays_float32_and_inputs_stay_as_they_are():
     target, nontarget = np.float32([0.5, 0.2, 0.9]), np.float32([0.7, 0.1])
     kept = target.copy(), nontarget.copy()
     ordered = sort_scores(target, nontarget)
-    assert (
-        ordered.target.dtype
-        == ordered.nontarget.dtype
-        == roc(target, nontarget).thresholds.dtype
-        == np.float32
-    )
-    assert verification_metrics(target, nontarget) == verification_metrics(
-        target.astype(float), nontarget.astype(float)
-    )
+    arrays = ordered.target, ordered.nontarget, verification.roc(target, nontarget).thresholds
+    assert {values.dtype.name for values in arrays} == {"float32"}
+    in_float64 = verification.verification_metrics(target.astype(float), nontarget.astype(float))
+    assert verification.verification_metrics(target, nontarget) == in_float64
     np.testing.assert_array_equal([*target, *nontarget], [*kept[0], *kept[1]])
     third = np.float32(1 / 3)  # compared in float64 with 1/3 itself, which it exceeds
     assert eer([1 / 3], np.float32([third])) == eer([0.0], [1.0]) == 1.0
@@ -342,10 +318,10 @@ BAD = {
         (eer, {"method": "nearest"}),
         (min_cllr, {}),
         (cllr, {}),
-        (roc, {}),
-        (det, {}),
+        (verification.roc, {}),
+        (verification.det, {}),
         (min_dcf, {"p_target": 0.1, "c_miss": 1.0}),
-        (actual_dcf, {"p_target": 0.1, "c_miss": 1.0}),
+        (verification.actual_dcf, {"p_target": 0.1, "c_miss": 1.0}),
         (tar_at_far, {"far": 0.1, "rule": "strict"}),
     ],
 )

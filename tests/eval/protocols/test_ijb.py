@@ -2,8 +2,6 @@
 and every switch in the record.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -14,15 +12,8 @@ from sklearn.metrics import roc_curve
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb import protocol
-from likeness.eval.protocols.ijb.meta_files import (
-    Faces,
-    Side,
-    read_detector_scores,
-    read_faces,
-    read_side,
-    read_template_pairs,
-)
+from likeness.eval.protocols.ijb import meta_files, protocol
+from likeness.eval.protocols.ijb.meta_files import Faces, Side
 from likeness.eval.types import Trials
 
 # preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8
@@ -154,9 +145,9 @@ def test_verification_is_the_tools_reading_of_the_roc(name, world):
         assert first.value == pytest.approx(expected, abs=1e-9)
         assert asdict(switches).keys() <= first.conventions.keys()
         assert first.conventions["far"] == reference
-        assert first.conventions.get("nontargets_allowed") == (
-            int(reference * first.counts["nontargets"]) if switches.tar_rule == "strict" else None
-        )
+        allowed = int(reference * first.counts["nontargets"])
+        expected = allowed if switches.tar_rule == "strict" else None
+        assert first.conventions.get("nontargets_allowed") == expected
 
 
 def test_the_record_names_preset_and_letters(world):
@@ -181,14 +172,9 @@ def test_identification_is_the_tools_procedure(name, world):
     first, second = np.arange(0, 15), np.arange(15, 30)
     galleries = [Side(ids[value], who[value]) for value in (first, second)]
     probes = Side(ids[30:], who[30:])
-    actual = protocol.identification_1_n(
-        "x",
-        pooled,
-        galleries,
-        probes,
-        switches,
-        settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20),
-    )
+    settings = IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1, 5), num_resamples=20)
+    sides = pooled, galleries, probes
+    actual = protocol.identification_1_n("x", *sides, switches, settings=settings)
     values = {result.metric: result.value for result in actual.results}
     x = pooled.matrix[pooled.rows(map(str, ids.tolist()))].astype(np.float64)
     dots = x[30:] @ x[:30].T
@@ -220,9 +206,8 @@ def test_identification_is_the_tools_procedure(name, world):
             hits.append(who[gallery][row[gallery].argmax()] == own)
         expected = np.mean(hits)
     assert values["rank_k(1)"] == pytest.approx(expected, abs=1e-12)
-    assert {each.conventions["tpir_protocol"] for each in actual.results} == {
-        switches.tpir_protocol
-    }
+    used = {each.conventions["tpir_protocol"] for each in actual.results}
+    assert used == {switches.tpir_protocol}
 
 
 def test_other_switches(world):
@@ -253,30 +238,30 @@ def test_bad_switches_are_refused(world):
 def test_meta_files(tmp_path):
     file = tmp_path / "f.txt"
     file.write_text("1.jpg 1 69544\n2.jpg 1 50\n3.jpg 40000000 50\n")
-    faces = read_faces(file)
+    faces = meta_files.read_faces(file)
     assert faces.names == ("1.jpg", "2.jpg", "3.jpg")
     assert (faces.template.tolist(), faces.medium.tolist()) == ([1, 1, 40000000], [69544, 50, 50])
     file.write_text("22\t1  0\r\n1\t333  1\r\n22\t333  0\n\n")
-    pairs = read_template_pairs(file)
+    pairs = meta_files.read_template_pairs(file)
     assert [pairs.enrol_ids[i] for i in pairs.enrol] == ["22", "1", "22"]
     assert [pairs.probe_ids[i] for i in pairs.probe] == ["1", "333", "333"]
     assert pairs.target.tolist() == [False, True, False]
     file.write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME\n7,2, \u00e9.jpg\n5,1,b.jpg\r\n7,2,c.jpg")
-    side = read_side(file)
+    side = meta_files.read_side(file)
     assert (side.template.tolist(), side.subject.tolist()) == ([7, 5], [2, 1])
 
 
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (read_faces, "a.jpg 1 2\nb.jpg x 2\n"),
-        (read_faces, "a.jpg 1 2\na.jpg 1 3\n"),
-        (read_faces, ""),
-        (read_template_pairs, "1 2 1\n1 x 0\n"),
-        (read_template_pairs, "1 2 1\n1 2 7\n"),
-        (read_template_pairs, "7 2 1\n5 6 0\n1 2 0\n1 2 1\n"),
-        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n"),
-        (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n"),
+        (meta_files.read_faces, "a.jpg 1 2\nb.jpg x 2\n"),
+        (meta_files.read_faces, "a.jpg 1 2\na.jpg 1 3\n"),
+        (meta_files.read_faces, ""),
+        (meta_files.read_template_pairs, "1 2 1\n1 x 0\n"),
+        (meta_files.read_template_pairs, "1 2 1\n1 2 7\n"),
+        (meta_files.read_template_pairs, "7 2 1\n5 6 0\n1 2 0\n1 2 1\n"),
+        (meta_files.read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n"),
+        (meta_files.read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n"),
     ],
 )
 def test_damaged_meta_files_are_refused(tmp_path, read, text):
@@ -290,7 +275,7 @@ def test_every_face_has_one_detector_score(tmp_path):
     faces = Faces(("a.jpg", "b.jpg"), np.array([1, 1]), np.array([1, 2]))
     text = "b.jpg" + " 1.0" * 10 + " 0.8\na.jpg" + " 1.0" * 10 + " 0.9\n"
     file.write_text(text + text)
-    assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
+    assert meta_files.read_detector_scores(file, faces).tolist() == [0.9, 0.8]
     for wrong, says in (
         (text.replace("0.9", "nan"), "detector score"),
         (text + text.replace("0.9", "0.7"), "a.jpg"),
@@ -298,4 +283,4 @@ def test_every_face_has_one_detector_score(tmp_path):
     ):
         file.write_text(wrong)
         with pytest.raises(LikenessError, match=says):
-            read_detector_scores(file, faces)
+            meta_files.read_detector_scores(file, faces)

@@ -2,8 +2,6 @@
 aligned, embedded with both views, killed and gone on, 1:1 and 1:N.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -95,25 +93,23 @@ def write_pack(root: Path) -> Pack:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+def small(tmp_path_factory):
     return write_pack(tmp_path_factory.mktemp("pack") / "IJBC")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return tiny.untrained(tmp_path_factory.mktemp("model"), RECIPE)
 
 
 @pytest.fixture(scope="module")
-def features(small: Pack, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def features(small, model, tmp_path_factory):
     out = tmp_path_factory.mktemp("features") / "ijbc.npz"
     printed("embed", "--model", model, "--ijb", small.root, "--flip", "concat", "--out", out)
     return out
 
 
-def test_faces_are_aligned_and_both_views_embedded(
-    small: Pack, model: Path, features: Path, tmp_path: Path
-) -> None:
+def test_faces_are_aligned_and_both_views_embedded(small, model, features, tmp_path):
     contents = files.read_embeddings(features)
     network = load_model(model).embedder
     rows = []
@@ -125,9 +121,8 @@ def test_faces_are_aligned_and_both_views_embedded(
         with torch.no_grad():
             rows.append(network.backbone(views).flatten().numpy())
     assert contents.ids == tuple(small.names)
-    np.testing.assert_allclose(
-        contents.matrix, np.stack(rows), rtol=1e-3, atol=1e-4 * np.abs(rows).max()
-    )
+    bound = 1e-4 * np.abs(rows).max()
+    np.testing.assert_allclose(contents.matrix, np.stack(rows), rtol=1e-3, atol=bound)
     assert contents.meta["flip"] == "concat"
     assert contents.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
     total = contents.matrix[:, :12] + contents.matrix[:, 12:]
@@ -136,9 +131,7 @@ def test_faces_are_aligned_and_both_views_embedded(
     np.testing.assert_allclose(files.read_embeddings(summed).matrix, total, rtol=1e-4, atol=1e-4)
 
 
-def test_three_presets_from_features_to_the_tables(
-    small: Pack, features: Path, tmp_path: Path
-) -> None:
+def test_three_presets_from_features_to_the_tables(small, features, tmp_path):
     """What the protocols give, which tests/eval/protocols/test_ijb.py derives as the tools do."""
     tools = ("insightface", "adaface", "opensphere")
     chosen = [text for tool in tools for text in ("--preset", tool)]
@@ -156,10 +149,8 @@ def test_three_presets_from_features_to_the_tables(
     }
     meta, rows = meta_files.find_meta_files(small.root), files.read_embeddings(features)
     pairs, faces = meta_files.read_template_pairs(meta.pairs), meta_files.read_faces(meta.faces)
-    sides = (
-        [meta_files.read_side(path) for path in meta.galleries],
-        meta_files.read_side(meta.probes),
-    )
+    galleries = [meta_files.read_side(path) for path in meta.galleries]
+    sides = galleries, meta_files.read_side(meta.probes)
     settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
         switches = protocol.PRESETS[tool]
@@ -175,9 +166,7 @@ def test_three_presets_from_features_to_the_tables(
         assert loaded[tool, "rank_k(1)"]["interval"] is not None
 
 
-def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
-    small: Pack, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_commands_run_and_presets_are_the_code_s(small, model, tmp_path, monkeypatch):
     section = (ROOT / "docs" / "how-to" / "ijb.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
@@ -186,21 +175,17 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
     given = {"MODEL": model, "IJBC": small.root, "8": 0}
     shown = [printed(*(given.get(word, word) for word in command)) for command in commands]
     assert "TAR (%) at FAR 0.0001" in shown[1]
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in section.splitlines()
-        if line.startswith("| ")
-    ]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     documented: dict[str, protocol.Switches] = {}
     for names, *values in rows[1:]:
         changes = [f"{switch}={value}" for switch, value in zip(rows[0][1:], values, strict=True)]
-        documented |= {
-            name: protocol.switches_of("likeness", changes) for name in names.split("`")[1::2]
-        }
+        switches = protocol.switches_of("likeness", changes)
+        documented |= dict.fromkeys(names.split("`")[1::2], switches)
     assert documented == protocol.PRESETS
 
 
-def test_intervals_switches_and_wrong_options(small: Pack, features: Path, tmp_path: Path) -> None:
+def test_intervals_switches_and_wrong_options(small, features, tmp_path):
     rest = ("--ijb", small.root)
     asked = ("--switch", "tar_rule=interpolated", "--far", 0.1, "--resamples", 20)
     printed("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
@@ -220,9 +205,7 @@ def test_intervals_switches_and_wrong_options(small: Pack, features: Path, tmp_p
         assert word in refused(*command)
 
 
-def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(
-    small: Pack, features: Path, tmp_path: Path
-) -> None:
+def test_a_pack_without_landmarks_serves_presets_that_need_none(small, features, tmp_path):
     shutil.copytree(small.root / "meta", tmp_path / "meta")
     (tmp_path / "meta" / "ijbc_name_5pts_score.txt").unlink()
     measure = partial(evaluate_files, [features], tmp_path, json_file=tmp_path / "j")

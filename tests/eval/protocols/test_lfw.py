@@ -1,7 +1,5 @@
 """The LFW protocol against brute force over folds and thresholds, and the real pairs.txt."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -31,10 +29,8 @@ def brute_accuracy(scores, same, fold):
 @st.composite
 def cases(draw):
     n = draw(st.integers(4, 24))
-    fold = [
-        *range(draw(st.integers(2, 4))),
-        *draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)),
-    ]
+    fold = [*range(draw(st.integers(2, 4)))]
+    fold += draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
     scores = draw(st.lists(st.integers(-3, 3), min_size=len(fold), max_size=len(fold)))
     same = draw(st.lists(st.booleans(), min_size=len(fold) - 2, max_size=len(fold) - 2))
     return scores, [*same, True, False], fold
@@ -58,10 +54,8 @@ def test_lfw_pairs(shared):
     names = [enrol_id.split("/")[0] for enrol_id in trials.enrol_ids]
     same = [names[i] == names[j] for i, j in zip(trials.enrol, trials.probe, strict=True)]
     np.testing.assert_array_equal(trials.target, same)
-    subjects = [
-        {names[i] for i in np.append(trials.enrol[fold == f], trials.probe[fold == f])}
-        for f in range(10)
-    ]
+    of_fold = [np.append(trials.enrol[fold == f], trials.probe[fold == f]) for f in range(10)]
+    subjects = [{names[i] for i in sides} for sides in of_fold]
     # folds share no subject
     assert all(not subjects[i] & subjects[j] for i in range(10) for j in range(i))
 

@@ -1,7 +1,5 @@
 """Settings of the protocols and of scoring refuse numbers out of their range when they are made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -39,20 +37,18 @@ WRONG: dict[Callable[..., Any], dict[str, list[Any]]] = {
         for value in values
     ],
 )
-def test_a_value_out_of_its_range_is_refused(
-    settings: Callable[..., Any], field: str, value: Any
-) -> None:
+def test_a_value_out_of_its_range_is_refused(settings, field, value):
     with pytest.raises(LikenessError):
         settings(**{field: value})
 
 
-def test_the_ends_of_a_range_belong_to_it() -> None:
+def test_the_ends_of_a_range_belong_to_it():
     VerificationSettings(fars=(0, 1), p_targets=(), num_resamples=0, level=0.5)
     IdentificationSettings(fpirs=(0.0, 1.0), ranks=(), num_resamples=0)
     RetrievalSettings(ks=(1, 1000))
 
 
-def test_a_number_alone_is_a_sequence_of_one() -> None:
+def test_a_number_alone_is_a_sequence_of_one():
     assert VerificationSettings(fars=0.01).fars == (0.01,)
     assert IdentificationSettings(ranks=5).ranks == RetrievalSettings(ks=5).ks == (5,)
     for settings, name in (

@@ -2,8 +2,6 @@
 the map of embeddings, errors by subject; the frame of a page.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -29,13 +27,13 @@ def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Score
     return Scores(gap * target + rng.standard_normal(num), target)
 
 
-def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
+def test_what_is_drawn_does_not_grow_with_the_trials():
     small, large = ({"a": made(num)} for num in (20_000, 200_000))
     longer, shorter = (drawn(det_figure, scores, alt="") for scores in (large, small))
     assert len(longer) < 1.3 * len(shorter) < 125_000
 
 
-def test_the_eer_point_of_few_errors_is_inside_the_axes() -> None:
+def test_the_eer_point_of_few_errors_is_inside_the_axes():
     nontargets = np.append(np.linspace(0, 0.9, 997), [0.95, 0.96, 0.97])
     values = np.append(nontargets, np.linspace(0.945, 1, 100))
     figure = det_figure({"a": Scores(values, np.arange(1100) >= 1000)})
@@ -47,9 +45,7 @@ def test_the_eer_point_of_few_errors_is_inside_the_axes() -> None:
 
 @example(0.0, 91, 36)  # denormal numbers
 @given(st.floats(-1e300, 1e300), st.integers(0, 200), st.sampled_from([36, 72]))
-def test_histograms_of_nearly_equal_scores_have_edges(
-    start: float, spacings: int, num_bins: int
-) -> None:
+def test_histograms_of_nearly_equal_scores_have_edges(start, spacings, num_bins):
     values = np.array([start, start + spacings * np.spacing(abs(start))])
     edges = histogram_edges(values, num_bins)
     assert edges.shape == (num_bins + 1,)
@@ -57,7 +53,7 @@ def test_histograms_of_nearly_equal_scores_have_edges(
     assert np.histogram(values, edges)[0].sum() == 2
 
 
-def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:
+def test_the_frame_escapes_headings_and_leaves_out_what_is_empty():
     sections = {"<One>": Markup("<p>1</p>"), "Gone": Markup(""), "Two words": Markup("<p>2</p>")}
     page = document("<t>", "<a>", {**sections, "Made by no block": "<p>3</p>"})
     assert '<h2 id="one-heading">&lt;One&gt;</h2><p>1</p></section>' in page
@@ -68,7 +64,7 @@ def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=60))
-def test_every_distinct_score_of_a_short_list_is_a_position(pairs) -> None:
+def test_every_distinct_score_of_a_short_list_is_a_position(pairs):
     values, target = (np.array(each) for each in zip(*pairs, strict=True))
     target[:2] = True, False
     made = positions(Scores(values.astype(float), target))
@@ -79,7 +75,7 @@ def test_every_distinct_score_of_a_short_list_is_a_position(pairs) -> None:
     assert (made.false_accepts[-1], made.false_rejects[-1]) == (0, target.sum())
 
 
-def test_positions_of_a_long_list_are_bounded_exact_and_close_where_errors_are_rare() -> None:
+def test_positions_of_a_long_list_are_bounded_exact_and_close_where_errors_are_rare():
     rng = np.random.default_rng(0)
     target = rng.random(300_000) < 0.1
     scores = Scores((2 * target + rng.standard_normal(300_000)).astype(np.float32), target)
@@ -113,7 +109,7 @@ def points_of(text: str) -> dict[str, Any]:
     return json.loads(re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)[-1])
 
 
-def test_a_map_keeps_classes_together() -> None:
+def test_a_map_keeps_classes_together():
     contents, labels = clusters(4, 15, 20)
     points = plane(contents.unit())
     number = np.array([int(labels[item_id][1:]) for item_id in contents.ids])
@@ -124,7 +120,7 @@ def test_a_map_keeps_classes_together() -> None:
         assert np.isfinite(plane(matrix)).all()
 
 
-def test_a_map_is_bounded_and_says_what_it_shows() -> None:
+def test_a_map_is_bounded_and_says_what_it_shows():
     contents, labels = clusters(30, 12, 6)
     text = embedding_map(contents, labels, num_points=40)
     assert "40 of 360 items, from 10 of 30 classes" in text
@@ -133,7 +129,7 @@ def test_a_map_is_bounded_and_says_what_it_shows() -> None:
     assert "too few" in embedding_map(*clusters(2, 3, 6))
 
 
-def test_a_point_is_told_its_neighbours() -> None:
+def test_a_point_is_told_its_neighbours():
     contents, labels = clusters(3, 4, 6)
     unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
     similar = unit @ unit.T - 9 * np.eye(12)
@@ -142,7 +138,7 @@ def test_a_point_is_told_its_neighbours() -> None:
     assert points["neighbours"] == neighbours(contents.unit()).tolist()
 
 
-def test_errors_by_subject_are_those_of_a_loop_and_named_on_the_page() -> None:
+def test_errors_by_subject_are_those_of_a_loop_and_named_on_the_page():
     """Ids say their side, so that a subject has other ids as an enrolment than as a probe."""
     enrol, probe = (tuple(f"{side}{k}" for k in range(20)) for side in "ep")
     first, second = (each.ravel() for each in np.indices((20, 20)))
@@ -154,12 +150,9 @@ def test_errors_by_subject_are_those_of_a_loop_and_named_on_the_page() -> None:
     for k, name in enumerate(names):
         is_first, is_second = first // 5 == k, second // 5 == k
         others = (is_first | is_second) & ~target
-        expected = [
-            np.sum(is_first & target),
-            np.sum(is_first & target & (scores.values < 1)),
-            np.sum(others),
-            np.sum(others & (scores.values >= 1)),
-        ]
+        missed, accepted = scores.values < 1, scores.values >= 1
+        own = is_first & target
+        expected = [own.sum(), (own & missed).sum(), others.sum(), (others & accepted).sum()]
         assert counts[:, k].tolist() == expected, name
     text = who_errs(trials, scores, subject_of)
     assert text.count("&lt;/script&gt;&lt;b&gt;") == 4

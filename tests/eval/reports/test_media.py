@@ -2,8 +2,6 @@
 they may be.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import os
@@ -21,16 +19,7 @@ from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.reports.media import (
-    SIDE,
-    Media,
-    drawing,
-    flac,
-    media_of,
-    media_of_folder,
-    read_sound,
-    thumbnail,
-)
+from likeness.eval.reports.media import SIDE, Media, drawing, flac, media_of, read_sound, thumbnail
 from tests.recording_files import HZ, through_av
 
 RNG = np.random.default_rng(0)
@@ -46,7 +35,7 @@ def seen(content: bytes) -> Image.Image:
     return Image.open(io.BytesIO(content))
 
 
-def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> None:
+def test_thumbnails_are_small_upright_and_without_metadata(tmp_path):
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "a secret place"  # turned by 90 degrees; a description
     more = {"exif": exif.tobytes(), "comment": b"another secret", "icc_profile": b"x" * 200}
@@ -60,7 +49,7 @@ def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> No
     assert (seen(tiny).format, seen(tiny).size) == ("PNG", (28, 28))
 
 
-def test_bombs_false_headers_and_damaged_images_are_refused_before_decoding(tmp_path: Path) -> None:
+def test_bombs_false_headers_and_damaged_images_are_refused_before_decoding(tmp_path):
     header = b"IHDR" + struct.pack(">2I5B", 60_000, 60_000, 8, 2, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n"
     for chunk in (header, b"IDAT" + zlib.compress(bytes(100_000)), b"IEND"):
@@ -80,9 +69,7 @@ def test_bombs_false_headers_and_damaged_images_are_refused_before_decoding(tmp_
     ("rate", "seconds", "channels"),
     [(8_000, 0.4, 1), (16_000, 12.0, 2), (44_100, 0.5, 1), (96_001, 0.2, 3)],
 )
-def test_clips_are_mono_16_bit_and_10_seconds_at_most(
-    tmp_path: Path, rate: int, seconds: float, channels: int
-) -> None:
+def test_clips_are_mono_16_bit_and_10_seconds_at_most(tmp_path, rate, seconds, channels):
     time = np.arange(int(rate * seconds)) / rate
     tone = np.stack([0.5 * np.sin(2 * np.pi * 440 * time)] * channels, axis=1)
     soundfile.write(tmp_path / "a.wav", tone, rate, subtype="FLOAT")
@@ -96,7 +83,7 @@ def test_clips_are_mono_16_bit_and_10_seconds_at_most(
     assert np.abs(wave).max() == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_recording_is_drawn_where_it_sounds(tmp_path: Path) -> None:
+def test_a_recording_is_drawn_where_it_sounds(tmp_path):
     """A tone of 2 kHz in the second half of a second: the waveform and one band are dark there."""
     wave = np.sin(2 * np.pi * 2000 * np.arange(8000) / 8000) * (np.arange(8000) >= 4000)
     soundfile.write(tmp_path / "a.wav", wave, 8000)
@@ -114,7 +101,7 @@ def test_a_recording_is_drawn_where_it_sounds(tmp_path: Path) -> None:
         assert seen(drawing(read_sound(tmp_path / "short.wav"))).size == (480, 144)
 
 
-def test_bad_recordings_are_refused_and_nan_is_silence(tmp_path: Path) -> None:
+def test_bad_recordings_are_refused_and_nan_is_silence(tmp_path):
     values = np.array([0.1, np.nan, np.inf, 0.2])
     soundfile.write(tmp_path / "nan.wav", values, 8000, subtype="FLOAT")
     assert read_sound(tmp_path / "nan.wav").wave == pytest.approx([0.1, 0, 1, 0.2], abs=1e-4)
@@ -125,13 +112,13 @@ def test_bad_recordings_are_refused_and_nan_is_silence(tmp_path: Path) -> None:
             read_sound(tmp_path / name)
 
 
-def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None:
+def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path):
     root = tmp_path / "root"
     (root / "s1").mkdir(parents=True)
     picture(root / "s1" / "a.png")
     picture(tmp_path / "outside.png")
     (root / "s1" / "notes.txt").write_text("private")
-    media = media_of_folder(root)
+    media = media_of(root)
     assert "<img" in media.show("s1/a.png")
     assert "<img" in media.show("s1/a")
     picture(root / "s1" / "a#2.png")
@@ -144,12 +131,12 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
         assert media.show(value) == ""
     # a name that no file can have
     assert media.note().startswith("1 files could not be shown ('xxx")
-    without = media_of_folder(root)
+    without = media_of(root)
     assert without.show("s1/b.jpg") == without.show("s1/c.jpg") == ""
     assert without.note() == f"{root} has no file of 's1/b.jpg', 's1/c.jpg'."
 
 
-def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
+def test_names_are_escaped_and_the_budget_holds(tmp_path):
     name = '"><script>alert(1)</script>'
     noise = RNG.integers(0, 255, (120, 120, 3), dtype=np.uint8)
     first = Media(lambda id: noise).show(name)
@@ -164,7 +151,7 @@ def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz")
     soundfile.write(folder / "a.flac", 0.1 * RNG.standard_normal(800), 8000)
     soundfile.write(folder / "a.wav", 0.1 * RNG.standard_normal((300, 2)), 8000)
@@ -175,15 +162,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_files_are_shown_or_counted_and_nothing_else(
-    whole: dict[str, bytes], tmp_path: Path, data: st.DataObject
-) -> None:
+def test_damaged_files_are_shown_or_counted_and_nothing_else(whole, tmp_path, data):
     name = data.draw(st.sampled_from(sorted(whole)))
     contents = bytearray(whole[name])
     for _ in range(data.draw(st.integers(0, 6))):
         contents[data.draw(st.integers(0, len(contents) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / name).write_bytes(contents[: data.draw(st.integers(0, len(contents)))])
-    media = media_of_folder(tmp_path)
+    media = media_of(tmp_path)
     shown = media.show(name)
     assert "<img" in shown or name in media.note()
 
@@ -195,7 +180,7 @@ def decoded(shown: str) -> np.ndarray:
     return soundfile.read(io.BytesIO(base64.b64decode(data[1])))[0]
 
 
-def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
+def test_of_a_stretch_only_the_stretch_is_heard(tmp_path):
     """The recording counts its own samples, so that each says where it lies."""
     rate = 8000
     ramp = np.arange(20 * rate) / (20 * rate)
@@ -219,9 +204,7 @@ def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
     ("suffix", "codec", "name"),
     [(".m4a", "aac", "a.m4a"), (".webm", "libopus", "a.wav"), (".aac", "aac", "a.aac")],
 )
-def test_what_pyav_reads_is_heard_as_well(
-    suffix: str, codec: str, name: str, tmp_path: Path
-) -> None:
+def test_what_pyav_reads_is_heard_as_well(suffix, codec, name, tmp_path):
     """Each second of the recording is another tone."""
     pytest.importorskip("av")
     time = np.arange(14 * HZ) / HZ
@@ -238,10 +221,10 @@ def test_what_pyav_reads_is_heard_as_well(
     with pytest.raises(ValueError, match="0 samples"):
         read_sound(item._replace(stretch=(21.0, 22.0)))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:300])
-    assert media_of_folder(tmp_path).show(name) == ""
+    assert media_of(tmp_path).show(name) == ""
 
 
-def test_damaged_films_are_heard_within_bounds_or_not_at_all(tmp_path: Path) -> None:
+def test_of_a_film_whose_times_stand_still_a_bounded_part_is_heard(tmp_path):
     av = pytest.importorskip("av")
     path = tmp_path / "a.mkv"
     with av.open(str(path), "w", format="matroska") as container:
@@ -254,15 +237,9 @@ def test_damaged_films_are_heard_within_bounds_or_not_at_all(tmp_path: Path) -> 
                 packet.pts = packet.dts = 0  # times stand still
                 container.mux(packet)
     assert read_sound(path).wave.size == 10 * HZ
-    content = through_av(".m4a")
-    path.write_bytes(content.replace(b"SoundHandler", b"S\xf6undHandler"))  # which is Latin-1
-    assert read_sound(path).wave.size == pytest.approx(HZ, rel=0.1)
-    path.write_bytes(content.replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
-    with pytest.raises(LikenessError, match="no decoder"):
-        read_sound(path)
 
 
-def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:
+def test_a_table_with_times_shows_its_stretches(tmp_path):
     rate = 8000
     ramp = np.arange(4 * rate) / (4 * rate)
     soundfile.write(tmp_path / "a.wav", ramp, rate, subtype="PCM_16")

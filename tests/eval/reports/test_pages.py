@@ -1,8 +1,6 @@
 """The pages of classification, retrieval and identification: numbers are those of the metrics,
 neighbours those of a full ranking, and nothing in them is taken as markup."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path
@@ -46,7 +44,7 @@ def classified(num: int = 60, dim: int = 3) -> PerItem:
     return PerItem(ids, columns, None, "items", **more, show=pixels.get)
 
 
-def test_the_page_of_a_classifier(tmp_path: Path) -> None:
+def test_the_page_of_a_classifier(tmp_path):
     measured = classified()
     path = tmp_path / "report" / "index.html"
     html(path, measured, METRICS, command="likeness train a <b>", num_resamples=100)
@@ -72,7 +70,7 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     assert page.count("sha256-") == 2  # of BokehJS and of our own script: no other runs
 
 
-def test_the_page_of_a_classifier_without_errors_has_no_examples_of_errors(tmp_path: Path) -> None:
+def test_the_page_of_a_classifier_without_errors_has_no_examples_of_errors(tmp_path):
     columns = {**classified().columns, "correct": np.ones(60)}
     measured = PerItem(classified().ids, columns, None, "items")
     html(tmp_path / "index.html", measured, {}, command="x", num_resamples=5)
@@ -105,7 +103,7 @@ def page_of(evaluation: SearchEvaluation, path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_the_nearest_are_those_of_a_full_ranking() -> None:
+def test_the_nearest_are_those_of_a_full_ranking():
     queries = made()
     unit = queries.matrix / np.linalg.norm(queries.matrix, axis=1, keepdims=True)
     similar = unit @ unit.T
@@ -120,15 +118,14 @@ def test_the_nearest_are_those_of_a_full_ranking() -> None:
     assert some.mated.tolist() == [row // 5 < 2 for row in some.queries.tolist()]
 
 
-def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
+def test_the_page_of_a_retrieval(tmp_path):
     queries = made()
     retrieved = retrieve(queries, settings=RetrievalSettings(num_resamples=20))
     results, page = retrieved.results, page_of(retrieved, tmp_path / "index.html")
     page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     recall = next(result.value for result in results if result.metric == "recall@1")
-    assert (
-        f"{round(30 * recall)} find their own first, and {round(30 * (1 - recall))} do not" in page
-    )
+    right, wrong = round(30 * recall), round(30 * (1 - recall))
+    assert f"{right} find their own first, and {wrong} do not" in page
     assert f'R@1 (%)</th><td class="n v">{100 * recall:.2f}<' in page
     assert page.count("<img") == len(set(re.findall('data-item="([^"]*)"', page)))
     assert "<b>" not in page
@@ -136,7 +133,7 @@ def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
     assert "Threshold</th>" not in page  # no metric of a retrieval has one
 
 
-def test_the_page_of_an_identification(tmp_path: Path) -> None:
+def test_the_page_of_an_identification(tmp_path):
     queries, gallery = made(seed=0), made(3, 2, seed=0)
     identified = identify(gallery, queries, IdentificationSettings(num_resamples=0))
     page = page_of(identified, tmp_path / "i.html")

@@ -2,14 +2,9 @@
 Chromium or playwright is absent.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +20,7 @@ from likeness.eval.types import Trials
 
 
 @pytest.fixture(scope="module")
-def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_file(tmp_path_factory):
     """Two systems, one of images and one of recordings, with names that would break a careless
     page.
     """
@@ -54,7 +49,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(page_file: Path, browser: Any) -> Iterator[Any]:
+def page(page_file, browser):
     """The page, drawn, in a window of a desktop."""
     context = browser.new_context(viewport={"width": 1100, "height": 780}, accept_downloads=True)
     page = context.new_page()
@@ -67,7 +62,7 @@ def page(page_file: Path, browser: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1100), pytest.param("dark", 360, marks=pytest.mark.slow)]
 )
-def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width: int) -> None:
+def test_the_page_in_a_browser(page_file, browser, scheme, width):
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 780})
     page = context.new_page()
     output, asked = [], []
@@ -98,7 +93,7 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_query_has_all_its_neighbours_in_sight(width: int, browser: Any, tmp_path: Path) -> None:
+def test_a_query_has_all_its_neighbours_in_sight(width, browser, tmp_path):
     rng = np.random.default_rng(0)
     ids = tuple(f"a class of a long name {i // 4}/{'x' * 60}{i}.png" for i in range(24))
     for item_id in ids:
@@ -117,16 +112,15 @@ def test_a_query_has_all_its_neighbours_in_sight(width: int, browser: Any, tmp_p
     page.context.close()
 
 
-def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, page: Any) -> None:
+def test_the_slider_shows_exact_counts_and_moves_all(page_file, page):
     """Against counts over the scores in the file."""
     trials, values = read_scores(page_file.parent.parent / "one.txt")
     row = page.locator(".operating tr[data-system='one']")
     data = json.loads(page.locator(".operating .points script").first.text_content())
     slider = page.locator(".bar input")
     for position in (0, 40, len(data["thresholds"]) - 1):
-        slider.evaluate(
-            "(one, i) => {one.value = i; one.dispatchEvent(new Event('input'))}", position
-        )
+        moved = "(one, i) => {one.value = i; one.dispatchEvent(new Event('input'))}"
+        slider.evaluate(moved, position)
         accepted = values >= data["thresholds"][position]
         false_accepts = int(np.count_nonzero(accepted & ~trials.target))
         false_rejects = int(np.count_nonzero(~accepted & trials.target))
@@ -153,7 +147,7 @@ def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, page: Any)
     assert slider.get_attribute("aria-valuetext").count("%") == 2
 
 
-def test_a_point_of_the_map_is_told_by_its_name(page: Any) -> None:
+def test_a_point_of_the_map_is_told_by_its_name(page):
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     points = json.loads(page.locator(".map > script").first.text_content())
@@ -170,7 +164,7 @@ def test_a_point_of_the_map_is_told_by_its_name(page: Any) -> None:
     assert dialogs == []
 
 
-def test_everything_can_be_saved_and_printed(page: Any, tmp_path: Path) -> None:
+def test_everything_can_be_saved_and_printed(page, tmp_path):
     starts = {"PNG": b"\x89PNG", "SVG": b"<svg", "CSV": b"one,x,y"}
     for name, start in starts.items():
         with page.expect_download() as download:

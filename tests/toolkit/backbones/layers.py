@@ -1,7 +1,5 @@
 """The networks there are, and what their tests ask of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ networks refuse.
 Backbones are found by themselves; images: test_image_contract.py.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -86,23 +84,22 @@ def build(make: Any) -> Any:
 
 @pytest.mark.parametrize("make", BACKBONES, ids=lambda found: found.__name__)
 class TestContract:
-    def test_gives_dim_raw_outputs_and_takes_gradients(self, make: Any) -> None:
+    def test_gives_dim_raw_outputs_and_takes_gradients(self, make):
         backbone = build(make).train()
         z = backbone(torch.randn(4, 60, 20))
         assert z.shape == (4, 16) == (4, backbone.dim)
         # a fixed direction: the sum of squares after a batch norm without weights has no gradient
         assert not without_gradient(backbone, z)
 
-    def test_padding_never_changes_an_embedding(self, make: Any) -> None:
+    def test_padding_never_changes_an_embedding(self, make):
         """Whatever lies in the padding. 230 and 260 frames are more than one segment of CAM++,
         partial and full.
         """
         backbone, total = build(make).double(), 260
         full = torch.randn(2, 61, 20, dtype=torch.float64)
         # OrderStatistics sorts in float32
-        torch.testing.assert_close(
-            backbone(full, torch.ones(2)), backbone(full), rtol=1e-6, atol=1e-7
-        )
+        stated = backbone(full, torch.ones(2))
+        torch.testing.assert_close(stated, backbone(full), rtol=1e-6, atol=1e-7)
         for frames in (31, 40, 57, 200, 201, 230) if backbone.pads_exactly else ():
             x = torch.randn(1, frames, 20, dtype=torch.float64)
             padded = torch.randn(2, total, 20, dtype=torch.float64) * 5
@@ -110,7 +107,7 @@ class TestContract:
             together = backbone(padded, torch.tensor([frames / total, 1.0]))
             torch.testing.assert_close(together[:1], backbone(x), rtol=1e-6, atol=1e-7)
 
-    def test_one_utterance_alone_and_in_a_batch_and_in_half_precision(self, make: Any) -> None:
+    def test_one_utterance_alone_and_in_a_batch_and_in_half_precision(self, make):
         backbone, x = build(make), torch.randn(3, 47, 20)
         together = backbone(x)
         for i in range(3):
@@ -142,6 +139,6 @@ class TestContract:
         (partial(backbones.BNInception, 3, batch_norm="still"), "batch_norm 'still'"),
     ],
 )
-def test_words_and_sizes_outside_the_field_are_refused(make: Any, message: str) -> None:
+def test_words_and_sizes_outside_the_field_are_refused(make, message):
     with torch.device("meta"), pytest.raises(ValueError, match=message):
         make()

@@ -1,7 +1,5 @@
 """Networks of others, and several networks side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -70,7 +68,7 @@ def external(form: Any, output: int | str = "", **others: Any) -> External:
         (in_map, ""),
     ],
 )
-def test_an_embedding_among_several_outputs(form: Any, output: int | str) -> None:
+def test_an_embedding_among_several_outputs(form, output):
     network, x = external(form, output), torch.randn(5, 3, 2, 2)
     assert (network.dim, network.image_size) == (4, (2, 2))
     assert torch.equal(network(x), network.network.linear(x.flatten(1)))
@@ -92,12 +90,12 @@ def test_an_embedding_among_several_outputs(form: Any, output: int | str) -> Non
         (in_map, {"network": Several(in_map)}, "a Several"),
     ],
 )
-def test_what_is_no_embedding_is_refused(form: Any, settings: dict[str, Any], keyword: str) -> None:
+def test_what_is_no_embedding_is_refused(form, settings, keyword):
     with pytest.raises(ValueError, match=keyword):
         external(form, **settings)
 
 
-def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> None:
+def test_trying_a_network_draws_no_random_number_and_changes_no_statistics():
     def network() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Dropout(), nn.Linear(12, 4))
 
@@ -113,20 +111,19 @@ def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> 
 
 
 @pytest.mark.parametrize("form", ["relative", "counts"])
-def test_lengths_are_given_as_the_network_takes_them(form: Any) -> None:
+def test_lengths_are_given_as_the_network_takes_them(form):
     network = External(1, network=partial(Waves, form), input_shape=(100,), lengths=form)
     assert network.pads_exactly
     waves, lengths = torch.randn(2, 100), torch.tensor([0.4, 1.0])
     features, frames = RawWave()(waves, lengths)
     together = network(features, frames)
-    assert network.network.seen.tolist() == pytest.approx(
-        [40, 100] if form == "counts" else [0.4, 1.0]
-    )
+    expected = [40, 100] if form == "counts" else [0.4, 1.0]
+    assert network.network.seen.tolist() == pytest.approx(expected)
     alone = network(RawWave()(waves[:1, :40], None)[0])
     torch.testing.assert_close(together[:1], alone)
 
 
-def test_padding_that_a_network_sees_is_refused() -> None:
+def test_padding_that_a_network_sees_is_refused():
     with pytest.raises(ValueError, match="padding changes"):
         External(1, network=partial(Waves, exact=False), input_shape=(100,), lengths="relative")
     network = External(1, network=Waves, input_shape=(100,))
@@ -144,7 +141,7 @@ def views(seed: int) -> tuple[Tensor, None, Tensor]:
     return torch.randn(12, 40, 6, generator=generator), None, torch.arange(12) // 3
 
 
-def test_it_gives_what_each_network_gives_after_learning_from_the_same_batches() -> None:
+def test_it_gives_what_each_network_gives_after_learning_from_the_same_batches():
     torch.manual_seed(0)
     beside = Beside(6, networks=PARTS)
     torch.manual_seed(0)
@@ -162,7 +159,7 @@ def test_it_gives_what_each_network_gives_after_learning_from_the_same_batches()
     torch.testing.assert_close(z @ z.T, products)
 
 
-def test_networks_that_take_different_things_are_refused() -> None:
+def test_networks_that_take_different_things_are_refused():
     with pytest.raises(ValueError, match="embeddings and features"):
         Beside(6, networks=[partial(Head), *PARTS])
     with pytest.raises(ValueError, match="empty"):

@@ -2,8 +2,6 @@
 refusals; and what only some of them do.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial
@@ -21,19 +19,17 @@ VIT = partial(backbones.ViT, width=24, depth=2, heads=3, patch=8, image_size=32)
 RESNET18 = partial(backbones.ImageResNet, width=8, depth=18, blocks=(1, 1, 1, 1))
 SFNET = partial(backbones.SFNet, dim=16, width=8, blocks=(1, 1, 0, 1), image_size=32)
 IRESNET = partial(backbones.IResNet, dim=16, width=8, blocks=(1, 2, 1, 1), image_size=32)
+MOBILE = partial(backbones.MobileFaceNet, dim=16, scale=1)
+OF_FACES = {"dim": 16, "width": 32, "depth": 2, "heads": 4}
 TINY: dict[str, Any] = {
     "SFNet": SFNET,
     "SFNet-BN": partial(SFNET, batch_norm=True),
     "SFNet-deprecated": partial(SFNET, deprecated=True),
     "IResNet": IRESNET,
     "IResNet-OpenSphere": partial(IRESNET, opensphere=True),
-    "MobileFaceNet": partial(
-        backbones.MobileFaceNet, dim=16, scale=1, blocks=(1, 1, 1, 1), image_size=48
-    ),
-    "FaceViT": partial(
-        backbones.FaceViT, dim=16, width=32, depth=2, heads=4, image_size=36, drop_path=0.0
-    ),
-    "KPRPEViT": partial(backbones.KPRPEViT, dim=16, width=32, depth=2, heads=4, image_size=32),
+    "MobileFaceNet": partial(MOBILE, blocks=(1, 1, 1, 1), image_size=48),
+    "FaceViT": partial(backbones.FaceViT, image_size=36, drop_path=0.0, **OF_FACES),
+    "KPRPEViT": partial(backbones.KPRPEViT, image_size=32, **OF_FACES),
     "EdgeFace": partial(backbones.EdgeFace, dim=16, size="xxs"),
     "ViT": partial(VIT, dim=16, layer_scale=True, registers=1),
     "ImageResNet": partial(backbones.ImageResNet, dim=16, width=8, blocks=(1, 1, 1, 1)),
@@ -72,13 +68,13 @@ def build(name: str) -> tuple[Any, Tensor]:
     return network.eval(), x
 
 
-def test_no_image_network_is_left_out() -> None:
+def test_no_image_network_is_left_out():
     assert {cls.__name__ for cls in networks("images")} == {name.partition("-")[0] for name in TINY}
 
 
 @pytest.mark.parametrize("name", TINY)
 class TestContract:
-    def test_gives_dim_raw_outputs_and_every_parameter_a_gradient(self, name: str) -> None:
+    def test_gives_dim_raw_outputs_and_every_parameter_a_gradient(self, name):
         network, x = build(name)
         z = network.train()(x, None)
         assert z.shape == (4, 16) == (4, network.dim)
@@ -87,14 +83,13 @@ class TestContract:
         if name != "ImageResNet-frozen":
             assert still == ({"features.weight"} if name == "IResNet" else set())
 
-    def test_an_image_alone_in_a_batch_in_any_layout_and_in_half_precision(self, name: str) -> None:
+    def test_an_image_alone_in_a_batch_in_any_layout_and_in_half_precision(self, name):
         network, x = build(name)
         with torch.no_grad():
             together = network(x)
             torch.testing.assert_close(network(x[2:3]), together[2:3], rtol=1e-4, atol=5e-5)
-            last = network.to(memory_format=torch.channels_last)(
-                x.to(memory_format=torch.channels_last)
-            )
+            network.to(memory_format=torch.channels_last)
+            last = network(x.to(memory_format=torch.channels_last))
             torch.testing.assert_close(last, together, rtol=1e-4, atol=5e-5)
             assert (together[0] - together[1]).abs().max() > 1e-4, "blind to its input"
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -102,7 +97,7 @@ class TestContract:
         assert near.dtype == torch.float32
         assert torch.cosine_similarity(near, together).min() > 0.99
 
-    def test_other_inputs_are_refused(self, name: str) -> None:
+    def test_other_inputs_are_refused(self, name):
         network, x = build(name)
         with pytest.raises(ValueError, match=r"it takes images \(B, \d, H, W\)"):
             network(x[:, :1].expand(-1, 4, -1, -1))
@@ -113,16 +108,13 @@ class TestContract:
                 network(torch.randn(1, x.shape[1], x.shape[2], 42))
 
 
-@pytest.mark.parametrize(
-    ("batch_norm", "changing"),
-    [
-        ("trained", {"running_mean", "running_var", "weight", "bias"}),
-        ("fixed", {"weight", "bias"}),
-        ("frozen", set()),
-    ],
-)
+PARTS = ("running_mean", "running_var", "weight", "bias")
+CHANGING = {"trained": {*PARTS}, "fixed": {"weight", "bias"}, "frozen": set()}
+
+
+@pytest.mark.parametrize("batch_norm", CHANGING)
 @pytest.mark.parametrize("make", [partial(RESNET18, dim=8), partial(backbones.BNInception, dim=8)])
-def test_batch_norm_is_held_still(make: Any, batch_norm: str, changing: set[str]) -> None:
+def test_batch_norm_is_held_still(make, batch_norm):
     """Through train() of whatever holds the network, and through a copy."""
     torch.manual_seed(6)
     whole = nn.Sequential(copy.deepcopy(make(3, batch_norm=batch_norm))).train()
@@ -134,16 +126,13 @@ def test_batch_norm_is_held_still(make: Any, batch_norm: str, changing: set[str]
     (whole(torch.randn(2, 3, 64, 64)) * torch.randn(2, 8)).sum().backward()
     optimizer.step()
     after = whole.state_dict()
-    assert changing == {
-        part
-        for name in norms
-        for part in ("running_mean", "running_var", "weight", "bias")
-        if not torch.equal(before[f"{name}.{part}"], after[f"{name}.{part}"])
-    }
+    every = [f"{name}.{part}" for name in norms for part in PARTS]
+    changed = [name for name in every if not torch.equal(before[name], after[name])]
+    assert CHANGING[batch_norm] == {name.rpartition(".")[2] for name in changed}
     assert not any(module.training for _, module in whole.eval().named_modules())
 
 
-def test_without_a_head_the_size_is_the_network_s() -> None:
+def test_without_a_head_the_size_is_the_network_s():
     for make, dim, sides in (
         (partial(backbones.ImageResNet, width=4), 128, (64,)),
         (partial(backbones.ImageResNet, width=4, depth=18), 32, (64,)),
@@ -156,11 +145,10 @@ def test_without_a_head_the_size_is_the_network_s() -> None:
             assert {network(torch.empty(2, 3, side, side)).shape for side in sides} == {(2, dim)}
 
 
-def test_zero_init_makes_every_block_its_shortcut() -> None:
+def test_zero_init_makes_every_block_its_shortcut():
     torch.manual_seed(7)
-    network: Any = backbones.ImageResNet(
-        3, dim=8, width=4, blocks=(2, 1, 1, 1), stem="3x3", zero_init=True
-    ).eval()
+    tiny = partial(backbones.ImageResNet, 3, dim=8, width=4, blocks=(2, 1, 1, 1))
+    network: Any = tiny(stem="3x3", zero_init=True).eval()
     x = torch.randn(1, 4, 8, 8).relu()
     y = network.layer1[0](x)
     torch.testing.assert_close(y, torch.relu(network.layer1[0].downsample(x)))
@@ -175,7 +163,7 @@ def cubic(t: float, a: float = -0.75) -> float:
     return a * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
 
 
-def test_positions_of_other_image_sizes_are_dino_s() -> None:
+def test_positions_of_other_image_sizes_are_dino_s():
     """Keys' bicubic interpolation written out, at the places that DINO's scale of (rows + 0.1) /
     grid gives, edges repeated.
     """
@@ -198,7 +186,7 @@ def test_positions_of_other_image_sizes_are_dino_s() -> None:
     assert network(torch.randn(1, 3, 12, 28, dtype=torch.float64)).shape == (1, 4)
 
 
-def test_registers_change_how_positions_are_sampled() -> None:
+def test_registers_change_how_positions_are_sampled():
     """dinov2_*_reg: no offset, but antialiasing: a constant stays constant, and columns that
     alternate are evened out where the grid is halved.
     """
@@ -211,18 +199,13 @@ def test_registers_change_how_positions_are_sampled() -> None:
         assert network._positions(4, 4)[0, 1:].abs().max() < 0.2
 
 
-def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
+def test_masked_tokens_are_replaced_by_the_learned_one():
     """With no blocks the tokens pass the layer norm alone: of 16 places int(16 * 0.75) = 12 keep
     theirs, the others hold the mask token.
     """
     torch.manual_seed(3)
-    network = (
-        backbones.FaceViT(
-            3, dim=4, width=6, depth=0, heads=2, patch=4, image_size=16, masked=0.25, drop_path=0.0
-        )
-        .double()
-        .train()
-    )
+    make = partial(backbones.FaceViT, 3, dim=4, width=6, depth=0, heads=2, patch=4, drop_path=0.0)
+    network = make(image_size=16, masked=0.25).double().train()
     seen: list[Tensor] = []
     network.feature.register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().view(-1, 16, 6))
@@ -237,7 +220,7 @@ def test_masked_tokens_are_replaced_by_the_learned_one() -> None:
     assert len({tuple(row.tolist()) for row in token}) > 1, "each image has its own places"
 
 
-def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean() -> None:
+def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean():
     network = backbones.FaceViT(3, width=4, depth=3, heads=2, patch=4, image_size=8, drop_path=0.5)
     assert [block.drop_path for block in network.blocks] == [0.0, 0.25, 0.5]
     torch.manual_seed(4)
@@ -249,17 +232,15 @@ def test_stochastic_depth_leaves_out_whole_images_and_keeps_the_mean() -> None:
     assert torch.equal(block.eval()._branch(torch.ones(3, 2, 3)), torch.ones(3, 2, 3))
 
 
-def test_the_deprecated_form_and_its_random_start() -> None:
+def test_the_deprecated_form_and_its_random_start():
     """v0: xavier in the convolutions of stride 2, N(0, 0.01) in residual blocks, which so begin
     near the identity.
     """
     for of_simple in (IRESNET(3, opensphere=True), SFNET(3, batch_norm=True)):
         assert of_simple.features.weight.tolist() == pytest.approx([0.1] * 16)
     torch.manual_seed(5)
-    old, new = (
-        backbones.SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict()
-        for deprecated in (True, False)
-    )
+    make = partial(backbones.SFNet, 3, depth=10, dim=2)
+    old, new = (make(deprecated=deprecated).state_dict() for deprecated in (True, False))
     for state, name, deviation in (
         (old, "layer3.0.conv.weight", math.sqrt(2 / (9 * (128 + 256)))),
         (old, "layer3.1.conv1.weight", 0.01),

@@ -7,12 +7,7 @@ from scipy.fft import dct
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 
-from likeness.toolkit.backbones.mixture import (
-    MixtureStatistics,
-    cosine_transform,
-    fit_mixture,
-    log_densities,
-)
+from likeness.toolkit.backbones.mixture import MixtureStatistics, fit_mixture
 
 
 def clouds(num: int) -> torch.Tensor:
@@ -24,38 +19,18 @@ def clouds(num: int) -> torch.Tensor:
     return centres[torch.arange(num) % 3] + noise * spread[torch.arange(num) % 3]
 
 
-def test_cosines_are_scipy_s() -> None:
-    theirs = dct(np.eye(20), norm="ortho")[:, :7]
-    np.testing.assert_allclose(cosine_transform(20, 7).numpy(), theirs, atol=1e-6)
-
-
-def test_densities_are_scipy_s() -> None:
-    x, weights = clouds(5), torch.tensor([0.3, 0.7], dtype=torch.float64)
-    means, variances = torch.randn(2, 2).double(), torch.rand(2, 2).double() + 0.5
-    theirs = [
-        np.log(w) + multivariate_normal(m, np.diag(v)).logpdf(x.numpy())
-        for w, m, v in zip(weights.numpy(), means.numpy(), variances.numpy(), strict=True)
-    ]
-    ours = log_densities(x, weights, means, variances)
-    np.testing.assert_allclose(ours.numpy(), np.stack(theirs, axis=1), rtol=1e-10)
-
-
-def test_mixture_is_scikit_learn_s() -> None:
+def test_mixture_is_scikit_learn_s():
     x = clouds(600)
     weights, means, variances = fit_mixture(x, 3, steps=100)
-    theirs = GaussianMixture(
-        3, covariance_type="diag", tol=1e-10, max_iter=500, reg_covar=0.0, random_state=0
-    ).fit(x.numpy())
-    for value, other in (
-        (weights, theirs.weights_),
-        (means, theirs.means_),
-        (variances, theirs.covariances_),
-    ):
-        ours, known = value[means[:, 0].argsort()], other[theirs.means_[:, 0].argsort()]
-        np.testing.assert_allclose(ours.numpy(), known, rtol=1e-4, atol=1e-5)
+    steps = {"tol": 1e-10, "max_iter": 500, "reg_covar": 0.0, "random_state": 0}
+    theirs = GaussianMixture(3, covariance_type="diag", **steps).fit(x.numpy())
+    order, known = means[:, 0].argsort(), theirs.means_[:, 0].argsort()
+    pairs = (weights, theirs.weights_), (means, theirs.means_), (variances, theirs.covariances_)
+    for ours, other in pairs:
+        np.testing.assert_allclose(ours[order].numpy(), other[known], rtol=1e-4, atol=1e-5)
 
 
-def test_a_component_without_frames_has_the_mean_and_the_variance_of_all() -> None:
+def test_a_component_without_frames_has_the_mean_and_the_variance_of_all():
     """Three components for two different frames: the third one starts with none."""
     x = torch.tensor([[0.0], [0.0], [5.0], [5.0]], dtype=torch.float64)
     weights, means, variances = fit_mixture(x, 3)
@@ -66,7 +41,7 @@ def test_a_component_without_frames_has_the_mean_and_the_variance_of_all() -> No
     assert float(variances[least]) == 6.25
 
 
-def test_frames_of_a_component_that_training_had_none_of_are_compared_with_all() -> None:
+def test_frames_of_a_component_that_training_had_none_of_are_compared_with_all():
     """Training recordings that all hold the same two sounds leave one of three components empty."""
     level = torch.tensor([40.0, 0.0, 0.0, 0.0])
     first, second = level + torch.tensor([0, 3.0, 0, -3]), level + torch.tensor([0, -3.0, 0, 3])
@@ -79,9 +54,7 @@ def test_frames_of_a_component_that_training_had_none_of_are_compared_with_all()
 
 
 @pytest.mark.parametrize("num_frames", [1, 2, 3])
-def test_recordings_of_a_few_frames_have_finite_embeddings_that_padding_keeps(
-    num_frames: int,
-) -> None:
+def test_recordings_of_a_few_frames_have_finite_embeddings_that_padding_keeps(num_frames):
     torch.manual_seed(0)
     net = MixtureStatistics(6, dim=4, num_components=3)
     net.estimate([(torch.randn(8, 20, 6), None, torch.arange(8) % 4)])
@@ -93,12 +66,12 @@ def test_recordings_of_a_few_frames_have_finite_embeddings_that_padding_keeps(
     torch.testing.assert_close(beside, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_too_few_frames_are_refused() -> None:
+def test_too_few_frames_are_refused():
     with pytest.raises(ValueError, match="32 components"):
         fit_mixture(torch.zeros(31, 2), 32)
 
 
-def test_statistics_are_those_of_a_loop_over_frames() -> None:
+def test_statistics_are_those_of_a_loop_over_frames():
     torch.manual_seed(0)
     net = MixtureStatistics(22, num_components=3)  # more bands than cepstra
     features, labels = torch.randn(8, 20, 22), torch.arange(8) % 4
@@ -107,18 +80,12 @@ def test_statistics_are_those_of_a_loop_over_frames() -> None:
     coefficients = dct(view, norm="ortho", axis=1)
     ceps = coefficients[:, :20] - coefficients[:, :20].mean(axis=0)
     moved, count, overall = np.zeros((3, 22)), np.zeros(3), np.zeros(22)
+    mixture = [each.double().numpy() for each in (net.weights, net.means, net.variances)]
+    parts = [(w, multivariate_normal(m, np.diag(v))) for w, m, v in zip(*mixture, strict=True)]
     for t in range(20):
         delta = ceps[min(t + 1, 19), :12] - ceps[max(t - 1, 0), :12]
         key = np.concatenate([ceps[t], delta])
-        density = [
-            w * multivariate_normal(m, np.diag(v)).pdf(key)
-            for w, m, v in zip(
-                net.weights.double().numpy(),
-                net.means.double().numpy(),
-                net.variances.double().numpy(),
-                strict=True,
-            )
-        ]
+        density = [w * part.pdf(key) for w, part in parts]
         for k in range(3):
             share = density[k] / sum(density)
             apart = coefficients[t] - net.centres[k].double().numpy()

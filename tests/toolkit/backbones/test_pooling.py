@@ -1,7 +1,5 @@
 """Pooling over time, over layers and over places, against loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, get_args
 
@@ -11,18 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from likeness.toolkit.backbones._layer_pooling import (
-    LayerPooling,
-    masked_mean,
-    pool_layers,
-    pool_places,
-)
+from likeness.toolkit.backbones._layer_pooling import LayerPooling, pool_layers, pool_places
 from likeness.toolkit.backbones.pooling import Pooling, attend, frame_mask, pool
 
 NAMES: tuple[Any, ...] = get_args(Pooling)
 
 
-def test_frame_mask_counts_frames() -> None:
+def test_frame_mask_counts_frames():
     # never none
     assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [1, 2, 4, 7]
 
@@ -43,9 +36,8 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     if name == "ASP":
         hidden = conv(p, "attention.0", x).relu()
         scale = p["attention.2.weight"] / (p["attention.2.running_var"] + 1e-5).sqrt()
-        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None] + p[
-            "attention.2.bias"
-        ][:, None]
+        hidden = (hidden - p["attention.2.running_mean"][:, None]) * scale[:, None]
+        hidden = hidden + p["attention.2.bias"][:, None]
         return torch.cat(weighted(x, conv(p, "attention.3", hidden), 1e-5))
     mean, deviation = x.mean(dim=1), (x.var(dim=1) + 1e-7).sqrt()
     if name == "TAP":
@@ -53,11 +45,8 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     if name == "TSTP":
         return torch.cat([mean, deviation])
     if name == "ASTP":
-        seen = (
-            torch.cat([x, mean[:, None].expand_as(x), deviation[:, None].expand_as(x)])
-            if global_context
-            else x
-        )
+        context = [mean[:, None].expand_as(x), deviation[:, None].expand_as(x)]
+        seen = torch.cat([x, *context]) if global_context else x
         return torch.cat(weighted(x, conv(p, "linear2", conv(p, "linear1", seen).tanh()), 1e-7))
     rows: list[Tensor] = []
     for prefix in ("n_query.0.", "n_query.1."):
@@ -79,9 +68,7 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
     seed=st.integers(0, 2**32 - 1),
     same=st.booleans(),
 )
-def test_poolings_are_those_of_the_release(
-    name: Any, global_context: bool, frames: list[int], seed: int, same: bool
-) -> None:
+def test_poolings_are_those_of_the_release(name, global_context, frames, seed, same):
     torch.manual_seed(seed)
     module, size = pool(name, 16, global_context=global_context)
     module.double().eval()
@@ -94,15 +81,11 @@ def test_poolings_are_those_of_the_release(
     pooled = module(x, frame_mask(torch.tensor(frames, dtype=torch.float64) / total, total))
     assert pooled.shape == (len(frames), size)
     for row, num in enumerate(frames):
-        torch.testing.assert_close(
-            pooled[row],
-            expected(name, state, x[row, :, :num], global_context),
-            rtol=1e-6,
-            atol=2e-7,
-        )
+        by_formula = expected(name, state, x[row, :, :num], global_context)
+        torch.testing.assert_close(pooled[row], by_formula, rtol=1e-6, atol=2e-7)
 
 
-def test_attention_survives_large_offsets_where_the_release_s_formula_does_not() -> None:
+def test_attention_survives_large_offsets_where_the_release_s_formula_does_not():
     x = 4000 + torch.randn(1, 1, 50, generator=torch.Generator().manual_seed(0))
     scores = torch.zeros(1, 1, 50)
     deviation = float(attend(x, scores, None)[0, 1])
@@ -187,7 +170,7 @@ def by_loops(name: str, p: dict[str, Tensor], layers: list[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", LAYER_POOLINGS)
-def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name: str) -> None:
+def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name):
     module = drawn(name)
     parameters = dict(module.state_dict())
     layers = [torch.randn(3, FRAMES, CHANNELS).double() for _ in range(LAYERS)]
@@ -206,7 +189,7 @@ def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name: str) -> N
     assert together.shape[1] == pool_layers(name, LAYERS, CHANNELS, heads=3, compressed=5)[1]  # type: ignore[arg-type]
 
 
-def test_the_adapters_have_the_parameters_that_their_authors_state() -> None:
+def test_the_adapters_have_the_parameters_that_their_authors_state():
     """6.2 M beside the 580 M of w2v-BERT 2.0 (ZXHY-82/w2v-BERT-2.0_SV, README.md)."""
     module, size = pool_layers("AdapterMFA", 25, 1024, compressed=128)
     count = sum(parameter.numel() for parameter in module.parameters()) + (size + 1) * 256
@@ -214,7 +197,7 @@ def test_the_adapters_have_the_parameters_that_their_authors_state() -> None:
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0, 7.0])
-def test_gem_is_a_loop_over_places_and_its_power_is_learned(power: float) -> None:
+def test_gem_is_a_loop_over_places_and_its_power_is_learned(power):
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     module: Any = pool_places("GeM")
     assert module.power.tolist() == [3.0]
@@ -226,10 +209,3 @@ def test_gem_is_a_loop_over_places_and_its_power_is_learned(power: float) -> Non
             assert z[row, channel].item() == pytest.approx((sum(raised) / 5) ** (1 / power))
     z.sum().backward()
     assert module.power.grad.abs().item() > 0
-
-
-def test_masked_mean_and_mean_of_places() -> None:
-    x = torch.tensor([[[1.0], [3.0], [99.0]], [[1.0], [2.0], [6.0]]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    assert masked_mean(x, mask).flatten().tolist() == [2.0, 3.0]
-    assert pool_places("mean")(x)[1].tolist() == [3.0]

@@ -5,8 +5,6 @@ Both networks have the same weights, which a rule makes from the names of the te
 is needed here. tests/golden/README.md says how the files were made.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -55,10 +53,7 @@ FULL: dict[str, Any] = {
     **{f"edgeface {size}": partial(EdgeFace, 3, size=size) for size in ("xxs", "xs", "s", "base")},
     "kprpe small": partial(KPRPEViT, 3, depth=12, heads=8, mlp_ratio=5.0),
     "kprpe base": partial(KPRPEViT, 3),
-    **{
-        f"resnet{depth}": partial(ResNet, 80, depth=depth)
-        for depth in (18, 34, 50, 101, 152, 221, 293)
-    },
+    **{f"resnet{n}": partial(ResNet, 80, depth=n) for n in (18, 34, 50, 101, 152, 221, 293)},
     "3D-Speaker resnet34": partial(ResNet, 80, dim=192, two_layers=True),
     "ecapa c512": partial(WeSpeakerECAPA, 80, global_context=False),
     "ecapa glob c512": partial(WeSpeakerECAPA, 80),
@@ -80,10 +75,7 @@ FULL: dict[str, Any] = {
         f"ViT-{letter}": partial(FaceViT, 3, width=width, depth=depth)
         for letter, (width, depth) in FACE_VITS.items()
     },
-    **{
-        f"ResNet{depth}": partial(ImageResNet, 3, depth=depth, dim=1000)
-        for depth in (18, 34, 50, 101, 152)
-    },
+    **{f"ResNet{n}": partial(ImageResNet, 3, depth=n, dim=1000) for n in (18, 34, 50, 101, 152)},
     "BN-Inception": partial(BNInception, 3, dim=1000),
     **{f"DINO ViT-{letter}/16": partial(ViT, 3, **VITS[letter]) for letter in VITS},
     **{f"DINOv2 ViT-{letter}/14": partial(ViT, 3, **VITS[letter], **DINOV2) for letter in VITS},
@@ -93,8 +85,10 @@ UNEVEN: dict[str, Any] = {"dim": 8, "width": 4, "blocks": (1, 2, 1, 1)}
 CIFAR = partial(ImageResNet, 3, depth=18, **UNEVEN)
 MBF = partial(MobileFaceNet, 3, dim=8, image_size=32)
 DINO = partial(ViT, 3, width=12, depth=2, heads=3)
+DINOV2_SMALL: dict[str, Any] = {"patch": 7, "layer_scale": True, "registers": 2}
 FACE_VIT = partial(FaceViT, 3, dim=8, width=16, depth=2, heads=4, patch=9, image_size=32)
 SMALL_REDIMNET = partial(ReDimNet, 12, dim=8)
+REDIMNET2, SHAPE2 = partial(ReDimNet2, 8, size="b0", dim=8), {"width": 4, "rows": STAGES2}
 # networks of 16 bands with embeddings of 8
 SPEECH: dict[str, Any] = {
     "resnet18": partial(ResNet, depth=18, width=4),
@@ -123,10 +117,7 @@ SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mbf large": (partial(MBF, scale=2, blocks=(2, 1, 1, 1)), (2, 3, 32, 32)),
     "FaceViT": (FACE_VIT, (2, 3, 32, 32)),
     "DINO": (partial(DINO, patch=8, image_size=32), (2, 3, 32, 32)),
-    "DINOv2 reg": (
-        partial(DINO, patch=7, image_size=28, layer_scale=True, registers=2),
-        (2, 3, 28, 28),
-    ),
+    "DINOv2 reg": (partial(DINO, image_size=28, **DINOV2_SMALL), (2, 3, 28, 28)),
     "ResNet50": (partial(ImageResNet, 3, dim=8, width=4, blocks=(2, 1, 1, 1)), (2, 3, 50, 42)),
     "ResNet18 CIFAR": (partial(CIFAR, stem="3x3"), (2, 3, 32, 32)),
     "ResNet18 CIFAR whole": (partial(CIFAR, stem="3x3 whole"), (2, 3, 16, 16)),
@@ -143,14 +134,7 @@ SMALL: dict[str, tuple[Any, tuple[int, ...]]] = {
     },
     **{
         f"redimnet2 {label}": (
-            partial(
-                ReDimNet2,
-                8,
-                size="b0",
-                dim=8,
-                shape={"width": 4, "rows": STAGES2, "pooled": pooled},
-                group_norm=label == "group norm",
-            ),
+            partial(REDIMNET2, shape={**SHAPE2, "pooled": pooled}, group_norm="group" in label),
             (2, 31, 8),
         )
         for label, pooled in (("head", 6), ("no head", 0), ("group norm", 6))
@@ -179,9 +163,8 @@ def named(name: str, shape: tuple[int, ...]) -> Tensor:
 def filled(network: Any) -> Any:
     """The network with the values of the names, in evaluation."""
     own = network.state_dict()
-    network.load_state_dict(
-        {name: named(name, tuple(value.shape)).to(value.dtype) for name, value in own.items()}
-    )
+    values = {name: named(name, tuple(value.shape)).to(value.dtype) for name, value in own.items()}
+    network.load_state_dict(values)
     return network.eval()
 
 
@@ -195,37 +178,29 @@ def keypoints(num: int) -> Tensor:
 
 def summary(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """What the golden file keeps of a state dict: a digest of names and shapes, and counts."""
-    shapes = {
-        name: tuple(value.shape)
-        for name, value in state.items()
-        if not name.endswith("num_batches_tracked")
-    }
-    text = "\n".join(sorted(f"{name} {shape}" for name, shape in shapes.items()))
-    return {
-        "names": hashlib.sha256(text.encode()).hexdigest()[:16],
-        "tensors": len(shapes),
-        "numbers": sum(value.numel() for name, value in state.items() if name in shapes),
-    }
+    some = {name: x for name, x in state.items() if not name.endswith("num_batches_tracked")}
+    text = "\n".join(sorted(f"{name} {tuple(value.shape)}" for name, value in some.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    numbers = sum(value.numel() for value in some.values())
+    return {"names": digest, "tensors": len(some), "numbers": numbers}
 
 
 @pytest.fixture(scope="module")
-def golden() -> Any:
-    files = [
-        json.loads((GOLDEN / f"networks__{name}.json").read_text(encoding="utf-8"))
-        for name in ("releases", "second_writings")
-    ]
+def golden():
+    paths = [GOLDEN / f"networks__{name}.json" for name in ("releases", "second_writings")]
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return {part: files[0][part] | files[1][part] for part in ("full", "outputs")}
 
 
 @pytest.mark.parametrize("case", FULL)
-def test_names_and_sizes_are_the_release_s(case: str, golden: Any) -> None:
+def test_names_and_sizes_are_the_release_s(case, golden):
     with torch.device("meta"):
         network = FULL[case]()
     assert summary(network.state_dict()) == golden["full"][case]
 
 
 @pytest.mark.parametrize("case", SMALL)
-def test_outputs_are_the_release_s(case: str, golden: Any) -> None:
+def test_outputs_are_the_release_s(case, golden):
     make, shape = SMALL[case]
     network, x = filled(make()), inputs(shape)
     # the releases of the others work in float32 in part
@@ -257,7 +232,7 @@ def wespeaker_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def test_wespeaker_s_names_of_redimnet_are_understood(golden: Any) -> None:
+def test_wespeaker_s_names_of_redimnet_are_understood(golden):
     shape = {"width": 8, "rows": STAGES}
     make = partial(SMALL_REDIMNET, size="b0", shape=shape, normalise=False)
     state = filled(make()).state_dict()
@@ -271,7 +246,7 @@ def test_wespeaker_s_names_of_redimnet_are_understood(golden: Any) -> None:
     assert all(torch.equal(value, state[n]) for n, value in fresh.state_dict().items())
 
 
-def test_wespeaker_s_names_of_eres2net_are_understood(golden: Any) -> None:
+def test_wespeaker_s_names_of_eres2net_are_understood(golden):
     """The first convolution of a block of the last two stages has a name of its own there."""
 
     def theirs(name: str) -> str:
@@ -291,7 +266,7 @@ def test_wespeaker_s_names_of_eres2net_are_understood(golden: Any) -> None:
 
 
 @pytest.mark.parametrize("front", ["", "net.", "model.net."])
-def test_cvlface_s_names_are_understood(front: str, tmp_path: Path) -> None:
+def test_cvlface_s_names_are_understood(front, tmp_path):
     make = partial(KPRPEViT, 3, dim=8, width=16, depth=1, heads=2, image_size=24)
     state, fresh = filled(make()).state_dict(), make()
     assert load_published(fresh, {f"{front}{name}": value for name, value in state.items()}) == ()
@@ -301,7 +276,7 @@ def test_cvlface_s_names_are_understood(front: str, tmp_path: Path) -> None:
     assert all(torch.equal(value, state[name]) for name, value in started.state_dict().items())
 
 
-def test_energy_weights_are_their_formula_over_valid_frames() -> None:
+def test_energy_weights_are_their_formula_over_valid_frames():
     """Channel by channel of every utterance; whatever lies in the padding."""
     x = inputs((2, 3, 4, 6))
     mask = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])[:, None, None]
@@ -319,7 +294,7 @@ def test_energy_weights_are_their_formula_over_valid_frames() -> None:
     assert torch.isfinite(single).all()
 
 
-def test_keypoints_change_what_attention_sees() -> None:
+def test_keypoints_change_what_attention_sees():
     """None are those of the template; a bias of zero, as training starts with, sees none."""
     network = filled(KPRPEViT(3, dim=8, width=16, depth=2, heads=2, image_size=24)).double()
     x = inputs((2, 3, 24, 24))
@@ -333,7 +308,7 @@ def test_keypoints_change_what_attention_sees() -> None:
         torch.testing.assert_close(network(x, None, keypoints(2)), network(x))
 
 
-def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
+def test_speechbrain_s_ecapa_is_the_peer_itself():
     from likeness.toolkit.backbones.ecapa import import_torchaudio
 
     import_torchaudio()  # Without it, this test would need another that came before.
@@ -347,7 +322,7 @@ def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
     torch.testing.assert_close(ours(x), peer(x)[:, 0], rtol=0, atol=0)
 
 
-def test_short_utterances_of_the_x_vector_are_refused() -> None:
+def test_short_utterances_of_the_x_vector_are_refused():
     backbone = XVector(4, dim=8, channels=8, pooled=8).eval()
     assert backbone(torch.randn(1, 15, 4)).isfinite().all()
     with pytest.raises(ValueError, match=r"14 frames, .* 15"):

@@ -1,7 +1,5 @@
 """Statistics as embeddings, and their norm by a cohort."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,7 @@ from likeness.toolkit.backbones.statistics import movement_statistics, order_sta
 
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("frames", [4, 9, 30])
-def test_order_statistics_are_numpy_s_on_the_valid_frames(frames: int, gradient: bool) -> None:
+def test_order_statistics_are_numpy_s_on_the_valid_frames(frames, gradient):
     x = torch.randn(3, 30, 5, generator=torch.Generator().manual_seed(frames))
     x[:, 1] = x[:, 0]  # ties
     mask = torch.arange(30)[None] < torch.tensor([[30], [frames], [7]])
@@ -30,7 +28,7 @@ def test_order_statistics_are_numpy_s_on_the_valid_frames(frames: int, gradient:
         np.testing.assert_allclose(ours[row], np.concatenate(expected), atol=2e-5)
 
 
-def test_movement_statistics_are_numpy_s_on_the_valid_frames() -> None:
+def test_movement_statistics_are_numpy_s_on_the_valid_frames():
     """Recordings of 30 frames, of 9 and of 2, which are shorter than a difference of 4."""
     valid = (30, 9, 2)
     x = torch.randn(3, 30, 6, generator=torch.Generator().manual_seed(0))
@@ -46,7 +44,7 @@ def test_movement_statistics_are_numpy_s_on_the_valid_frames() -> None:
 
 
 @pytest.mark.parametrize("dim", [9, 4])
-def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim: int) -> None:
+def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim):
     """With as many dimensions as directions; fewer are a projection, which is orthogonal."""
     generator = torch.Generator().manual_seed(2)
     labels = torch.arange(10).repeat_interleave(6)
@@ -65,7 +63,7 @@ def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim: int) -> No
 
 
 @pytest.mark.parametrize("frames", [1, 100, 997, 3000])
-def test_frames_that_are_all_alike_do_not_correlate(frames: int) -> None:
+def test_frames_that_are_all_alike_do_not_correlate(frames):
     """The mean of equal numbers is not always that number, and all groups are then off at once."""
     x = torch.linspace(-15.94, 11.77, 8).expand(1, frames, 8)
     mask = torch.ones(1, frames, dtype=torch.bool)
@@ -74,7 +72,7 @@ def test_frames_that_are_all_alike_do_not_correlate(frames: int) -> None:
     assert found.abs().max() < 0.02
 
 
-def test_estimated_directions_are_fisher_s() -> None:
+def test_estimated_directions_are_fisher_s():
     """Against scipy's generalised eigenproblem on the same statistics."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(6).repeat_interleave(40)
@@ -99,7 +97,7 @@ def test_estimated_directions_are_fisher_s() -> None:
     assert np.square(projected).mean() == pytest.approx(1, rel=1e-4)
 
 
-def test_output_norm_is_as_asked() -> None:
+def test_output_norm_is_as_asked():
     net = backbones.OrderStatistics(4, dim=16, norm=5.0, dropout=0.0).train()
     z = net(torch.randn(64, 20, 4))
     assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(5.0, rel=0.02)
@@ -112,7 +110,7 @@ def estimated(rows: np.ndarray, labels: np.ndarray, *, batches: int = 1) -> back
     return head
 
 
-def test_its_dot_products_are_scores_over_the_spread_of_the_cohort() -> None:
+def test_its_dot_products_are_scores_over_the_spread_of_the_cohort():
     """A cohort of vectors and their opposites has mean 0, and so has every row of its scores.
 
     Their spread by eval is then the root mean square.
@@ -128,7 +126,7 @@ def test_its_dot_products_are_scores_over_the_spread_of_the_cohort() -> None:
     np.testing.assert_allclose(z @ z.T, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_subject_counts_once_however_many_embeddings_it_has() -> None:
+def test_a_subject_counts_once_however_many_embeddings_it_has():
     """The moment by loops over subjects, with the mean over all embeddings."""
     rng = np.random.default_rng(1)
     labels = np.array([0] * 9 + [1, 1, 2] + [3] * 4)
@@ -144,7 +142,7 @@ def test_a_subject_counts_once_however_many_embeddings_it_has() -> None:
     np.testing.assert_allclose(head.mean.numpy(), rows.mean(axis=0), rtol=1e-5)
 
 
-def test_an_embedding_that_resembles_nobody_has_a_finite_score() -> None:
+def test_an_embedding_that_resembles_nobody_has_a_finite_score():
     """The cohort lies in a plane; orthogonal to it sigma is the floor, a tenth of the usual."""
     cohort = np.array([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])
     head = estimated(cohort, np.arange(4))
@@ -157,7 +155,7 @@ def test_an_embedding_that_resembles_nobody_has_a_finite_score() -> None:
     assert (z < 1e3).all()
 
 
-def test_what_cannot_be_normalised_is_refused() -> None:
+def test_what_cannot_be_normalised_is_refused():
     for value in (1.0, 0.1, 1000.1):  # of which rounding moves the mean of the last two
         with pytest.raises(ValueError, match="all 3 subjects are alike"):
             estimated(np.full((6, 4), value), np.array([0, 0, 1, 1, 2, 2]))

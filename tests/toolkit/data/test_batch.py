@@ -1,7 +1,5 @@
 """Reading processes hand their batches over by sockets, whose paths have at most 103 bytes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -22,7 +20,7 @@ print(folder)
 
 
 @pytest.mark.parametrize("name", ["short", "long" * 30])
-def test_sockets_have_a_short_path_and_go_with_the_process(name: str, tmp_path: Path) -> None:
+def test_sockets_have_a_short_path_and_go_with_the_process(name, tmp_path):
     temporary = tmp_path / name
     temporary.mkdir()
     folder = Path(program("-c", MAKES, TMPDIR=str(temporary)).stdout.strip())

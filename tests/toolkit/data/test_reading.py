@@ -1,7 +1,5 @@
 """Which form of an item is read, and that batches of uint8 hold the same values as of float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,20 +39,18 @@ def settings_of(read: Callable[..., Any]) -> dict[str, Any]:
         (str, None, {}),  # a callable without a signature
     ],
 )
-def test_the_augmentation_decides_about_the_form(
-    read: Callable[..., Any], augment: Callable[..., Any] | None, asked: dict[str, Any]
-) -> None:
+def test_the_augmentation_decides_about_the_form(read, augment, asked):
     assert settings_of(with_settings_of(read, augment)) == asked
 
 
-def test_what_a_recipe_states_stays() -> None:
+def test_what_a_recipe_states_stays():
     read = partial(images.read, short_edge=9, dtype="float32")
     assert with_settings_of(read, transforms.VMF_CUB) is read
     wanted = {"short_edge": 9, "dtype": "uint8"}
     assert settings_of(with_settings_of(partial(images.read, short_edge=9))) == wanted
 
 
-def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> None:
+def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros():
     first = View(LEVELS[0], 0, 0)
     batch, _ = collate_views([first, View(LEVELS[1].astype(np.float32) + 0.5, 1, 1)])
     mixed = batch.inputs
@@ -66,7 +62,7 @@ def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> No
     assert padded.lengths.tolist() == [1.0, 0.625]
 
 
-def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_error() -> None:
+def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_error():
     def refuse(error: type[Exception]) -> Views:
         def augment(image: Array, rng: object, batch_rng: object) -> Array:
             raise error("cut short")
@@ -79,7 +75,7 @@ def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_er
         refuse(ValueError)[Draw(0, 0, 0)]
 
 
-def test_views_of_a_step_share_the_draws_of_its_batch_and_are_the_same_from_memory() -> None:
+def test_views_of_a_step_share_the_draws_of_its_batch_and_are_the_same_from_memory():
     read: list[str] = []
 
     def numbers(item: Item) -> Array:
@@ -103,7 +99,7 @@ def test_views_of_a_step_share_the_draws_of_its_batch_and_are_the_same_from_memo
     assert read == ["a", "b", "a", "b", "a", "b"]
 
 
-def test_a_batch_is_in_the_order_of_its_axes_whatever_that_of_its_images() -> None:
+def test_a_batch_is_in_the_order_of_its_axes_whatever_that_of_its_images():
     images = [View(level.transpose(1, 2, 0).copy().transpose(2, 0, 1), 0, 0) for level in LEVELS]
     batch, _ = collate_views(images)
     assert batch.inputs.is_contiguous()

@@ -1,7 +1,5 @@
 """Shards: packing, reading and resuming, exchange with WebDataset, and damaged archives."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -25,7 +23,7 @@ Members = list[tuple[str, bytes]]
 
 
 @pytest.fixture(scope="module")
-def packed(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(voices, tmp_path_factory):
     """The 32 voices in several shards. Read only: copy it to change it."""
     folder = tmp_path_factory.mktemp("packed")
     shards.write(folders.scan(voices), folder, shard_bytes=100_000)
@@ -51,7 +49,7 @@ def content(item: Item) -> bytes:
         return file.read()
 
 
-def test_packed_items_are_the_items(voices: Path, packed: Path) -> None:
+def test_packed_items_are_the_items(voices, packed):
     originals = {item.id: item for item in folders.scan(voices)}
     items = shards.items(packed)
     assert len({item.path for item in items}) > 4
@@ -59,18 +57,15 @@ def test_packed_items_are_the_items(voices: Path, packed: Path) -> None:
     assert {item.id for item in items} == originals.keys()
     assert [item.id for item in items] != sorted(originals)  # shuffled
     for entry in items:
-        assert (entry.label, entry.suffix, content(entry)) == (
-            originals[entry.id].label,
-            ".flac",
-            originals[entry.id].path.read_bytes(),
-        )
-        np.testing.assert_array_equal(audio.read(entry), audio.read(originals[entry.id]))
+        own = originals[entry.id]
+        assert (entry.label, entry.suffix, content(entry)) == (own.label, ".flac", content(own))
+        np.testing.assert_array_equal(audio.read(entry), audio.read(own))
     numbers = shards.shard_numbers(items)
     assert [item.path.name for item in items] == [f"shard-{number:06d}.tar" for number in numbers]
     describe(partial(shards.items, suffixes=(".flac",)))  # a recipe can name it
 
 
-def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
+def test_the_index_says_what_a_scan_finds(packed, tmp_path):
     with_index = shards.items(packed)
     for path in packed.glob("*.tar"):
         shutil.copy(path, tmp_path)
@@ -83,9 +78,7 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
         assert shards.items(str(tmp_path / name)) == chosen
 
 
-def test_packing_is_a_pure_function_and_whole_or_absent(
-    voices: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_is_a_pure_function_and_whole_or_absent(voices, packed, tmp_path, monkeypatch):
     originals, out = folders.scan(voices), tmp_path / "packed"
     with monkeypatch.context() as patched:
         calls = iter(range(20))
@@ -99,33 +92,27 @@ def test_packing_is_a_pure_function_and_whole_or_absent(
         shards.write(originals, out, shard_bytes=100_000)
     # from spans, into one shard
     (again,) = shards.write(shards.items(out), tmp_path / "again")
-    assert {item.id: content(item) for item in shards.items(again)} == {
-        item.id: item.path.read_bytes() for item in originals
-    }
+    contents = {item.id: content(item) for item in originals}
+    assert {item.id: content(item) for item in shards.items(again)} == contents
 
 
-def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(packed, tmp_path):
     wds = pytest.importorskip("webdataset")
     ours, paths = shards.items(packed), [str(path) for path in sorted(packed.glob("*.tar"))]
     read = list(wds.WebDataset(paths, shardshuffle=False))
-    assert [(json.loads(record["json"]), record["flac"]) for record in read] == [
-        ({"id": item.id, "label": item.label}, content(item)) for item in ours
-    ]
+    expected = [({"id": item.id, "label": item.label}, content(item)) for item in ours]
+    assert [(json.loads(record["json"]), record["flac"]) for record in read] == expected
     labels = {"cls": "7", "txt": "7", "json": {"label": "7"}}
     with wds.TarWriter(str(tmp_path / "theirs.tar")) as writer:
         for entry, (kind, label) in zip(ours, labels.items(), strict=False):
             writer.write({"__key__": f"clip/{kind}", "flac": content(entry), kind: label})
-    theirs = shards.items(tmp_path)
-    assert [(item.id, item.label, item.suffix, content(item)) for item in theirs] == [
-        (f"clip/{kind}", "7", ".flac", content(entry))
-        for kind, entry in zip(labels, ours, strict=False)
-    ]
+    found = [(item.id, item.label, item.suffix, content(item)) for item in shards.items(tmp_path)]
+    pairs = zip(labels, ours, strict=False)
+    assert found == [(f"clip/{kind}", "7", ".flac", content(entry)) for kind, entry in pairs]
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_shards_by_others(tmp_path: Path, format: int) -> None:
+def test_shards_by_others(tmp_path, format):
     long = "é" * 60 if format != tarfile.USTAR_FORMAT else "e"
     members: Members = [
         ("id1/", b""),
@@ -154,14 +141,14 @@ def test_shards_by_others(tmp_path: Path, format: int) -> None:
     assert shards.items(tmp_path, suffixes=(".wav",)).ids == ["id1/x/01.wav", "id1/x/02.wav"]
 
 
-def test_labels_without_a_file_are_counted(tmp_path: Path) -> None:
+def test_labels_without_a_file_are_counted(tmp_path):
     tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.spk", b"0"), ("2.spk", b"1"), ("a.txt", b"b\nc")])
     for _ in range(2):  # by a scan, then by the index
         with pytest.warns(UserWarning, match=r"left out: 1 \('2.spk'\)"):
             assert shards.items(tmp_path).ids == ["1"]
 
 
-def test_labels_may_be_missing_and_repeated_ids_are_refused(tmp_path: Path) -> None:
+def test_labels_may_be_missing_and_repeated_ids_are_refused(tmp_path):
     members = [("1.jpg", b"a"), ("1.cls", b"0"), ("1.npy", b"b"), ("2.jpg", b"c")]
     tar(tmp_path / "a.tar", [*members, ("2.txt", b"\xff"), ("3.jpg", b"d")])
     with pytest.raises(ValueError, match=r"twice|repeated"):
@@ -177,7 +164,7 @@ def test_labels_may_be_missing_and_repeated_ids_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "text", ["[]", "{}", "x", '{"source": 1, "items": []}', '{"source": SOURCE, "items": [["a"]]}']
 )
-def test_an_index_that_is_damaged_is_made_anew(tmp_path: Path, text: str) -> None:
+def test_an_index_that_is_damaged_is_made_anew(tmp_path, text):
     shard = tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("1.cls", b"0")])
     items, index = shards.items(tmp_path), tmp_path / "a.tar.index"
     made = index.read_text()
@@ -201,10 +188,7 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
     ("archive", "word"),
     [
         (header_of(type=tarfile.SYMTYPE, linkname="/etc/passwd") + END, "link"),
-        (
-            header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END,
-            "a link, device",
-        ),
+        (header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END, "device"),
         (header_of(size=10**9) + bytes(512) + END, "unexpected end|no end"),
         (header_of(size=-512) + bytes(512) + END, "tar archive"),
         (header_of(type=tarfile.XHDTYPE, size=2**33) + bytes(2048), "header of 8589934592 bytes"),
@@ -214,14 +198,14 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
         (gzip.compress(header_of() + END), "compressed"),
     ],
 )
-def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str) -> None:
+def test_hostile_archives_are_refused(tmp_path, archive, word):
     (tmp_path / "a.tar").write_bytes(archive)
     with pytest.raises(ValueError, match=word):
         shards.items(tmp_path)
     assert not list(tmp_path.glob("*.index"))
 
 
-def test_what_lists_items_takes_shards_as_it_takes_files(voices: Path, packed: Path) -> None:
+def test_what_lists_items_takes_shards_as_it_takes_files(voices, packed):
     listed = packed.parent / "shard.list"
     names = [f"{path.relative_to(packed.parent).as_posix()}\n" for path in packed.glob("*.tar")]
     listed.write_text("".join(names))
@@ -238,7 +222,7 @@ def test_what_lists_items_takes_shards_as_it_takes_files(voices: Path, packed: P
     elsewhere.unlink()
 
 
-def test_a_model_embeds_shards_as_it_embeds_files(tmp_path: Path) -> None:
+def test_a_model_embeds_shards_as_it_embeds_files(tmp_path):
     write_voices(tmp_path / "voices", num_speakers=1, num_utterances=2)
     (shard,) = shards.write(folders.scan(tmp_path / "voices"), tmp_path / "shards")
     model = likeness.load("likeness:voice")
@@ -248,7 +232,7 @@ def test_a_model_embeds_shards_as_it_embeds_files(tmp_path: Path) -> None:
         assert (packed.matrix == files.matrix[files.rows(packed.ids)]).all()
 
 
-def test_an_archive_beside_files_hides_none(voices: Path, packed: Path, tmp_path: Path) -> None:
+def test_an_archive_beside_files_hides_none(voices, packed, tmp_path):
     shutil.copytree(voices, tmp_path / "voices")
     shutil.copy(next(packed.glob("*.tar")), tmp_path / "voices")
     assert len(shards.or_files(tmp_path / "voices", suffixes=[".flac"])) == 32
@@ -256,7 +240,7 @@ def test_an_archive_beside_files_hides_none(voices: Path, packed: Path, tmp_path
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
-def test_a_list_that_names_pipes_or_folders_is_refused(tmp_path: Path) -> None:
+def test_a_list_that_names_pipes_or_folders_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.tar")
     for name in ("a.tar", "."):
         (tmp_path / "shard.list").write_text(f"{name}\n")

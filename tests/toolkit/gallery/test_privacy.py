@@ -1,10 +1,7 @@
 """What a gallery keeps of people, media too, and that it goes with them."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ def tables(people: Gallery) -> Path:
 
 
 @pytest.fixture
-def people(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
+def people(request, tmp_path):
     """An empty gallery, in a folder that others may enter or where the test asks for it."""
     os.chmod(tmp_path, 0o755)
     place = str(tmp_path)
@@ -63,25 +60,21 @@ def found(folder: Path, forms: list[bytes]) -> set[str]:
 
 
 @pytest.mark.parametrize("value", ["NULL", "7", "'text'", "x'00'"])
-def test_a_damaged_enrolment_is_named_as_such(people: Gallery, tmp_path: Path, value: str) -> None:
+def test_a_damaged_enrolment_is_named_as_such(people, tmp_path, value):
     people.enrol(embedded(np.eye(3)), ["ann", "bob", "eve"])
     people.close()
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.execute("PRAGMA writable_schema=ON")
-        database.execute(
-            "UPDATE sqlite_master SET sql = replace(sql, 'embedding BLOB NOT NULL', 'embedding')"
-        )
-        database.commit()
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.execute(f"UPDATE enrolment SET embedding = {value} WHERE subject = 'bob'")
-        database.commit()
+    unchecked = "SET sql = replace(sql, 'embedding BLOB NOT NULL', 'embedding')"
+    for change in (
+        f"PRAGMA writable_schema=ON; UPDATE sqlite_master {unchecked}",
+        f"UPDATE enrolment SET embedding = {value} WHERE subject = 'bob'",
+    ):
+        with closing(sqlite3.connect(tmp_path / FILE)) as database:
+            database.executescript(change)
     with pytest.raises(OSError, match="damaged"):
         open_gallery(str(tmp_path))
 
 
-def test_media_that_went_before_a_failure_are_told(
-    people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_media_that_went_before_a_failure_are_told(people, tmp_path, monkeypatch):
     rows = np.eye(2, dtype=np.float32)
     people.enrol(embedded(rows), ["ann", "bob"])
     media.keep(tmp_path, "ann", rows[0], b"picture", ".jpg")
@@ -98,7 +91,7 @@ def test_media_that_went_before_a_failure_are_told(
 
 
 @pytest.mark.parametrize("people", ["folder", "postgresql"], indirect=True)
-def test_who_is_removed_or_replaced_is_in_no_file(people: Gallery, tmp_path: Path) -> None:
+def test_who_is_removed_or_replaced_is_in_no_file(people, tmp_path):
     """Names in no order, so that pages of the database are divided and moved."""
 
     def there(forms: list[bytes]) -> set[str]:
@@ -126,7 +119,7 @@ def test_who_is_removed_or_replaced_is_in_no_file(people: Gallery, tmp_path: Pat
     assert there(traces(names[7], rows[7]))
 
 
-def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path):
     rows = np.random.default_rng(3).normal(size=(400, 24)).astype(np.float32)
     gallery = open_gallery(tmp_path, META)
     gallery.enrol(embedded(rows), [f"person-{i}." for i in range(400)])
@@ -139,9 +132,7 @@ def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> 
     assert found(tmp_path, traces("person-3.", rows[3])) == set()
 
 
-def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
-    people: Gallery, tmp_path: Path
-) -> None:
+def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(people, tmp_path):
     def open_to_others() -> list[str]:
         paths = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert paths
@@ -179,7 +170,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
 
 
-def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(tmp_path: Path) -> None:
+def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(tmp_path):
     store = open_gallery(tmp_path, META)
     assert store.folder == tmp_path  # in which a server keeps media
     store.enrol(people_of(0, 1, 2), ["Ann", "Ann", "Bob"])
@@ -203,7 +194,7 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(tmp_path: P
     store.close()
 
 
-def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_has_bounds(tmp_path, monkeypatch):
     assert not media.keep(tmp_path, "Ann", ROWS[0], bytes(media.MAX_BYTES + 1), ".jpg")
     monkeypatch.setattr(media, "MAX_TOTAL", 10)
     assert media.keep(tmp_path, "Ann", ROWS[0], bytes(6), ".jpg")
@@ -213,7 +204,7 @@ def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(files(tmp_path)) == 1
 
 
-def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path):
     media.keep(tmp_path, "../../Ann\0", ROWS[0], b"picture", ".jpg")
     (kept,) = files(tmp_path)  # names lead nowhere else
     left = kept.parent / f".{kept.name}.0123456789ab.part" / kept.name

@@ -1,11 +1,8 @@
 """Checkpoints: they load without the recipe, run no code, and are written whole or not at all."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from tests.tiny import BASE, untrained
 RECIPE = replace(BASE, frontend=partial(KaldiFbank, num_mels=16, window="povey", cmn=False))
 
 
-def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
+def test_a_checkpoint_needs_no_recipe(tmp_path):
     file = tmp_path / LAST
     model = TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)).eval()
     settings: dict[str, Any] = {"similarity": "simple:0.3", "step": 7, "metrics": {"eer": 0.1}}
@@ -40,7 +37,7 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     assert find_model(tmp_path).name == BEST
 
 
-def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path):
     whole = untrained(tmp_path / "run") / LAST
     tensors, description, _ = checkpoint.read(whole, checkpoint.FORMAT)
     (tmp_path / "cut").write_bytes(whole.read_bytes()[:-100])
@@ -66,9 +63,7 @@ def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> No
     ("name", "metadata"),
     [("net.pth", None), ("net.safetensors", {"format": "pt"}), ("net.safetensors", None)],
 )
-def test_the_error_for_weights_of_other_projects_says_where_they_are_read(
-    name: str, metadata: dict[str, str] | None, tmp_path: Path
-) -> None:
+def test_the_error_for_weights_of_other_projects_says_where_they_are_read(name, metadata, tmp_path):
     state = torch.nn.Linear(2, 3).state_dict()
     if name.endswith(".pth"):
         torch.save(state, tmp_path / name)
@@ -78,7 +73,7 @@ def test_the_error_for_weights_of_other_projects_says_where_they_are_read(
         load_model(tmp_path / name)
 
 
-def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
+def test_equal_models_have_equal_bytes_and_one_digest(tmp_path):
     tensors = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3), "c": torch.zeros(())}
     for number in range(8):  # safetensors writes its metadata in one of two orders, by chance
         checkpoint.save(tmp_path / str(number), tensors, {"name": 'é"\\\n\x7f', "n": 1}, "t/1")
@@ -88,7 +83,7 @@ def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], value) for name, value in tensors.items())
 
 
-def test_a_file_that_changes_after_it_was_read_changes_no_weight(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_it_was_read_changes_no_weight(tmp_path):
     path = tmp_path / "m.safetensors"
     checkpoint.save(path, {"a": torch.ones(1000)}, {}, "t/1")
     tensors, _, _ = checkpoint.read(path, "t/1")

@@ -1,7 +1,5 @@
 """Embedding of items in batches, and what is not finite."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Iterator
@@ -51,7 +49,7 @@ def numbered(voices: Path, count: int | None = None) -> list[Item]:
 
 
 @pytest.mark.parametrize("kind", ["resnet", "ecapa"])
-def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
+def test_embeddings_do_not_depend_on_the_batch(kind, voices):
     """Items of many lengths, embedded together in buckets, equal those embedded alone."""
     items = folders.items(voices, split="all")
     embedder = make(kind)
@@ -64,7 +62,7 @@ def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
         np.testing.assert_allclose(row, alone, atol=1e-5 * np.abs(alone).max())
 
 
-def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path: Path) -> None:
+def test_unreadable_items_are_returned_with_their_reasons(voices, tmp_path):
     (tmp_path / "empty.wav").write_bytes(b"")
     first, second = folders.items(voices, split="all")[:2]
     empty, none = (Item(name, tmp_path / f"{name}.wav") for name in ("empty", "none"))
@@ -79,7 +77,7 @@ def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path
     assert embedder.training
 
 
-def test_polarlike_is_what_is_scored_and_raw_is_what_is_trained() -> None:
+def test_polarlike_is_what_is_scored_and_raw_is_what_is_trained():
     raw = make("resnet")
     polar = TorchEmbedder(raw.frontend, raw.backbone, features="polarlike").eval()
     wave = torch.randn(2, 8000)
@@ -99,7 +97,7 @@ def in_halves(item: Item) -> Iterator[np.ndarray]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: int) -> None:
+def test_items_in_several_inputs_are_averaged_by_length(voices, workers):
     items, embedder = numbered(voices, 12), make("resnet")
     embedded, bad = embed(embedder, items, in_halves, batch_size=3, workers=workers)
     refused = [item.id for item in items if item.id.endswith("0")]
@@ -119,7 +117,7 @@ def read_very_short(item: Item) -> np.ndarray:
     return wave
 
 
-def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> None:
+def test_an_utterance_that_the_network_cannot_take_is_named(voices):
     """2,000 samples are 11 frames of 25 ms every 10 ms, and an x-vector needs 15."""
     items = numbered(voices, 6)
     short, network = items[3].id, XVector(20, dim=4, channels=8, pooled=12)
@@ -131,7 +129,7 @@ def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> Non
     assert len(embedded.ids) == 5
 
 
-def test_embeddings_that_are_nearly_the_same_are_warned_of() -> None:
+def test_embeddings_that_are_nearly_the_same_are_warned_of():
     rng = np.random.default_rng(0)
     ids = tuple("abcdefgh")
     apart, offset = rng.standard_normal((8, 16)), np.full(16, 10.0)
@@ -181,7 +179,7 @@ def in_parts(item: Item) -> Iterator[Any]:
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("reading", [read, in_parts])
-def test_an_item_that_overflows_is_left_out(reading: Any, workers: int) -> None:
+def test_an_item_that_overflows_is_left_out(reading, workers):
     embedded, bad = embed(NETWORK, items("abcde"), reading, workers=workers)
     assert embedded.ids == ("a", "c", "d", "e")
     assert np.isfinite(embedded.matrix).all()
@@ -198,7 +196,7 @@ def remarked(item: Item) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_remarked_of_an_item_is_handed_on(workers: int) -> None:
+def test_what_is_remarked_of_an_item_is_handed_on(workers):
     remarks: dict[int, str] = {}
     sizes: Any = {"workers": workers, "remarks": remarks}
     embedded, _ = embed_where_readable(NETWORK, items("abc"), remarked, **sizes)
@@ -206,7 +204,7 @@ def test_what_is_remarked_of_an_item_is_handed_on(workers: int) -> None:
     assert embed(NETWORK, items("abc"), remarked, workers=workers)[0].ids == ("a", "b", "c")
 
 
-def test_items_that_are_not_finite_are_named_before_the_network_sees_them() -> None:
+def test_items_that_are_not_finite_are_named_before_the_network_sees_them():
     def spoilt(item: Item) -> Any:
         return np.array([1.0, math.nan if item.id == "c" else 2.0], np.float32)
 
@@ -216,7 +214,7 @@ def test_items_that_are_not_finite_are_named_before_the_network_sees_them() -> N
     assert "NaN" in bad[0].reason
 
 
-def test_a_network_that_gives_little_else_has_diverged() -> None:
+def test_a_network_that_gives_little_else_has_diverged():
     with pytest.raises(Diverged, match="2 of 3 items"):
         embed(NETWORK, items(["b/1", "b/2", "a"]), read)
     with pytest.raises(Diverged, match="1 of 1 items"):
@@ -227,7 +225,7 @@ def loaded(reading: Any) -> Loaded:
     return Loaded(NETWORK, reading, "speaker", "cosine", "digest", 0)
 
 
-def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
+def test_long_lists_judge_by_all_of_their_pieces(tmp_path):
     """The item that overflows is alone in its piece, of which it is all."""
     made = extraction.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", piece_items=4)
     assert made[0].ids == ("a", "c", "d", "e")
@@ -237,9 +235,7 @@ def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
         extraction.extract(loaded(read), many, tmp_path / "more.npz", piece_items=4)
 
 
-def test_levels_of_integers_stored_as_floats_are_read_and_absurd_ones_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_levels_of_integers_stored_as_floats_are_read_and_absurd_ones_are_refused(tmp_path):
     item = Item("a", tmp_path / "a.wav")
     loud = chatter(0.6)
     loud *= np.float32(2.0**31) / np.abs(loud).max()

@@ -2,8 +2,6 @@
 gives other embeddings, and hostile files.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -56,10 +54,14 @@ def voice_model(frontend: Any, network: Any) -> Loaded:
 
 
 XVECTOR = partial(XVector, dim=16, channels=8, pooled=12)
+TINY_ECAPA = partial(ECAPA, dim=16, channels=8)
+ORDERS = partial(OrderStatistics, dim=16, differences=(2, 8), num_correlated=4)
+FRONTENDS = {"speechbrain": SpeechBrainFbank(20), "mel_spectrogram": MelSpectrogram(20)}
+FRONTENDS["mfcc"] = MFCC(num_ceps=12, cmn_variance=True)
 
 
 @pytest.mark.slow  # the export of a front-end and its proof take ten seconds
-def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_s_export_embeds_as_it_does(voices, tmp_path):
     """From the command line, read back without anything but the file: ids, norms, digest,
     similarity; and nothing of this machine is in it.
     """
@@ -72,10 +74,8 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -
     torch_model, onnx_model = load_model(path), load_exported(out)
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
-    (a, _), (b, bad) = (
-        embed(model.embedder, items, model.read, batch_size=4)
-        for model in (torch_model, onnx_model)
-    )
+    models = (torch_model, onnx_model)
+    (a, _), (b, bad) = (embed(one.embedder, items, one.read, batch_size=4) for one in models)
     assert not bad
     assert a.ids == b.ids
     cosines = (a.unit().astype(np.float64) * b.unit()).sum(axis=1)
@@ -92,20 +92,16 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -
 
 @pytest.mark.slow  # an export each
 @pytest.mark.parametrize(
-    ("frontend", "network"),
+    ("name", "network"),
     [
-        (SpeechBrainFbank(20), XVECTOR),
-        (SpeechBrainFbank(20), partial(ECAPA, dim=16, channels=8)),
-        (MelSpectrogram(20), partial(ECAPA, dim=16, channels=8)),
-        (
-            MFCC(num_ceps=12, cmn_variance=True),
-            partial(OrderStatistics, dim=16, differences=(2, 8), num_correlated=4),
-        ),
+        ("speechbrain", XVECTOR),
+        ("speechbrain", TINY_ECAPA),
+        ("mel_spectrogram", TINY_ECAPA),
+        ("mfcc", ORDERS),
     ],
-    ids=["speechbrain", "ecapa", "mel_spectrogram", "mfcc"],
 )
-def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path) -> None:
-    model, out = voice_model(frontend, network), tmp_path / "m.onnx"
+def test_front_ends_are_in_the_graph(name, network, tmp_path):
+    model, out = voice_model(FRONTENDS[name], network), tmp_path / "m.onnx"
     result = export.export(model, out)
     assert result.distance < 1e-6
     assert result.norm_error < 1e-4
@@ -121,7 +117,7 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
 
 
 @pytest.mark.slow  # two exports
-def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Path) -> None:
+def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path):
     grey, size = partial(images.read, grey=True), partial(faces.read, size=(32, 32))
     mnist = model_of(PixelScale((0.3,), (0.5,)), partial(SmallCNN, dim=9), grey, "polarlike")
     result = export.export(mnist, tmp_path / "mnist.onnx")
@@ -147,14 +143,14 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     [make for make in speech.BACKBONES if make.__name__ != "HubSpeech"],
     ids=lambda found: found.__name__,
 )
-def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
+def test_every_speech_backbone(make, tmp_path):
     model = voice_model(KaldiFbank(20), lambda _: speech.build(make))
     assert export.export(model, tmp_path / "m.onnx").distance < 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.TINY)
-def test_every_image_backbone(name: str, tmp_path: Path) -> None:
+def test_every_image_backbone(name, tmp_path):
     network, x = pictures.build(name)
     channels, *side = x.shape[1:]
     scale, read = (0.5,) * channels, partial(images.read, size=tuple(side))
@@ -170,7 +166,7 @@ class Forgetful(SmallCNN):
         return z if torch.compiler.is_compiling() else z + 0.1 * z.norm() * torch.randn_like(z)
 
 
-def test_what_differs_is_not_written(tmp_path: Path) -> None:
+def test_what_differs_is_not_written(tmp_path):
     out = tmp_path / "m.onnx"
     out.write_bytes(b"the old one")
     with pytest.raises(ValueError, match="at most 1e-04 and 1e-03"):
@@ -181,7 +177,7 @@ def test_what_differs_is_not_written(tmp_path: Path) -> None:
         export.export(voice_model(KaldiFbank(8), XVECTOR), tmp_path / "m.bin")
 
 
-def test_parity_counts_what_it_should() -> None:
+def test_parity_counts_what_it_should():
     """Against the definition, and NaN never passes."""
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
 
@@ -198,7 +194,7 @@ def test_parity_counts_what_it_should() -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("onnx") / "m.onnx"
     frontend, grey = PixelScale((0.0,), (1.0,)), partial(images.read, grey=True)
     export.export(model_of(frontend, partial(SmallCNN, dim=4), grey), path)
@@ -228,12 +224,10 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
         tensor = onnx.helper.make_tensor("t", 1, [1], [0.0])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="../../secret")
-        inner = onnx.helper.make_graph(
-            [onnx.helper.make_node("Constant", [], ["t"], value=tensor)], "inner", [], []
-        )
-        model.graph.node.append(
-            onnx.helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner)
-        )
+        constant = onnx.helper.make_node("Constant", [], ["t"], value=tensor)
+        inner = onnx.helper.make_graph([constant], "inner", [], [])
+        branches = {"then_branch": inner, "else_branch": inner}
+        model.graph.node.append(onnx.helper.make_node("If", ["c"], ["o"], **branches))
 
     def foreign(model: Any) -> None:
         node = onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")
@@ -256,7 +250,7 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
     ]
 
 
-def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Path) -> None:
+def test_hostile_files_are_refused_before_they_run(exported, tmp_path):
     for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
             load_exported(changed(exported, tmp_path / "bad.onnx", change))
@@ -285,13 +279,13 @@ class Elsewhere(nn.Module):
 
 
 @pytest.mark.parametrize("network", [Elsewhere, XVECTOR])
-def test_what_leaves_torch_is_known(network: Any) -> None:
+def test_what_leaves_torch_is_known(network):
     embedder = voice_model(MelSpectrogram(20), network).embedder
     wave = torch.randn(2, 4000)
     assert export._leaves_torch(embedder, wave) == (network is Elsewhere)
 
 
-def test_a_network_that_leaves_torch_is_named_as_that(tmp_path: Path) -> None:
+def test_a_network_that_leaves_torch_is_named_as_that(tmp_path):
     with pytest.raises(LikenessError, match="what leaves torch"):
         export.export(voice_model(MelSpectrogram(20), Elsewhere), tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

@@ -1,11 +1,8 @@
 """The user's files are importable by their names, and hide nothing that is installed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from likeness.toolkit.models.parts import describe
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _restored():
     path, names = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -31,10 +28,9 @@ def write(folder: Path, **texts: str) -> Path:
     return folder
 
 
-def test_a_file_and_what_lies_beside_it_are_modules(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "a", uf_main="import uf_nets\nvalue = uf_nets.value", uf_nets="value = 1"
-    )
+def test_a_file_and_what_lies_beside_it_are_modules(tmp_path):
+    main = "import uf_nets\nvalue = uf_nets.value"
+    folder = write(tmp_path / "a", uf_main=main, uf_nets="value = 1")
     module = user_files.run(folder / "uf_main.py")
     assert module.value == 1
     assert sys.modules["uf_main"] is module
@@ -43,7 +39,7 @@ def test_a_file_and_what_lies_beside_it_are_modules(tmp_path: Path) -> None:
     assert user_files.folder_of("json") == user_files.folder_of("uf_absent") == ""
 
 
-def test_the_folder_of_a_file_hides_no_installed_module(tmp_path: Path) -> None:
+def test_the_folder_of_a_file_hides_no_installed_module(tmp_path):
     folder = write(tmp_path / "a", uf_main="import json, safetensors", json="", safetensors="")
     sys.modules.pop("safetensors", None)
     user_files.run(folder / "uf_main.py")
@@ -51,9 +47,7 @@ def test_the_folder_of_a_file_hides_no_installed_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["json", "numpy", "class", "my-recipe", "pytest", "statistics"])
-def test_a_file_with_the_name_of_another_module_is_run_but_gives_no_parts(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_file_with_the_name_of_another_module_is_run_but_gives_no_parts(name, tmp_path):
     folder = write(tmp_path / "a", **{name: "def mine(data):\n    return []\n"})
     before = sys.modules.get(name)
     module = user_files.run(folder / f"{name}.py")
@@ -62,7 +56,7 @@ def test_a_file_with_the_name_of_another_module_is_run_but_gives_no_parts(
         describe(module.mine, "items")
 
 
-def test_files_of_the_same_name_in_two_folders(tmp_path: Path) -> None:
+def test_files_of_the_same_name_in_two_folders(tmp_path):
     text = "import uf_nets\nvalue = uf_nets.value"
     folders = [write(tmp_path / str(i), uf_main=text, uf_nets=f"value = {i}") for i in range(2)]
     for i in (0, 1, 0):
@@ -71,7 +65,7 @@ def test_files_of_the_same_name_in_two_folders(tmp_path: Path) -> None:
     assert sum(path in map(str, folders) for path in sys.path) == 2
 
 
-def test_a_file_that_changed_is_imported_again_and_others_are_not(tmp_path: Path) -> None:
+def test_a_file_that_changed_is_imported_again_and_others_are_not(tmp_path):
     folder = write(tmp_path / "a", uf_main="import uf_nets", uf_nets="value = 1")
     module = user_files.run(folder / "uf_main.py")
     first, summed = sys.modules["uf_nets"], user_files.module_digest("uf_nets")
@@ -84,14 +78,14 @@ def test_a_file_that_changed_is_imported_again_and_others_are_not(tmp_path: Path
     assert user_files.module_digest("uf_nets") != summed
 
 
-def test_a_file_that_fails_leaves_no_module(tmp_path: Path) -> None:
+def test_a_file_that_fails_leaves_no_module(tmp_path):
     folder = write(tmp_path / "a", uf_main="raise KeyError('x')")
     with pytest.raises(KeyError):
         user_files.run(folder / "uf_main.py")
     assert "uf_main" not in sys.modules
 
 
-def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
+def test_a_package_in_the_folder_has_one_sum(tmp_path):
     folder = write(tmp_path / "a", uf_main="from uf_pack import inner")
     write(folder / "uf_pack", __init__="", inner="def mine(data):\n    return []\n")
     module = user_files.run(folder / "uf_main.py")
@@ -107,9 +101,7 @@ def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("init", [True, False])
-def test_the_sum_of_a_package_is_of_all_its_python_files(
-    init: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sum_of_a_package_is_of_all_its_python_files(init, tmp_path, monkeypatch):
     """What is no code of it changes nothing."""
     monkeypatch.syspath_prepend(tmp_path)
     pack = write(tmp_path / "uf_pack", net="value = 1", **({"__init__": ""} if init else {}))

@@ -5,8 +5,6 @@ Reads the checkpoint FOLDER/one, writes FOLDER/many and FOLDER/errors.json: {cas
 error over values, gradients, parameters and buffers in any process, or a message}.
 """
 
-from __future__ import annotations
-
 import copy
 import faulthandler
 import json
@@ -45,17 +43,13 @@ VARIANTS: dict[str, Part] = {
 
 def spreadable() -> dict[str, Part]:
     """Losses whose classes can be spread."""
-    return {
-        **{name: value for name, value in FOUND.items() if isinstance(value, Spreadable)},
-        **VARIANTS,
-    }
+    return {name: x for name, x in FOUND.items() if isinstance(x, Spreadable)} | VARIANTS
 
 
 def batch(step: int, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(100 + step)
-    return 3 * torch.randn(BATCH, DIM, generator=generator, dtype=torch.float64), torch.randint(
-        classes, (BATCH,), generator=generator
-    )
+    z = 3 * torch.randn(BATCH, DIM, generator=generator, dtype=torch.float64)
+    return z, torch.randint(classes, (BATCH,), generator=generator)
 
 
 def build(part: Part, classes: int = CLASSES) -> nn.Module:
@@ -90,11 +84,9 @@ def error(ours: Tensor | None, expected: Tensor | None) -> float:
 
 
 def own(tensor: Tensor | None, axis: int | None, layout: spread.Layout | None) -> Tensor | None:
-    return (
-        tensor
-        if tensor is None or axis is None or layout is None
-        else tensor.narrow(axis, layout.start, layout.stop - layout.start)
-    )
+    if tensor is None or axis is None or layout is None:
+        return tensor
+    return tensor.narrow(axis, layout.start, layout.stop - layout.start)
 
 
 def passes(
@@ -183,11 +175,9 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
             place = torch.searchsorted(union, state["past_labels"])
             state["past_labels"] = torch.where(state["past_labels"] < 0, -1, place)
         alone.load_state_dict(state)
-        drawn = {"rate": rate, "seed": 9, "step": step}
+        drawn = {"rate": rate, "seed": 9, "step": step, "layout": layout}
         places = torch.searchsorted(union, y)
-        errors.append(
-            passes(alone, ours, (z, y), mine(step), labels=places, layout=layout, **drawn)
-        )
+        errors.append(passes(alone, ours, (z, y), mine(step), labels=places, **drawn))
         with torch.no_grad():
             theirs = dict(alone.named_parameters())
             for name, parameter in ours.named_parameters():
@@ -244,12 +234,9 @@ def checkpointed(folder: Path) -> float:
     loss = build(losses.Cosine)
     layout = spread.cut(loss, spread.class_axes(losses.Cosine, DIM))
     momentum = torch.zeros_like(loss.proxies)  # type: ignore[arg-type]
-    state = {
-        name: spread.as_dtensor(tensor, layout.axes[name], CLASSES)
-        if name in layout.axes
-        else tensor
-        for name, tensor in loss.state_dict().items()
-    }
+    state = loss.state_dict()
+    for name, axis in layout.axes.items():
+        state[name] = spread.as_dtensor(state[name], axis, CLASSES)
     state["momentum"] = spread.as_dtensor(momentum, 0, CLASSES)
     load(state, checkpoint_id=folder / "one")
     expected = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
@@ -268,21 +255,15 @@ def main(folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     device = distributed.start()
     report: dict[str, Any] = {"device": str(device), "world": distributed.world()}
-    cases: dict[str, Callable[[], float]] = {
-        "adjoint": adjoint,
-        "checkpointed": partial(checkpointed, folder),
-    }
-    cases |= {
-        f"{name}, whole": partial(compare, part, cut=False)
-        for name, part in FOUND.items()
-        if name in names
-    }
-    for name, part in spreadable().items():
-        if name not in names:
-            continue
-        cases[f"{name}, spread"] = partial(compare, part, cut=True)
-        cases[f"{name}, sampled"] = partial(sampled, part, 0.5)
-        cases[f"{name}, all drawn"] = partial(sampled, part, 0.01, CLASSES)
+    cases = {"adjoint": adjoint, "checkpointed": partial(checkpointed, folder)}
+    parts = spreadable()
+    for name in names:  # in the same order in every process
+        if name in FOUND:
+            cases[f"{name}, whole"] = partial(compare, FOUND[name], cut=False)
+        if name in parts:
+            cases[f"{name}, spread"] = partial(compare, parts[name], cut=True)
+            cases[f"{name}, sampled"] = partial(sampled, parts[name], 0.5)
+            cases[f"{name}, all drawn"] = partial(sampled, parts[name], 0.01, CLASSES)
     for name, case in cases.items():
         try:
             report[name] = float(distributed.largest(torch.tensor(case(), dtype=torch.float64)))

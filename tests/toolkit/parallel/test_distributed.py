@@ -2,8 +2,6 @@
 under torchrun, once for all tests here.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -30,11 +28,12 @@ pytestmark = [
     pytest.mark.slow,
 ]
 CLASSES, DIM, build = processes.CLASSES, processes.DIM, processes.build
+JOINT = partial(losses.Joint, first=losses.ProxyAnchor, second=losses.ArcFace)
 TABLE = torch.arange(CLASSES * DIM, dtype=torch.float64).view(CLASSES, DIM)
 
 
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request, tmp_path_factory):
     """What two processes left, of the losses that are asked for: see
     tests/toolkit/parallel/processes.py.
     """
@@ -47,12 +46,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> dict[str, Any]:
+def report(folder):
     made: dict[str, Any] = json.loads((folder / "errors.json").read_text(encoding="utf-8"))
     return made
 
 
-def test_collectives_and_checkpoints(folder: Path, report: dict[str, Any]) -> None:
+def test_collectives_and_checkpoints(folder, report):
     assert (report["world"], report["device"]) == (2, "cpu")
     assert max(report["adjoint"], report["checkpointed"]) < 1e-12
     state = {name: torch.zeros_like(TABLE) for name in ("proxies", "momentum")}
@@ -62,7 +61,7 @@ def test_collectives_and_checkpoints(folder: Path, report: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", processes.FOUND)
-def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str) -> None:
+def test_a_loss_that_is_whole_in_every_process(report, name):
     """Values, gradients of embeddings and parameters, and buffers over three steps, with slices of
     unequal length and an empty one.
     """
@@ -70,14 +69,14 @@ def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str
 
 
 @pytest.mark.parametrize("name", processes.spreadable())
-def test_a_loss_that_is_spread_or_sampled(report: dict[str, Any], name: str) -> None:
+def test_a_loss_that_is_spread_or_sampled(report, name):
     """Sampled classes are the loss of their union, in one process too."""
     for how in ("spread", "sampled", "all drawn"):
         assert report[f"{name}, {how}"] < 1e-9
     assert processes.sampled(processes.spreadable()[name], 0.5) < 1e-9
 
 
-def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_the_functions_change_nothing(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert distributed.start() is None
     assert (distributed.rank(), distributed.world(), distributed.is_main()) == (0, 1, True)
@@ -106,14 +105,11 @@ def test_without_torchrun_the_functions_change_nothing(monkeypatch: pytest.Monke
         # another axis of the length tried
         (partial(losses.SubCenterArcFace, num_subcentres=11), {"proxies": 0, "subcentres": 1}),
         (losses.SoftTriple, {"proxies": 0, "centres": 1}),
-        (
-            partial(losses.Joint, first=losses.ProxyAnchor, second=losses.ArcFace),
-            {"first.proxies": 0, "second.proxies": 0},
-        ),
+        (JOINT, {"first.proxies": 0, "second.proxies": 0}),
         (losses.Contrastive, {}),
     ],
 )
-def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
+def test_class_axes_are_found(part, axes):
     state = torch.get_rng_state()
     assert spread.class_axes(part, 13) == axes
     assert torch.equal(torch.get_rng_state(), state)
@@ -124,9 +120,7 @@ def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
     rate=st.floats(0.01, 1.0),
     step=st.integers(0, 3),
 )
-def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(
-    wanted: list[int], rate: float, step: int
-) -> None:
+def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(wanted, rate, step):
     classes = torch.tensor(wanted, dtype=torch.int64)
     drawn, again = (spread.draw(classes, 10, rate, seed=(1, step, 0)).tolist() for _ in range(2))
     here = {value for value in wanted if 0 <= value < 10}
@@ -135,13 +129,10 @@ def test_draws_hold_what_is_wanted_and_as_many_as_asked_for(
     assert len(drawn) == max(len(here), int(rate * 10), 1)
 
 
-def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None:
+def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process():
     counts = torch.zeros(20)
-    drawn: list[Tensor] = [
-        spread.draw(torch.tensor([3]), 20, 0.25, seed=(0, step, rank))
-        for step in range(400)
-        for rank in range(2)
-    ]
+    seeds = [(0, step, rank) for step in range(400) for rank in range(2)]
+    drawn = [spread.draw(torch.tensor([3]), 20, 0.25, seed=seed) for seed in seeds]
     for value in drawn:
         counts[value] += 1
     assert counts[3] == 800
@@ -150,7 +141,7 @@ def test_negatives_are_drawn_evenly_and_anew_in_every_step_and_process() -> None
     assert len({tuple(draw.tolist()) for draw in drawn}) > 600
 
 
-def test_clipping_is_torch_s_in_one_process() -> None:
+def test_clipping_is_torch_s_in_one_process():
     loss = build(losses.ArcFace)
     layout = spread.cut(loss, spread.class_axes(losses.ArcFace, DIM))
     backbone = nn.Linear(DIM, DIM).double()

@@ -1,7 +1,5 @@
 """Metrics over batches and over processes are those of the whole set."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -21,18 +19,18 @@ def whole() -> tuple[float, dict[str, float]]:
     return eer(scores[target], scores[~target]), retrieval_metrics(rows, labels, ks=(1, 2))
 
 
-def test_batches_give_what_the_whole_set_gives() -> None:
+def test_batches_give_what_the_whole_set_gives():
     assert measured.measured([(0, 7), (7, 30), (30, 40)]) == whole()
 
 
-def test_every_process_measures_the_whole_set(tmp_path: Path) -> None:
+def test_every_process_measures_the_whole_set(tmp_path):
     done = torchrun(Path(measured.__file__), tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     for number in (0, 1):
         assert json.loads((tmp_path / f"{number}.json").read_text()) == list(whole())
 
 
-def test_reset_forgets_and_settings_arrive() -> None:
+def test_reset_forgets_and_settings_arrive():
     metric = verification_metric(min_dcf, p_target=0.5)
     metric.update(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))  # the wrong way round
     metric.reset()
@@ -42,7 +40,7 @@ def test_reset_forgets_and_settings_arrive() -> None:
     assert metric.compute() == min_dcf([0.9, 0.2], [0.5, 0.1], p_target=0.5)
 
 
-def test_wrong_input_gets_a_sentence() -> None:
+def test_wrong_input_gets_a_sentence():
     metric = verification_metric(eer)
     with pytest.raises(ValueError, match="nothing to measure"):
         metric.compute()

@@ -1,18 +1,17 @@
 """Trainings of the voices into folders of the test."""
 
-from __future__ import annotations
-
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from likeness.recipe import Recipe, fit
-from tests.toolkit.training.tiny_runs import Train, cut_and_resumed
+from tests.toolkit.training.tiny_runs import cut_and_resumed
 
 
 @pytest.fixture
-def train(voices: Path, tmp_path: Path) -> Train:
+def train(voices, tmp_path):
     """Trains a recipe into the folder `name` of the test, which it returns; with `cut_at` the
     training is stopped before that step, and goes on.
     """
@@ -26,3 +25,9 @@ def train(voices: Path, tmp_path: Path) -> Train:
         return out
 
     return into
+
+
+@pytest.fixture
+def data(voices, tmp_path):
+    """A copy of the voices, to be changed."""
+    return Path(shutil.copytree(voices, tmp_path / "data"))

@@ -6,8 +6,6 @@ process that is killed by the event "die" leaves no others, so it comes last; ou
 shows that all before it went well.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -46,11 +44,10 @@ BASE: Recipe = replace(
     optim=Optim(lr=0.005, grad_clip=0.5),
     schedule=Schedule(steps=6, save_every=3, decay=constant),
 )
+SPREAD = replace(BASE.parallel, spread_classes=True)
 VARIANTS: dict[str, Recipe] = {
     "whole": replace(BASE, measure=tiny.BASE.measure),
-    "sharded": replace(
-        BASE, measure=tiny.BASE.measure, parallel=replace(BASE.parallel, spread_classes=True)
-    ),
+    "sharded": replace(BASE, measure=tiny.BASE.measure, parallel=SPREAD),
     "unit": replace(BASE, optim=replace(BASE.optim, unit_proxies=True)),
     "simple": replace(
         tiny.RECIPES["simple"],
@@ -67,9 +64,7 @@ VARIANTS: dict[str, Recipe] = {
         sampling=Sampling(batch_size=10, items_per_class=2),
     ),
     "means": replace(BASE, start_at_means=True),
-    "means_sharded": replace(
-        BASE, start_at_means=True, parallel=replace(BASE.parallel, spread_classes=True)
-    ),
+    "means_sharded": replace(BASE, start_at_means=True, parallel=SPREAD),
     # DDP refuses a network of which nothing is trained, and is there from the fourth step on
     "thawed": replace(BASE, tuning=Tuning(freeze=("backbone",), freeze_until=3, average_last=1)),
     "adapted": replace(BASE, tuning=Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2")))),

@@ -2,8 +2,6 @@
 loggers, constants learned before the first step.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 from dataclasses import replace
@@ -25,7 +23,7 @@ from likeness.toolkit.training import run
 from likeness.toolkit.training.build import InPieces, Network, build, network_of
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.memory import momentum_encoder, update_encoder
-from tests.toolkit.training.tiny_runs import CPU, Train, recipe, same, state_of
+from tests.toolkit.training.tiny_runs import CPU, recipe, same, state_of
 
 
 class Plain(nn.Module):
@@ -52,7 +50,7 @@ def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return [p.grad.clone() for p in network.parameters() if p.grad is not None]
 
 
-def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
+def test_pieces_give_the_gradient_of_the_whole_batch():
     torch.manual_seed(0)
     x = torch.randn(9, 4, dtype=torch.float64)
     for pieces in (2, 4, 9):
@@ -61,7 +59,7 @@ def test_pieces_give_the_gradient_of_the_whole_batch() -> None:
         torch.testing.assert_close(in_pieces, gradients(whole, x), rtol=1e-12, atol=1e-12)
 
 
-def test_features_of_a_front_end_that_is_trained_are_masked_too() -> None:
+def test_features_of_a_front_end_that_is_trained_are_masked_too():
     def half(features: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return features * 0.5
 
@@ -71,7 +69,7 @@ def test_features_of_a_front_end_that_is_trained_are_masked_too() -> None:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm: bool) -> None:
+def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm):
     torch.manual_seed(0)
     backbone = Plain(norm).double()
     x, before = torch.randn(8, 4, dtype=torch.float64), copy.deepcopy(backbone.state_dict())
@@ -90,17 +88,12 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once(norm: bool)
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "compute.accumulate=3",
-        "compute.precision=bfloat16",
-        pytest.param("compute.channels_last=true", marks=pytest.mark.slow),
-        pytest.param("compute.deterministic=true", marks=pytest.mark.slow),
-        pytest.param("optim.grad_clip=1.0", marks=pytest.mark.slow),
-    ],
-)
-def test_options_train_and_resume(override: str, train: Train) -> None:
+OTHERS = ("compute.channels_last=true", "compute.deterministic=true", "optim.grad_clip=1.0")
+SLOW = [pytest.param(override, marks=pytest.mark.slow) for override in OTHERS]
+
+
+@pytest.mark.parametrize("override", ["compute.accumulate=3", "compute.precision=bfloat16", *SLOW])
+def test_options_train_and_resume(override, train):
     # PyTorch crashes with four channels in channels_last: docs/explanation/limits.md
     settings = ("backbone.width=16", "schedule.steps=4", "schedule.save_every=2", override)
     chosen = recipe("arcface", *settings)
@@ -113,7 +106,7 @@ def test_options_train_and_resume(override: str, train: Train) -> None:
 
 @pytest.mark.slow  # compiles C++: 50 seconds
 @pytest.mark.parametrize("compiled", [True, "graphs"])  # a CPU has no graphs
-def test_compiled_networks_give_the_same_gradient(compiled: Any) -> None:
+def test_compiled_networks_give_the_same_gradient(compiled):
     torch.manual_seed(0)
     backbone, x = Plain(True).double().eval(), torch.randn(6, 4, dtype=torch.float64)
     embedder: Any = SimpleNamespace(trains_frontend=False, backbone=backbone)
@@ -122,9 +115,7 @@ def test_compiled_networks_give_the_same_gradient(compiled: Any) -> None:
     assert list(network.state_dict()) == [f"backbone.{name}" for name in backbone.state_dict()]
 
 
-def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
-    train: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(train, capsys):
     """Those of the last step, with the constants that the loss has learnt from the data; of other
     classes or another loss the best network alone.
     """
@@ -157,7 +148,7 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
         train(recipes.override(still, ["backbone.dim=9"]), "other")
 
 
-def test_loggers_get_the_same_numbers(train: Train) -> None:
+def test_loggers_get_the_same_numbers(train):
     with pytest.raises(ValueError, match=r"'mlflow' is unknown; .*wandb"):
         train(recipe(), loggers=["mlflow"])
     pytest.importorskip("tensorboard")
@@ -172,7 +163,7 @@ def test_loggers_get_the_same_numbers(train: Train) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-def test_weights_and_biases_runs_offline(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_runs_offline(train, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     out = train(recipe(schedule=Schedule(steps=2)), loggers=["wandb"])
@@ -180,13 +171,13 @@ def test_weights_and_biases_runs_offline(train: Train, monkeypatch: pytest.Monke
     assert len((out / "wandb.id").read_text()) == 8
 
 
-def test_parts_of_one_sampling_rate_are_built() -> None:
+def test_parts_of_one_sampling_rate_are_built():
     eight = recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000", "frontend.rate_hz=8000")
     assert build(eight, 4, CPU).embedder.frontend.rate_hz == 8_000
     assert build(replace(eight, augment=None), 4, CPU).embedder.dim == 8
 
 
-def test_encoder_is_the_moving_average_with_its_batch_norm_buffers() -> None:
+def test_encoder_is_the_moving_average_with_its_batch_norm_buffers():
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     encoder = momentum_encoder(network)
     expected = {name: value.clone() for name, value in network.state_dict().items()}
@@ -197,15 +188,14 @@ def test_encoder_is_the_moving_average_with_its_batch_norm_buffers() -> None:
                 parameter.add_(torch.randn_like(parameter))
         update_encoder(encoder, network, 0.9)
         for name, value in network.state_dict().items():
-            expected[name] = (
-                0.9 * expected[name] + 0.1 * value if value.is_floating_point() else value.clone()
-            )
+            share = 0.1 if value.is_floating_point() else 1
+            expected[name] = (1 - share) * expected[name] + share * value
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, expected[name])
     assert not any(parameter.requires_grad for parameter in encoder.parameters())
 
 
-def test_optimiser_state_is_made_where_the_parameter_is() -> None:
+def test_optimiser_state_is_made_where_the_parameter_is():
     """Fused optimisers refuse a step counter on another device."""
     made = build(recipe(optim=Optim(name="adam")), 6, CPU)
     elsewhere = [nn.Parameter(torch.empty(shape, device="meta")) for shape in ((), (3, 2))]

@@ -1,7 +1,5 @@
 """Fine-tuning: frozen parts, rates, adapters and averages, each of which resumes bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,17 +19,8 @@ from likeness.toolkit.training.build import build
 from likeness.toolkit.training.fine_tuning import LoRA
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Run
-from tests.toolkit.training.tiny_runs import (
-    CPU,
-    Train,
-    differing,
-    needs_peft,
-    recipe,
-    same,
-    short,
-    state_of,
-    watching,
-)
+from tests.toolkit.training import tiny_runs
+from tests.toolkit.training.tiny_runs import CPU, differing, needs_peft, recipe, state_of, watching
 
 SHORT = Schedule(steps=6, save_every=3)
 WAYS: dict[str, dict[str, Any]] = {
@@ -57,17 +46,15 @@ def started(recipe: Recipe) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, train: Train) -> None:
+def test_a_run_that_was_stopped_resumes_bit_for_bit(way, train):
     if way == "lora":
         needs_peft()
     whole, stopped = train(tuned(way), "whole"), train(tuned(way), "stopped", cut_at=4)
-    assert same(whole, stopped)
+    assert tiny_runs.same(whole, stopped)
     assert differing(load_file(whole / LAST), load_file(stopped / LAST)) == []
 
 
-def test_frozen_parts_stand_still_with_their_statistics(
-    train: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_frozen_parts_stand_still_with_their_statistics(train, capsys):
     """Also after an evaluation, which puts the network back into training mode."""
     measure, schedule = recipe().measure, replace(SHORT, eval_every=2)
     frozen = tuned("frozen", measure=measure, schedule=schedule)
@@ -85,7 +72,7 @@ def test_frozen_parts_stand_still_with_their_statistics(
     assert f"{every:,} parameters ({trained:,} of them trained" in capsys.readouterr().err
 
 
-def test_parts_are_trained_from_their_step_on(train: Train) -> None:
+def test_parts_are_trained_from_their_step_on(train):
     seen: list[bool] = []
 
     def watch(run: Run, batch: Batch) -> None:
@@ -108,7 +95,7 @@ def test_parts_are_trained_from_their_step_on(train: Train) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_groups_of_the_optimiser_take_their_rates() -> None:
+def test_groups_of_the_optimiser_take_their_rates():
     run = build(tuned("rates"), 6, CPU)
     rates = {
         name: group["lr"] / 0.05
@@ -121,9 +108,8 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
         is_named = name.startswith("backbone.layer1.")  # the longest name counts
         assert rate == pytest.approx(0.1 if is_named else 2.0)
     groups = run.optimizer.param_groups
-    assert all(
-        (x.ndim > 1) == bool(group["weight_decay"]) for group in groups for x in group["params"]
-    )
+    for group in groups:
+        assert {x.ndim > 1 for x in group["params"]} == {bool(group["weight_decay"])}
     every = [id(value) for group in groups for value in group["params"]]
     trained = [*run.embedder.parameters(), *run.loss.parameters()]
     assert sorted(every) == sorted(map(id, trained))  # once each, those of the loss too
@@ -133,7 +119,7 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_merged_and_unmerged_embeddings_agree(train: Train) -> None:
+def test_merged_and_unmerged_embeddings_agree(train):
     needs_peft()
     adapted = tuned("lora", optim=Optim(lr=0.5))
     before = started(adapted)
@@ -164,7 +150,7 @@ def test_merged_and_unmerged_embeddings_agree(train: Train) -> None:
     assert len(file) - len(base) == 2 * 9  # the stem, and two in each of four blocks
 
 
-def test_adapters_of_a_vision_transformer() -> None:
+def test_adapters_of_a_vision_transformer():
     needs_peft()
     torch.manual_seed(0)
     vit = ViT(1, image_size=8, patch=4, width=8, depth=2, heads=2, dim=4).eval()
@@ -185,12 +171,9 @@ def test_adapters_of_a_vision_transformer() -> None:
         assert not torch.allclose(again(images), vit(images), atol=1e-2)
 
 
-def test_adapters_of_another_shape_are_refused() -> None:
-    good = {
-        "fc.weight": torch.zeros(3, 2),
-        "adapter.fc.A": torch.ones(1, 2),
-        "adapter.fc.B": torch.ones(3, 1),
-    }
+def test_adapters_of_another_shape_are_refused():
+    good = {"fc.weight": torch.zeros(3, 2)}
+    good |= {"adapter.fc.A": torch.ones(1, 2), "adapter.fc.B": torch.ones(3, 1)}
     assert adapter.merge_adapters(good).keys() == {"fc.weight"}
     for changes in (
         {"adapter.fc.A": torch.ones(1, 3)},
@@ -210,7 +193,7 @@ def test_adapters_of_another_shape_are_refused() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train: Train) -> None:
+def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train):
     states: dict[int, dict[str, Tensor]] = {}
 
     def watch(run: Run, batch: Batch) -> None:
@@ -235,13 +218,11 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(train: Train) ->
 
 @pytest.mark.parametrize("second", [{}, WAYS["lora"]], ids=["plain", "lora"])
 @pytest.mark.parametrize("first", ["last", "lora"])
-def test_fine_tuning_starts_from_an_average_and_from_adapters(
-    first: str, second: dict[str, Any], train: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_starts_from_an_average_and_from_adapters(first, second, train, capsys):
     needs_peft()
     init = train(tuned(first), "first")
     optim = Optim(lr=0.0, weight_decay=0.0)
-    out = train(short(steps=1, init=str(init), optim=optim, **second))
+    out = train(tiny_runs.short(steps=1, init=str(init), optim=optim, **second))
     assert "its class proxies" in capsys.readouterr().err
     states = (load_model(folder).embedder.state_dict() for folder in (init, out))
     counters = ("running_mean", "running_var", "num_batches_tracked")

@@ -2,10 +2,7 @@
 on them, end to end on scikit-learn's digits.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,24 +26,18 @@ from likeness.toolkit.training import compare, measure
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
-from likeness.toolkit.training.recipe import (
-    Classification,
-    Compute,
-    Optim,
-    Recipe,
-    Retrieval,
-    Schedule,
-)
+from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Schedule
 from likeness.toolkit.training.schedules import constant
 from likeness.toolkit.training.search import Range
 from likeness.toolkit.training.train import fit
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
 
-Trained = Callable[[str], tuple[Recipe, Path]]
 ROOT = Path(__file__).parents[3]
 NOWHERE = Path("digits-are-in-scikit-learn")
 HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)
+ACCURACY, MAP_AT_R = (partial(per_item.mean, column=name) for name in ("correct", "map@r"))
+WATCHED: dict[str, Any] = {"eval_every": 10, "watch": "accuracy", "higher_is_better": True}
 CLOSED = Recipe(
     modality="image",
     frontend=partial(PixelScale),
@@ -57,24 +48,14 @@ CLOSED = Recipe(
         items=partial(small_sets.digits_items, split="test"),
         calibrate_on=HELD_OUT,
         validation=Classification(items=HELD_OUT),
-        metrics={
-            "accuracy": partial(per_item.mean, column="correct"),
-            "auroc": per_item.norm_auroc,
-        },
+        metrics={"accuracy": ACCURACY, "auroc": per_item.norm_auroc},
     ),
     read=small_sets.read,
     sampling=Sampling(batch_size=50, items_per_class=5),
-    optim=Optim(name="adamw", lr=0.01, weight_decay=0.0),
-    schedule=Schedule(
-        steps=40,
-        decay=constant,
-        eval_every=10,
-        save_every=40,
-        watch="accuracy",
-        higher_is_better=True,
-    ),
+    optim=recipes.Optim(name="adamw", lr=0.01, weight_decay=0.0),
+    schedule=Schedule(steps=40, decay=constant, save_every=40, **WATCHED),
     estimate_views=1,
-    compute=Compute(threads=1, cache=True),
+    compute=recipes.Compute(threads=1, cache=True),
 )
 OPEN = replace(
     CLOSED,
@@ -83,10 +64,7 @@ OPEN = replace(
     measure=Retrieval(
         items=partial(small_sets.digits_items, split="test", protocol="open"),
         clusters=True,
-        metrics={
-            "map@r": partial(per_item.mean, column="map@r"),
-            "nmi": per_item.mutual_information,
-        },
+        metrics={"map@r": MAP_AT_R, "nmi": per_item.mutual_information},
     ),
     sampling=Sampling(batch_size=30, items_per_class=5),
     schedule=Schedule(steps=30, decay=constant, save_every=30),
@@ -101,7 +79,7 @@ def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory):
     """name -> a finished run of that recipe, trained once."""
     made = {
         "softmax": CLOSED,
@@ -130,7 +108,7 @@ def numbers(items: list[Item]) -> np.ndarray:
     return np.array([int(str(item.label)) for item in items])
 
 
-def test_classification_item_by_item(trained: Trained) -> None:
+def test_classification_item_by_item(trained):
     recipe, out = trained("softmax")
     model = measure.load_model(out, recipe)
     measured = run_test(recipe, out, NOWHERE)
@@ -164,7 +142,7 @@ def test_classification_item_by_item(trained: Trained) -> None:
     assert measured.num_groups == len(tested)
 
 
-def test_what_vmf_predicts_is_its_posterior(trained: Trained) -> None:
+def test_what_vmf_predicts_is_its_posterior(trained):
     """The posterior is verified in tests/toolkit/losses; here, its draws are others."""
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
@@ -181,7 +159,7 @@ def test_what_vmf_predicts_is_its_posterior(trained: Trained) -> None:
     np.testing.assert_allclose(result["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
 
 
-def test_temperature_is_1_where_none_helps(trained: Trained) -> None:
+def test_temperature_is_1_where_none_helps(trained):
     recipe, out = trained("softmax")
     hits = run_test(recipe, out, NOWHERE).columns["correct"]
     tested = zip(small_sets.digits_items(split="test"), hits, strict=True)
@@ -193,7 +171,7 @@ def test_temperature_is_1_where_none_helps(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
-def test_retrieval_query_by_query(similarity: str, trained: Trained) -> None:
+def test_retrieval_query_by_query(similarity, trained):
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     assert model.similarity == "euclidean"
@@ -238,7 +216,7 @@ class Numbered(torch.nn.Module):
 
 
 @pytest.mark.parametrize("case", ["cosine", "simple"])
-def test_pairs_are_measured_as_opensphere_measures_them(case: str) -> None:
+def test_pairs_are_measured_as_opensphere_measures_them(case):
     golden = np.load(ROOT / "tests" / "golden" / "pairs__opensphere.npz")
     features = golden[f"{case}/features"]
     items = [Item(str(number), Path(str(number))) for number in range(len(features))]
@@ -246,11 +224,8 @@ def test_pairs_are_measured_as_opensphere_measures_them(case: str) -> None:
     def read(item: Item) -> np.ndarray:
         return np.array([[[int(item.id) + 1, 0]]], dtype=np.float32)
 
-    embedder = TorchEmbedder(
-        PixelScale(scale=1.0),
-        Numbered(features),
-        features="polarlike" if case == "simple" else "raw",
-    )
+    kind = "polarlike" if case == "simple" else "raw"
+    embedder = TorchEmbedder(PixelScale(scale=1.0), Numbered(features), features=kind)
     similarity = "simple:0.3" if case == "simple" else "cosine"
     ids = tuple(item.id for item in items)
     first, second = golden[f"{case}/pairs"].astype(np.int32).T
@@ -268,7 +243,7 @@ def test_pairs_are_measured_as_opensphere_measures_them(case: str) -> None:
     assert accuracy == pytest.approx(float(golden[f"{case}/acc"]), abs=1e-9)
 
 
-def test_expected_metrics_are_the_mean_over_draws(trained: Trained) -> None:
+def test_expected_metrics_are_the_mean_over_draws(trained):
     """E[mAP@R] (vMF paper, Sec. 3.2) within 5 standard errors of 400 draws there and as many
     here.
     """
@@ -305,7 +280,7 @@ def unlisted(data: Path) -> list[Item]:
     raise AssertionError("items were listed before the settings were checked")
 
 
-def test_what_cannot_be_measured_is_refused(trained: Trained, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused(trained, tmp_path):
     recipe, out = trained("open")
     model = measure.load_model(out, recipe)
     trained_on = Retrieval(items=partial(some, labels={"4": 2, "5": 2, "6": 2}))
@@ -335,7 +310,7 @@ def test_what_cannot_be_measured_is_refused(trained: Trained, tmp_path: Path) ->
         measure.load_model(out, replace(recipe, loss=partial(VMF)))
 
 
-def test_the_loss_is_left_as_it_was(trained: Trained) -> None:
+def test_the_loss_is_left_as_it_was(trained):
     """A validation in the middle of training must not change what follows: neither mode nor weights
     nor the noise of the loss.
     """
@@ -350,7 +325,7 @@ def test_the_loss_is_left_as_it_was(trained: Trained) -> None:
     torch.testing.assert_close(model.loss.state_dict(), before, rtol=0, atol=0)
 
 
-def test_the_best_epoch_on_validation_is_kept(trained: Trained) -> None:
+def test_the_best_epoch_on_validation_is_kept(trained):
     for name in ("softmax", "vmf"):
         recipe, out = trained(name)
         looks = [line for line in read_log(out) if "accuracy" in line]
@@ -360,12 +335,11 @@ def test_the_best_epoch_on_validation_is_kept(trained: Trained) -> None:
         assert load_embedder(out).step == best["step"]
         settings, _ = measure.settings_of(recipe.measure)
         held_out = measure.measure_items(measure.load_model(out, recipe), NOWHERE, settings)
-        assert metrics_of(recipe.metrics, held_out, only="accuracy") == {
-            "accuracy": best["accuracy"]
-        }
+        found = metrics_of(recipe.metrics, held_out, only="accuracy")
+        assert found == {"accuracy": best["accuracy"]}
 
 
-def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
+def test_tuning_sees_the_validation_items_alone(tmp_path):
     pytest.importorskip("optuna")
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=4, eval_every=4))
     ranges = {"standard": {"optim.lr": Range(1e-4, 1e-1, log=True)}}

@@ -2,8 +2,6 @@
 process, however that ended.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import multiprocessing
@@ -11,7 +9,6 @@ import os
 import shutil
 import signal
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,7 +30,7 @@ def files(folder: Path) -> dict[Path, tuple[int, int, bytes]]:
     return {path: (at.st_ino, at.st_mtime_ns, path.read_bytes()) for path, at in stats.items()}
 
 
-def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
+def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path):
     folder = tmp_path / "a" / "b"
     with only_writer(folder):
         before = files(folder)
@@ -51,9 +48,7 @@ def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
-def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(
-    tmp_path: Path,
-) -> None:
+def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_again(tmp_path):
     folder = tmp_path / "shards"
     with ExitStack() as second:
         with only_writer(folder):
@@ -63,7 +58,7 @@ def test_the_lock_of_another_writer_stays_where_the_folder_was_removed_and_made_
             pass
 
 
-def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
+def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path):
     with only_writer(tmp_path):
         (tmp_path / "of").mkdir()
         (tmp_path / "of" / "an earlier plan").touch()
@@ -74,7 +69,7 @@ def test_a_folder_that_is_emptied_keeps_its_lock(tmp_path: Path) -> None:
             pass
 
 
-def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path) -> None:
+def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path):
     """A training process is killed while a process that reads files for it lives on."""
     lives, ends = os.pipe()
     reader, tells = os.pipe()
@@ -105,7 +100,7 @@ def test_the_lock_goes_with_the_process_and_not_with_its_children(tmp_path: Path
         os.close(handle)
 
 
-def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
+def test_many_writers_one_after_the_other(tmp_path):
     """A lost update would show that two were in the folder at once; the lock's file is removed and
     made anew all the while.
     """
@@ -132,9 +127,7 @@ def test_many_writers_one_after_the_other(tmp_path: Path) -> None:
     assert counter.read_text() == "600"
 
 
-def test_a_file_system_without_locks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
     def refuse(handle: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -144,7 +137,7 @@ def test_a_file_system_without_locks_is_named(
     assert "no locks" in " ".join(capsys.readouterr().err.split())
 
 
-def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
+def test_two_trainings_in_one_folder(voices, tmp_path):
     """The second, begun while the first trains, is refused with and without resume, and the first
     goes on.
     """
@@ -169,16 +162,13 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
     fit(made, data=voices, out=out, resume=True)
 
 
-def test_a_comparison_and_downloads_have_the_lock(voices: Path, tmp_path: Path) -> None:
+def test_a_comparison_and_downloads_have_the_lock(voices, tmp_path):
     """Extractions have it too: tests/likeness/embedding/test_extraction.py."""
     busy = tmp_path / "busy"
-    writers = [
-        partial(compare.compare, {"arcface": recipe()}, num_seeds=1, data=voices, out=busy),
-        partial(prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"),
-    ]
     with only_writer(busy), only_writer(tmp_path / "data" / "downloads"):
         before = files(tmp_path)
-        for writer in writers:
-            with pytest.raises(Busy):
-                writer()
+        with pytest.raises(Busy):
+            compare.compare({"arcface": recipe()}, num_seeds=1, data=voices, out=busy)
+        with pytest.raises(Busy):
+            prepare.prepare(prepare.Dataset("none", "", "", ""), tmp_path / "data")
         assert files(tmp_path) == before

@@ -2,14 +2,11 @@
 stopped.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -35,11 +32,8 @@ RANGES: dict[str, Range | Choice] = {
 
 
 def made(num_classes: int, num_each: int = 2, speeds: tuple[float, ...] = ()) -> list[Item]:
-    items = [
-        Item(f"s{c}/{i}", Path(f"s{c}/{i}.flac"), f"s{c}")
-        for c in range(num_classes)
-        for i in range(num_each)
-    ]
+    numbers = product(range(num_classes), range(num_each))
+    items = [Item(f"s{c}/{i}", Path(f"s{c}/{i}.flac"), f"s{c}") for c, i in numbers]
     return speed_copies(items, speeds) if speeds else items
 
 
@@ -49,9 +43,7 @@ def listed(data: Path, *, num_classes: int, num_each: int) -> list[Item]:
 
 @settings(max_examples=50)
 @given(st.integers(6, 40), st.sampled_from([(), (0.9,), (0.9, 1.1)]), st.randoms())
-def test_the_split_is_disjoint_whole_and_of_classes(
-    num_classes: int, speeds: tuple[float, ...], random: Any
-) -> None:
+def test_the_split_is_disjoint_whole_and_of_classes(num_classes, speeds, random):
     items = made(num_classes, 2, speeds)
     kept, held_out = search.divide(items)
     ours, theirs = ({str(item.label).split("#")[0] for item in some} for some in (kept, held_out))
@@ -66,7 +58,7 @@ def test_the_split_is_disjoint_whole_and_of_classes(
     assert [sorted(some) for some in search.divide(shuffled)] == [sorted(kept), sorted(held_out)]
 
 
-def test_the_split_needs_six_classes() -> None:
+def test_the_split_needs_six_classes():
     with pytest.raises(ValueError, match=r"5 classes .* 4 .* at least 6"):
         search.divide(made(5))
     # labels that are no copies although they begin with '#'
@@ -75,7 +67,7 @@ def test_the_split_needs_six_classes() -> None:
     assert len({item.label for item in held_out}) == 4
 
 
-def test_validation_trials_are_all_pairs() -> None:
+def test_validation_trials_are_all_pairs():
     part = partial(listed, num_classes=12, num_each=3)
     items, trials = search.validation_trials(Path(), items=part)
     assert sorted(items) == sorted(search.divide(made(12, 3))[1])
@@ -87,7 +79,7 @@ def test_validation_trials_are_all_pairs() -> None:
     assert trials.target.tolist() == [label[enrol] == label[probe] for enrol, probe in pairs]
 
 
-def test_of_many_pairs_some_are_drawn() -> None:
+def test_of_many_pairs_some_are_drawn():
     """tests/eval/items/test_items.py says how."""
     part = partial(listed, num_classes=12, num_each=3)
     with patch.object(search, "MOST_PAIRS", 20):
@@ -98,7 +90,7 @@ def test_of_many_pairs_some_are_drawn() -> None:
         search.validation_trials(Path(), items=partial(listed, num_classes=12, num_each=1))
 
 
-def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) -> None:
+def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices):
     inner = search.divide_for_validation(recipe())
     stated = json.dumps(describe(inner))
     assert "toolkit.training.search.part_items" in stated
@@ -109,12 +101,11 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     used = {item.label for item in [*items, *inner.items(voices)]}
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
     assert not used & tested
-    assert {item.label for item in items}.isdisjoint(
-        item.label for item in search.part_items(voices, items=recipe().items, held_out=False)
-    )
+    part = search.part_items(voices, items=recipe().items, held_out=False)
+    assert {item.label for item in items}.isdisjoint(item.label for item in part)
 
 
-def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
+def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones():
     """The test's own items do not occur, what is fitted and what is retrieved have no class in
     common, and the rest of the test stays.
     """
@@ -133,9 +124,8 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     validation = Retrieval(items=train)
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
     # its own validation, where there is one
-    assert search.divide_for_validation(watched) == replace(
-        watched, measure=replace(validation, metrics=outer.metrics, validation=validation)
-    )
+    own = replace(validation, metrics=outer.metrics, validation=validation)
+    assert search.divide_for_validation(watched) == replace(watched, measure=own)
     for other in (Classification(items=test), None):
         with pytest.raises(ValueError, match="no validation"):
             search.divide_for_validation(replace(outer, measure=other))
@@ -144,9 +134,8 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
 def bowl(made: Recipe, folder: Path) -> float:
     """Least at margin .2 and rate .01: a score that needs no training."""
     keywords = made.loss.keywords  # type: ignore[attr-defined]
-    return float(
-        abs(keywords["margin"] - 0.2) + abs(np.log10(made.optim.lr) + 2) + 0.1 * made.optim.nesterov
-    )
+    apart = abs(keywords["margin"] - 0.2) + abs(np.log10(made.optim.lr) + 2)
+    return float(apart + 0.1 * made.optim.nesterov)
 
 
 def stopping(*calls: int) -> Mock:
@@ -161,7 +150,7 @@ def stopping(*calls: int) -> Mock:
     return mock
 
 
-def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path):
     pytest.importorskip("optuna")
     # past the ten random trials with which TPE begins
     tune = partial(search.tune, recipe(), RANGES, variant="arcface", num_trials=14)
@@ -185,16 +174,12 @@ def test_an_interrupted_search_equals_an_uninterrupted_one(tmp_path: Path) -> No
     assert bowl(longer, tmp_path) <= bowl(chosen, tmp_path)
 
 
-GRID: dict[str, Range | Choice] = {
-    "loss.margin": Choice((0.1, 0.2, 0.3)),
-    "optim.lr": Choice((0.001, 0.01, 0.1)),
-}
+MARGINS, RATES = (0.1, 0.2, 0.3), (0.001, 0.01, 0.1)
+GRID = {"loss.margin": Choice(MARGINS), "optim.lr": Choice(RATES)}
 
 
 @pytest.mark.parametrize("num_trials", [9, 20])
-def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
-    tmp_path: Path, num_trials: int
-) -> None:
+def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(tmp_path, num_trials):
     pytest.importorskip("optuna")
     stops = stopping(4)
     tune = partial(search.tune, recipe(), GRID, variant="arcface", out=tmp_path, score=stops)
@@ -203,13 +188,13 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
     chosen, tuned = tune(num_trials=num_trials)
     assert stops.call_count == 10
     points = {tuple(record["settings"].values()) for record in tuned.trials}
-    assert points == {(margin, lr) for margin in (0.1, 0.2, 0.3) for lr in (0.001, 0.01, 0.1)}
+    assert points == {*product(MARGINS, RATES)}
     assert len(tuned.trials) == 9
     assert tuned.chosen == {"loss.margin": 0.2, "optim.lr": 0.01}
     assert chosen.optim.lr == 0.01
 
 
-def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:
+def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path):
     """Supp. I of the nivMF paper: three seeds, the median of the highest R@1 in validation."""
     pytest.importorskip("optuna")
     tried: list[Recipe] = []
@@ -233,7 +218,7 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
         tune(Search(GRID, seeds=1, looks=5))
 
 
-def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
+def test_higher_is_better_and_failed_trials(tmp_path):
     pytest.importorskip("optuna")
     upward = recipe(schedule=replace(recipe().schedule, higher_is_better=True))
 
@@ -263,7 +248,7 @@ def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
         ("optim.lr", Range(0, 1, log=True), "low"),
     ],
 )
-def test_ranges_are_checked_before_training(field: str, values: Any, says: str) -> None:
+def test_ranges_are_checked_before_training(field, values, says):
     search.check_ranges(recipe(), RANGES)
     with pytest.raises(ValueError, match=says):
         search.check_ranges(recipe(), {field: values})

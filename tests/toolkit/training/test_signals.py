@@ -1,7 +1,5 @@
 """Signals to a run and its reading processes, as SLURM, `timeout` and a full memory send them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -11,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,19 @@ from likeness.toolkit.data.readers import read_beside
 from likeness.toolkit.training.loading import killed_workers_named
 from tests.toolkit.training.tiny_runs import ROOT, TINY, differing
 
+SHORT = ("schedule.steps=120", "schedule.save_every=1000", "compute.workers=2")
+ENDLESS = ("schedule.steps=5000", "schedule.save_every=10000")
 
-def training(voices: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    """`likeness train` with two reading processes, as a process group of its own."""
-    settings = ["schedule.steps=120", "schedule.save_every=1000"]
-    command = ["train", str(TINY), *settings, "compute.workers=2", "--data", str(voices)]
+
+def training(
+    voices: Path, out: Path, *words: str, before: Sequence[str] = (), **environment: str
+) -> subprocess.Popen[str]:
+    """`likeness train` as a process group of its own, started by what is to come before."""
+    command = [*before, "-m", "likeness", "train", f"{TINY}:arcface", *words]
+    own = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **environment}
     return subprocess.Popen(
-        [sys.executable, "-m", "likeness", *command, "--out", str(out), *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        [sys.executable, *command, "--data", str(voices), "--out", str(out)],
+        env=os.environ | own,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -46,18 +49,16 @@ def wait_for_steps(run: subprocess.Popen[str], out: Path, number: int) -> None:
 
 
 @pytest.mark.slow  # a run that is ended, resumed and repeated: 50 seconds on a busy machine
-def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(
-    voices: Path, tmp_path: Path
-) -> None:
-    whole = training(voices, tmp_path / "whole")
-    run = training(voices, tmp_path / "out")
+def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(voices, tmp_path):
+    whole = training(voices, tmp_path / "whole", *SHORT)
+    run = training(voices, tmp_path / "out", *SHORT)
     wait_for_steps(run, tmp_path / "out", 3)
     os.killpg(run.pid, signal.SIGTERM)
     output = run.communicate()[0]
     assert run.returncode == 130, output
     assert "DataLoader" not in output
     assert list((tmp_path / "out" / "resume").iterdir())
-    again = training(voices, tmp_path / "out", "--resume")
+    again = training(voices, tmp_path / "out", *SHORT, "--resume")
     assert again.wait() == 0, again.communicate()
     assert whole.wait() == 0, whole.communicate()
     one, other = (load_file(tmp_path / name / "last.safetensors") for name in ("whole", "out"))
@@ -68,27 +69,14 @@ def two_by_hand(voices: Path, out: Path) -> list[subprocess.Popen[str]]:
     """Two processes of one run that RANK and WORLD_SIZE join, each with a reading process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    settings = ["schedule.steps=5000", "schedule.save_every=10000", "compute.workers=1"]
-    words = ["train", f"{TINY}:arcface", *settings, "--data", str(voices), "--out", str(out)]
-    own = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2"}
-    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "likeness", *words],
-            env=os.environ | own | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(2)
-    ]
+    joined = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
+    words = (*ENDLESS, "compute.workers=1")
+    return [training(voices, out, *words, **joined, **rank) for rank in ranks]
 
 
 @pytest.mark.slow  # a run of two processes
-def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(
-    voices: Path, tmp_path: Path
-) -> None:
+def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(voices, tmp_path):
     first, second = two_by_hand(voices, tmp_path / "out")
     wait_for_steps(first, tmp_path / "out", 2)
     second.kill()
@@ -101,9 +89,7 @@ def test_a_process_by_hand_whose_peer_was_killed_says_so_and_leaves(
 
 @pytest.mark.slow  # a run of two processes
 @pytest.mark.parametrize("told", [(0, 1), (1,)])
-def test_signals_to_processes_by_hand_end_the_run_saved(
-    told: tuple[int, ...], voices: Path, tmp_path: Path
-) -> None:
+def test_signals_to_processes_by_hand_end_the_run_saved(told, voices, tmp_path):
     processes = two_by_hand(voices, tmp_path / "out")
     wait_for_steps(processes[0], tmp_path / "out", 2)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
@@ -116,19 +102,10 @@ def test_signals_to_processes_by_hand_end_the_run_saved(
 
 
 @pytest.mark.slow  # torchrun and a run of two processes
-def test_torchrun_ends_with_1_after_a_run_was_saved(voices: Path, tmp_path: Path) -> None:
+def test_torchrun_ends_with_1_after_a_run_was_saved(voices, tmp_path):
     """As docs/how-to/many_machines.md says to those who start jobs again; Ctrl-C of a terminal."""
-    settings = ["schedule.steps=5000", "schedule.save_every=10000"]
-    words = ["train", f"{TINY}:arcface", *settings, "--data", str(voices)]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "likeness", *words, "--out", str(tmp_path / "out")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    run = training(voices, tmp_path / "out", *ENDLESS, before=torchrun)
     wait_for_steps(run, tmp_path / "out", 2)
     os.killpg(run.pid, signal.SIGINT)
     output = run.communicate()[0]
@@ -138,8 +115,8 @@ def test_torchrun_ends_with_1_after_a_run_was_saved(voices: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="it finds processes in /proc")
-def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path) -> None:
-    run = training(voices, tmp_path / "out")
+def test_a_killed_reading_process_of_a_run_is_named(voices, tmp_path):
+    run = training(voices, tmp_path / "out", *SHORT)
     wait_for_steps(run, tmp_path / "out", 1)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     os.kill(int(children[-1]), signal.SIGKILL)
@@ -149,7 +126,7 @@ def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path
     assert "was killed, probably because memory ran out" in output.splitlines()[-1]
 
 
-def test_a_broken_connection_to_a_killed_process_is_named_too() -> None:
+def test_a_broken_connection_to_a_killed_process_is_named_too():
     """PyTorch hears of the process a moment later, by a signal; without one the error stays."""
 
     def hear(*_: object) -> None:
@@ -174,7 +151,7 @@ def _own_ids(number: int, workers: int) -> Iterator[int]:
         yield os.getpid()
 
 
-def test_reading_processes_outlive_sigterm_and_a_killed_one_is_named() -> None:
+def test_reading_processes_outlive_sigterm_and_a_killed_one_is_named():
     reader = read_beside(_own_ids, 2)
     first = next(reader)
     os.kill(first, signal.SIGTERM)
@@ -190,7 +167,7 @@ def _read_for_ever(pids: Any) -> None:
         pids.send(pid)
 
 
-def test_reading_processes_end_with_a_killed_parent() -> None:
+def test_reading_processes_end_with_a_killed_parent():
     receiver, sender = multiprocessing.Pipe(duplex=False)
     parent = multiprocessing.Process(target=_read_for_ever, args=(sender,))
     parent.start()

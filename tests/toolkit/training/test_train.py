@@ -1,12 +1,8 @@
 """Training: it repeats exactly, resumes bit for bit after any stop, and refuses what is wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -27,20 +23,11 @@ from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.run import Plateau, Run
 from likeness.toolkit.training.train import drawing_from
-from tests.toolkit.training.tiny_runs import (
-    TINY,
-    Train,
-    recipe,
-    same,
-    short,
-    state_of,
-    step_of,
-    watching,
-)
+from tests.toolkit.training.tiny_runs import TINY, recipe, same, short, state_of, step_of, watching
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def uninterrupted(voices, tmp_path_factory):
     """Folders of whole runs, one per variant."""
 
     @cache
@@ -53,9 +40,7 @@ def uninterrupted(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_says_which_items_it_holds(
-    workers: int, voices: Path, tmp_path: Path, train: Train
-) -> None:
+def test_a_batch_says_which_items_it_holds(workers, voices, tmp_path, train):
     items = list(folders.items(voices, split="train", test_share=0.25))
     damaged = tmp_path / "damaged.wav"
     damaged.write_bytes(b"no sound")
@@ -87,9 +72,7 @@ def test_a_batch_says_which_items_it_holds(
 
 
 @pytest.mark.parametrize("variant", ["arcface", "simple"])
-def test_training_is_deterministic_and_lowers_the_loss(
-    variant: str, uninterrupted: Callable[[str], Path], train: Train
-) -> None:
+def test_training_is_deterministic_and_lowers_the_loss(variant, uninterrupted, train):
     assert same(uninterrupted(variant), train(recipe(variant)))
     log = read_log(uninterrupted(variant))
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -99,17 +82,11 @@ def test_training_is_deterministic_and_lowers_the_loss(
     assert 0 <= log[-1]["eer"] <= 1
 
 
-@pytest.mark.parametrize(
-    ("variant", "workers"),
-    [
-        ("arcface", 1),
-        ("simple", 0),
-        *(pytest.param(*both, marks=pytest.mark.slow) for both in (("arcface", 0), ("simple", 1))),
-    ],
-)
-def test_a_run_that_raised_resumes_bit_for_bit(
-    variant: str, workers: int, uninterrupted: Callable[[str], Path], train: Train
-) -> None:
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in (("arcface", 0), ("simple", 1))]
+
+
+@pytest.mark.parametrize(("variant", "workers"), [("arcface", 1), ("simple", 0), *SLOW])
+def test_a_run_that_raised_resumes_bit_for_bit(variant, workers, uninterrupted, train):
     out = train(recipe(variant, compute=Compute(threads=1, workers=workers)), cut_at=7)
     assert same(uninterrupted(variant), out)
     steps = [entry["step"] for entry in read_log(out)]
@@ -117,9 +94,7 @@ def test_a_run_that_raised_resumes_bit_for_bit(
 
 
 @pytest.mark.parametrize(("each", "batch_size"), [(0, 24), (2, 12)])
-def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
-    each: int, batch_size: int, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_small_data_have_smaller_batches_and_resume(each, batch_size, train, tmp_path, capsys):
     """Of the 8 speakers x 4 recordings, 6 x 4 are trained on."""
 
     def sized(size: int) -> Recipe:
@@ -138,7 +113,7 @@ def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
     assert not (tmp_path / "pieces").exists()
 
 
-def test_every_step_and_every_evaluation_is_reported(train: Train) -> None:
+def test_every_step_and_every_evaluation_is_reported(train):
     reports: list[Report] = []
     with reported_to(reports.append):
         train(recipe(schedule=Schedule(steps=4, eval_every=2)))
@@ -150,13 +125,7 @@ def test_every_step_and_every_evaluation_is_reported(train: Train) -> None:
     assert {report.what for report in reports if report.is_end} == begun
 
 
-def test_ctrl_c_saves_the_step_and_exits_130(
-    uninterrupted: Callable[[str], Path],
-    voices: Path,
-    tmp_path: Path,
-    ctrl_c_in_step: Callable[[int], AbstractContextManager[None]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_ctrl_c_saves_the_step(uninterrupted, voices, tmp_path, ctrl_c_in_step, capsys):
     """The command itself, to which Ctrl-C comes in its fifth step."""
     out = tmp_path / "run"
     with ctrl_c_in_step(5), pytest.raises(SystemExit) as stopped:
@@ -172,12 +141,8 @@ def test_ctrl_c_saves_the_step_and_exits_130(
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_data_that_changed_are_refused(
-    renamed: bool, voices: Path, tmp_path: Path, train: Train
-) -> None:
+def test_data_that_changed_are_refused(renamed, data, train):
     """Another class, and another name of an item."""
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
     short = recipe(schedule=Schedule(steps=1), measure=None)
     train(short, data=data)
     if renamed:
@@ -189,11 +154,7 @@ def test_data_that_changed_are_refused(
         train(short, data=data, resume=True)
 
 
-def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
-    voices: Path, tmp_path: Path, train: Train, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
+def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(data, train, capsys):
     broken = folders.items(data, split="train", test_share=0.25)[0].path
     broken.write_bytes(b"no audio")
     with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
@@ -204,11 +165,7 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
     assert "1unreadableitems" in output
 
 
-def test_constants_of_data_that_cannot_be_read_are_refused(
-    voices: Path, tmp_path: Path, train: Train
-) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(voices, data)
+def test_constants_of_data_that_cannot_be_read_are_refused(data, train):
     for item in folders.items(data, split="train", test_share=0.25):
         item.path.write_bytes(b"no audio")
     whitened = recipe(backbone=partial(OrderStatistics, dim=4), max_bad_share=1.0)
@@ -216,7 +173,7 @@ def test_constants_of_data_that_cannot_be_read_are_refused(
         train(whitened, data=data)
 
 
-def test_plateau_halves_and_counts() -> None:
+def test_plateau_halves_and_counts():
     plateau = Plateau()
     values = [0.5, 0.4, 0.45, 0.44, 0.3, 0.3, 0.3, 0.3]
     best = [plateau.update(value, higher_is_better=False, halve_after=2) for value in values]
@@ -227,10 +184,9 @@ def test_plateau_halves_and_counts() -> None:
     assert [upward.update(value, True, 0) for value in values] == [False, True, False, True]
 
 
-def test_watching_a_metric_keeps_the_best_and_stops_early(train: Train) -> None:
-    frozen = Schedule(
-        steps=50, eval_every=1, save_every=50, watch="eer", stop_after=3, decay=constant
-    )
+def test_watching_a_metric_keeps_the_best_and_stops_early(train):
+    watch = {"watch": "eer", "stop_after": 3, "eval_every": 1}
+    frozen = Schedule(steps=50, save_every=50, decay=constant, **watch)
     watched = recipe("arcface", "optim.lr=0", "augment.noise_prob=0", schedule=frozen)
     out = train(watched)
     assert find_model(out).name == BEST
@@ -239,14 +195,14 @@ def test_watching_a_metric_keeps_the_best_and_stops_early(train: Train) -> None:
     assert read_log(train(watched, resume=True))[-1] == last
 
 
-def test_the_rate_follows_warm_up_and_decay(train: Train) -> None:
+def test_the_rate_follows_warm_up_and_decay(train):
     schedule = Schedule(steps=10, warmup_steps=4, decay=partial(multistep, at=(0.5, 0.8)))
     log = read_log(train(recipe(schedule=schedule)))
     expected = [0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)]
     assert [entry["lr"] for entry in log if "lr" in entry] == pytest.approx(expected)
 
 
-def test_passes_of_whole_batches_at_the_rate_of_their_size(voices: Path, train: Train) -> None:
+def test_passes_of_whole_batches_at_the_rate_of_their_size(voices, train):
     passes = recipe("arcface", "schedule.epochs=3", "optim.reference_batch=4")
     rates = [entry["lr"] for entry in read_log(train(passes)) if "lr" in entry]
     size, num_items = passes.sampling.batch_size, len(passes.items(voices))
@@ -254,7 +210,7 @@ def test_passes_of_whole_batches_at_the_rate_of_their_size(voices: Path, train: 
     assert rates[0] == pytest.approx(passes.optim.lr * size / 4)
 
 
-def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
+def test_class_vectors_have_length_1_before_every_step(train):
     """As OpenSphere writes them back before it uses them, so that the length of their start and
     what a step adds to it never matter.
     """
@@ -267,15 +223,9 @@ def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
     for name, unit_proxies in (("unit", True), ("free", False)):
         for start in (0.02, 0.2):
             lengths.clear()
-            runs = short(
-                optim=replace(recipe().optim, unit_proxies=unit_proxies),
-                loss=partial(ArcFace, margin=0.2, scale=16.0, start=start),
-            )
-            out = train(
-                runs,
-                f"{name}-{start}",
-                step=watching(look),
-            )
+            optim = replace(recipe().optim, unit_proxies=unit_proxies)
+            loss = partial(ArcFace, margin=0.2, scale=16.0, start=start)
+            out = train(short(optim=optim, loss=loss), f"{name}-{start}", step=watching(look))
             assert len(lengths) == 6
             ends[name, start] = state_of(out), torch.stack(lengths).detach()
     for start in (0.02, 0.2):
@@ -286,7 +236,7 @@ def test_class_vectors_have_length_1_before_every_step(train: Train) -> None:
         assert all(close) == equal
 
 
-def test_a_moving_margin_is_told_the_step(train: Train) -> None:
+def test_a_moving_margin_is_told_the_step(train):
     moving = recipe("arcface", "loss.margin=0.4", "loss.warmup_steps=6")
     runs = train(moving, "moving"), train(recipe("arcface", "loss.margin=0"), "none")
     warm, plain = ([line["loss"] for line in read_log(out) if "loss" in line] for out in runs)

@@ -2,8 +2,6 @@
 checkpoint before as it was.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref
@@ -74,7 +72,7 @@ Hiding.__module__ = MultiSimilarity.__module__  # a recipe's parts are of the to
 @pytest.mark.parametrize(
     "loss", [MultiSimilarity, RankedList, ArcFace, VMF, Hiding], ids=lambda loss: loss.__name__
 )
-def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_path: Path) -> None:
+def test_embeddings_that_are_not_finite_stop_a_run(loss, voices, tmp_path):
     """Of one recording: batch norm makes the whole batch NaN, and a loss of mined pairs 0."""
     spoilt = before(4, lambda _, batch: batch.inputs[3].mul_(1e25))
     with pytest.raises(Diverged, match="embeddings are NaN or infinite"):
@@ -85,9 +83,7 @@ def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_
 @pytest.mark.parametrize(
     ("grad_clip", "what"), [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")]
 )
-def test_what_is_not_finite_stops_a_run_before_the_weights_change(
-    grad_clip: float, what: str, voices: Path, tmp_path: Path
-) -> None:
+def test_what_is_not_finite_stops_a_run_before_its_weights(grad_clip, what, voices, tmp_path):
     made: list[Run] = []
 
     def steep(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
@@ -126,9 +122,7 @@ SPOILT: dict[str, tuple[str, Callable[[Run], object]]] = {
 
 
 @pytest.mark.parametrize("named", SPOILT)
-def test_a_state_that_is_not_finite_replaces_no_checkpoint(
-    named: str, voices: Path, tmp_path: Path
-) -> None:
+def test_a_state_that_is_not_finite_replaces_no_checkpoint(named, voices, tmp_path):
     """Losses, embeddings and gradients are finite all the while.
 
     Neither the last nor the best model is written over.
@@ -143,9 +137,7 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_steps_that_overflow_in_float16_are_left_out(
-    always: bool, voices: Path, tmp_path: Path
-) -> None:
+def test_steps_that_overflow_in_float16_are_left_out(always, voices, tmp_path):
     """The loss is finite, and its gradient is not after GradScaler has multiplied it by 2^16. A run
     whose gradients never fit stops.
     """
@@ -167,7 +159,7 @@ def test_steps_that_overflow_in_float16_are_left_out(
     assert not not_finite(saved(out))
 
 
-def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_ended_holds_no_memory(voices, tmp_path):
     """A search trains many networks in one process; none may wait for the garbage collector."""
     runs = list[weakref.ref[Run]]()
     noting = watching(lambda run, _: runs.append(weakref.ref(run)))
@@ -180,12 +172,11 @@ def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> N
 
 
 def not_a_number(item: Item) -> Any:
-    return np.array(
-        [1.0, math.nan if item.id == "b" else 2.0, math.inf if item.id == "c" else 3.0], np.float32
-    )
+    levels = {"b": [1.0, math.nan, 3.0], "c": [1.0, 2.0, math.inf]}
+    return np.array(levels.get(item.id, [1.0, 2.0, 3.0]), np.float32)
 
 
-def test_views_that_are_not_finite_are_bad_items() -> None:
+def test_views_that_are_not_finite_are_bad_items():
     items = [Item(id, Path(id), "x") for id in "abcd"]
     views = Views(items, np.zeros(4, np.int64), not_a_number, None, seed=0)
     draws = [Draw(place, 0, place) for place in range(4)]
@@ -204,13 +195,10 @@ def test_views_that_are_not_finite_are_bad_items() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_one_number_among_many_is_found(number: float) -> None:
-    made = {
-        "a": torch.randn(1000, 7),
-        "b": torch.randn(3, 5, dtype=torch.float64),
-        "half": torch.full((2**12,), 60_000.0, dtype=torch.float16),
-    }
+def test_one_number_among_many_is_found(number):
+    made = {"a": torch.randn(1000, 7), "b": torch.randn(3, 5, dtype=torch.float64)}
     made |= {"count": torch.tensor(2**62), "none": torch.zeros(0)}
+    made["half"] = torch.full((2**12,), 60_000.0, dtype=torch.float16)
     assert bool(all_finite(made.values()))
     assert not not_finite(made)
     for name in ("a", "b", "half"):
@@ -223,7 +211,7 @@ def test_one_number_among_many_is_found(number: float) -> None:
     assert not_finite({"both": both}) == ["both"]
 
 
-def test_where_gradients_wait_they_stop_the_next_step(voices: Path, tmp_path: Path) -> None:
+def test_where_gradients_wait_they_stop_the_next_step(voices, tmp_path):
     """As on a GPU, where nothing clips them: the items of both steps are named."""
     out = tmp_path / "run"
     planned = plan(short(), voices)
@@ -238,6 +226,5 @@ def test_where_gradients_wait_they_stop_the_next_step(voices: Path, tmp_path: Pa
     with pytest.raises(Diverged, match="step 3: embeddings are NaN"):
         train(keeper.run, planned, keeper, steep)
     last, draws = read_log(out)[-1], planned.draws(start=2, stop=4)
-    assert last["items"] == [
-        planned.items[draw.item].id for each in reversed(list(draws)) for draw in each
-    ]
+    named = [planned.items[draw.item].id for each in reversed(list(draws)) for draw in each]
+    assert last["items"] == named

@@ -2,8 +2,6 @@
 number, and ends with a sentence when a process dies.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -55,7 +53,7 @@ def losses_of(folder: Path) -> list[float]:
     return [line["loss"] for line in read_log(folder) if "loss" in line]
 
 
-def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
+def test_a_loss_that_indexes_its_classes_itself_is_not_cut():
     """MarginLoss has no class vectors, but a boundary per class: cut, it would be read by global
     labels. Alone and as a part of another loss.
     """
@@ -81,7 +79,7 @@ def nudged(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def variants(request: pytest.FixtureRequest) -> list[str]:
+def variants(request):
     """Those that are trained in one process and in two: the first, and whatever others are asked
     for.
     """
@@ -89,23 +87,19 @@ def variants(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(variants, voices, tmp_path_factory):
     """What one process makes of each variant, and of its weights nudged."""
     out = tmp_path_factory.mktemp("alone")
     with ranks.in_float64():
         for name in variants:
             fit(ranks.VARIANTS[name], data=voices, out=out / name)
-            fit(
-                replace(ranks.VARIANTS[name], measure=None),
-                data=voices,
-                out=out / f"{name}-nudged",
-                step=nudged,
-            )
+            unmeasured = replace(ranks.VARIANTS[name], measure=None)
+            fit(unmeasured, data=voices, out=out / f"{name}-nudged", step=nudged)
     return out
 
 
 @pytest.fixture(scope="module")
-def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(variants, voices, tmp_path_factory):
     """What two processes make of each variant, until the second is killed."""
     out = tmp_path_factory.mktemp("two")
     events = ("means:start", "means_sharded:start", "sharded:cut", "whole:seeds", "whole:die")
@@ -124,18 +118,12 @@ def allowed(alone: Path, variant: str) -> float:
     return SHARE * moved
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "whole",
-        "thawed",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("simple", "memory", "adapted", "unit")
-        ),
-    ],
-)
-def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
+OTHERS = ("simple", "memory", "adapted", "unit")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
+
+
+@pytest.mark.parametrize("variant", ["whole", "thawed", *SLOW])
+def test_two_processes_train_as_one(variant, alone, two):
     bound = allowed(alone, variant)
     assert bound < 1e-6  # far below what a wrong gradient changes
     assert difference(numbers_of(alone / variant), numbers_of(two / variant)) < bound
@@ -144,39 +132,31 @@ def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> Non
     assert len(losses_of(two / variant)) == 6
 
 
-def test_two_processes_measure_as_one(alone: Path, two: Path) -> None:
+def test_two_processes_measure_as_one(alone, two):
     lines = [read_log(folder / "whole")[-1] for folder in (alone, two)]
     assert lines[0]["eer"] == lines[1]["eer"]
 
 
-def test_a_sharded_run_resumes_on_another_number_of_processes(
-    alone: Path, two: Path, voices: Path
-) -> None:
+def test_a_sharded_run_resumes_on_another_number_of_processes(alone, two, voices):
     newest = run.latest(two / "sharded")
     assert newest[1]["step"] == 3
-    shapes = [
-        load_file(file)["loss.proxies"].shape[0] for file in sorted(newest[0].glob("*.safetensors"))
-    ]
-    assert sorted(shapes) == [3, 3]  # of 6 classes
+    files = newest[0].glob("*.safetensors")
+    assert [len(load_file(file)["loss.proxies"]) for file in files] == [3, 3]  # of 6 classes
     with ranks.in_float64():
         fit(ranks.VARIANTS["sharded"], data=voices, out=two / "sharded", resume=True)
-    assert difference(numbers_of(alone / "whole"), numbers_of(two / "sharded")) < allowed(
-        alone, "whole"
-    )
+    moved = difference(numbers_of(alone / "whole"), numbers_of(two / "sharded"))
+    assert moved < allowed(alone, "whole")
 
 
-def test_class_vectors_start_at_the_means_as_in_one_process(
-    two: Path, voices: Path, tmp_path: Path
-) -> None:
+def test_class_vectors_start_at_the_means_as_in_one_process(two, voices, tmp_path):
     """Also where each process has half of the classes, and turns only those."""
     with ranks.in_float64():
         for name in ("whole", "means"):
             file, recipe = tmp_path / f"{name}.safetensors", ranks.VARIANTS[name]
             keeping = ranks.keep_the_start(file)
             fit(recipe, data=voices, out=tmp_path / name, step=keeping)
-    at_random, at_means = (
-        load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "means")
-    )
+    files = [tmp_path / f"{name}.safetensors" for name in ("whole", "means")]
+    at_random, at_means = map(load_file, files)
     cosine = torch.cosine_similarity(at_means["proxies"], at_random["proxies"])
     assert cosine.abs().max() < 0.99
     halves = [load_file(two / f"means_sharded-{rank}.safetensors") for rank in range(2)]
@@ -190,14 +170,14 @@ def test_class_vectors_start_at_the_means_as_in_one_process(
         assert difference(half, joined | {"proxies": half["proxies"]}) == 0
 
 
-def test_processes_with_different_seeds_are_refused(two: Path) -> None:
+def test_processes_with_different_seeds_are_refused(two):
     for rank in range(2):
         message = (two / f"seeds-{rank}.txt").read_text()
         assert "seed is 0 in process 0, but 1 in process 1" in message
     assert not (two / "seeds").exists()
 
 
-def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices: Path) -> None:
+def test_a_process_that_dies_stops_the_others_with_a_sentence(two, voices):
     message = " ".join((two / "stderr.txt").read_text(encoding="utf-8").split())
     assert (
         "another process of the run died or does not answer" in message
@@ -209,7 +189,7 @@ def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices:
     assert step_of(two / "die") == 6
 
 
-def test_no_library_prints_a_warning(two: Path) -> None:
+def test_no_library_prints_a_warning(two):
     """What a library warns of in each run hides what matters: DDP's renamed argument was printed by
     each process.
     """
@@ -217,7 +197,7 @@ def test_no_library_prints_a_warning(two: Path) -> None:
 
 
 @pytest.mark.slow  # two more processes
-def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Path) -> None:
+def test_all_processes_refuse_what_one_of_them_finds(voices, tmp_path):
     shutil.copytree(voices, tmp_path / "data")
     done = torchrun(Path(ranks.__file__), tmp_path / "data", tmp_path, "refuse")
     assert done.returncode == 0, done.stderr[-3000:]

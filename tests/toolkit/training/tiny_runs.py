@@ -1,7 +1,5 @@
 """Runs of the tiny recipe, what they leave, and steps that do something else as well."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -25,7 +23,6 @@ from likeness.toolkit.training.run import Run, latest
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"
 CPU = torch.device("cpu")
-Train = Callable[..., Path]  # the fixture in conftest.py
 
 
 load = cache(recipes.load)
