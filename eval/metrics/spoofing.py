@@ -29,6 +29,7 @@ from likeness.eval.metrics import verification
 from likeness.eval.results import Result, metric_beside
 from likeness.eval.types import Floats, Trials
 
+_ROUNDING = 1e-12  # of rates that are equal
 NUM_RESAMPLES = 200  # at most: each draw is measured anew
 
 
@@ -150,11 +151,12 @@ def t_eer(asv: Sequence[ArrayLike], cm: Sequence[ArrayLike]) -> float:
     miss, fa, fa_spoof = miss[usable], fa[usable], fa_spoof[usable]
     crossing = (fa - miss) / (1 + fa - miss)  # the misses of the countermeasure that balance these
     after = np.clip(np.searchsorted(blocked, crossing), 1, blocked.size - 1)
-    nearer = np.where(crossing - blocked[after - 1] <= blocked[after] - crossing, after - 1, after)
+    middle = (blocked[after - 1] + blocked[after]) / 2
+    nearer = np.where(crossing <= middle + _ROUNDING, after - 1, after)
     at = np.searchsorted(blocked, blocked[nearer])
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         apart = np.abs(fa / fa_spoof - passed[at] / (1 - blocked[at]))
-    best = int(np.argmin(apart))
+    best = int(np.argmax(apart <= np.nanmin(apart) + _ROUNDING))
     return float(fa_spoof[best] * passed[at[best]])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import likeness
@@ -66,6 +66,7 @@ def tandems(asv, cm) -> list[tuple[float, float, float, float, float]]:
     return found
 
 
+@example(([0], [0], [0]), ([0], [0, 0, 1, 2, 2, 2], [1]))
 @given(THREE, THREE)
 def test_the_t_eer_is_where_the_three_errors_meet(asv, cm):
     found = tandems(asv, cm)
