@@ -105,15 +105,14 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
         # A .scp may name one vector any number of times.
         if size_in_memory > limit or row.size != rows[0].size:
             raise LikenessError(
-                f"{path}: {quoted(name)} has {row.size} dims, the first vector has {rows[0].size}, "
-                f"and all may take {limit} bytes; write embeddings of one model"
+                f"{path}: {quoted(name)} has {row.size} dims and the first {rows[0].size}, or all "
+                f"take over {limit} bytes; write embeddings of one model"
             )
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
         raise LikenessError(
-            f"{path}: it has {len(rows)} vectors of {len(metas)} different metas; give vectors of "
-            "one model"
+            f"{path}: its vectors have {len(metas)} different metas; give those of one model"
         )
     return tuple(ids), np.stack(rows), metas.pop()
 
@@ -134,10 +133,7 @@ def _meta_of(ark: Path, side: Path) -> str:
         return "{}"
     stated = json_object(side)
     if stated.pop(_ARCHIVE, None) not in (None, file_digest(ark)):
-        raise LikenessError(
-            f"{side} belongs to another {ark.name} than is there; write the embeddings again, or "
-            "remove it if they are of another tool"
-        )
+        raise LikenessError(f"{side} belongs to another {ark.name}; write both again, or remove it")
     return json.dumps(stated, sort_keys=True)
 
 
@@ -161,11 +157,11 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             if not line.strip():
                 continue
             match = _LINE.fullmatch(line.strip())
-            named = archive(path, match[2]) if match else None
+            named = _archive(path, match[2]) if match else None
             if match is None or named is None:
                 raise LikenessError(
-                    f"{path}: line {number} is not `id FILE.ark:OFFSET` of a file that is there, "
-                    f"but {quoted(line)}; commands are never run; write it anew"
+                    f"{path}: line {number}, {quoted(line)}, is not `id FILE.ark:OFFSET` of a file "
+                    "that is there; commands are never run: write it anew"
                 )
             if named != place:
                 opened.close()
@@ -176,8 +172,8 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             yield match[1], _vector(ark, where), Path(os.path.realpath(named))
 
 
-def archive(scp: Path, name: str) -> Path | None:
-    """Returns the archive that a .scp names; None where it is not there.
+def _archive(scp: Path, name: str) -> Path | None:
+    """The archive that a .scp names; None where it is not there.
 
     Names count from the working folder, as in Kaldi, else from the folder of the .scp.
     """
@@ -189,7 +185,7 @@ def archives(scp: Path) -> Iterator[Path]:
     with scp.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         matches = (_LINE.fullmatch(line.strip()) for line in lines)
         names = dict.fromkeys(match[2] for match in matches if match)
-        yield from filter(None, (archive(scp, name) for name in names))
+        yield from filter(None, (_archive(scp, name) for name in names))
 
 
 def _vector(ark: IO[bytes], where: str) -> Floats32:

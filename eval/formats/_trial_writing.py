@@ -67,9 +67,9 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
+        num = int(np.isfinite(values).sum())
         raise LikenessError(
-            f"scores: {len(trials)} trials need as many finite scores, but got shape "
-            f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
+            f"scores: {len(trials)} trials need finite ones, not {num} of {values.shape}"
         )
     _write(path, trials, values)
 

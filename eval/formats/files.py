@@ -30,6 +30,8 @@ FREE_EXPANSION = 1 << 30
 
 _BLOCK = 1 << 24  # bytes
 _MAX_JSON = 1 << 27  # bytes
+# What reading a damaged file, and making a value of its fields, raises.
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 T = TypeVar("T")
 File = str | PathLike[str]
@@ -51,10 +53,7 @@ def bounded(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise LikenessError(
-            f"{path}: it has over {limit} bytes, but at most so many are read of a file of this "
-            "kind"
-        )
+        raise LikenessError(f"{path}: it has over {limit} bytes, more than are read")
     return content
 
 
@@ -83,10 +82,9 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text.decode())
         return cast(dict[str, Any], {**content})
-    except (ValueError, TypeError, RecursionError) as error:
+    except _DAMAGED as error:
         raise LikenessError(
-            f"{path} is damaged: it holds no JSON object ({first_line(error)}); restore it or "
-            "remove it"
+            f"{path} is damaged: it is no JSON object ({first_line(error)}); restore or remove it"
         ) from None
 
 
@@ -108,14 +106,7 @@ def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherw
         if fields.pop("format", None) != form:
             raise LikenessError(f"its format is not {form!r}")
         return make(fields)
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except _DAMAGED as error:
         raise LikenessError(f"{path}: {otherwise.format(error=error)}") from None
 
 
@@ -151,10 +142,7 @@ def refuse_device(path: Path) -> None:
     A pipe may never send anything, and a link to /dev/zero in a folder of others fills the memory.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise LikenessError(
-            f"{path} is a pipe, a device or a socket, but only a file can be read at any place; "
-            "save it as a file first"
-        )
+        raise LikenessError(f"{path} is a pipe, a device or a socket; save it as a file first")
 
 
 def as_stored(root: Path, name: str) -> str:

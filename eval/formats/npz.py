@@ -97,8 +97,7 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
             raise LikenessError(
-                f"{path}: this {path.suffix} is damaged, or lacks an array ({first_line(error)}); "
-                "write or fetch it again"
+                f"{path} is damaged, or lacks an array ({first_line(error)}); write it again"
             ) from None
 
 
@@ -119,15 +118,13 @@ def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
     what = f"the array {name!r}" if name else "its array"
     if dtype.hasobject:
         raise LikenessError(
-            f"{path}: {what} holds pickled Python objects, which are refused because they run "
-            "code; save texts by np.array(texts, dtype=str), and vectors as one array of numbers"
+            f"{path}: {what} holds pickled objects, which can run code; save texts as dtype=str"
         )
     # Any number of items of no bytes fits into any file, and becomes a list of that length.
     size = dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
         raise LikenessError(
-            f"{path}: damaged: {what} declares {dtype} {shape} and has {present} bytes; write or "
-            "fetch it again"
+            f"{path}: damaged: {what} declares {dtype} {shape}, not {present} bytes; write it again"
         )
     with member[0]() as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)

@@ -54,8 +54,8 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
         raise LikenessError(
-            f"{files.run} is a folder, which stands for one run alone and its {files.scores}; "
-            "`likeness train` leaves that for recipes that hold subjects out: name score files"
+            f"{files.run} stands for one run with {files.scores}, which recipes that hold subjects "
+            "out leave; name score files"
         )
     origin = read_origin(files.scores)
     model = find_model(files.run)
@@ -68,11 +68,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
 
 BEST = "best.safetensors"  # the model files of a run
-
-
 LAST = "last.safetensors"
-
-
 EXPORTED = "model.onnx"  # in the folder of a model that no run trained
 
 

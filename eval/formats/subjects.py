@@ -73,10 +73,7 @@ def read_mapping(
         fitting = tables.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
         return fitting._replace(width=2, places={"id": 0, "value": 1})
 
-    if Path(path).suffix.lower() == ".parquet":
-        table = tables.read_parquet(Path(path), chosen)
-    else:
-        table = tables.read_table(Path(path), shape)
+    table = tables.read_table(path, shape, chosen)
     ids, values = tables.as_ids(table.column("id")), table.column("value")
     value_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
@@ -127,10 +124,8 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
         del values[next(iter(values))]  # the header, which the reader of any list cannot know
     wrong = [name for name, value in values.items() if not np.isfinite(value)]
     if wrong:
-        raise LikenessError(
-            f"{path}: {wrong[0]!r} has {listed[wrong[0]]!r} in place of a finite number as its "
-            f"{column}; correct it"
-        )
+        value = f"{listed[wrong[0]]!r} as its {column}"
+        raise LikenessError(f"{path}: {wrong[0]!r} has {value}; give each a finite number")
     return values
 
 
@@ -228,7 +223,11 @@ def subjects_of(
             f", {counted(wrong.size, 'label')} of {len(trials):,} {contradict} the first folders "
             f"of the ids (first: {pair_text(trials, int(wrong[0]))})"
         )
-    subjects = _connected_groups(trials, trials.target)
+    enrol, probe = number_subjects(trials.enrol_ids, trials.probe_ids)
+    pairs = enrol[trials.enrol[trials.target]], probe[trials.probe[trials.target]]
+    num_ids = len({*trials.enrol_ids, *trials.probe_ids})
+    group = connected_groups(*pairs, num_ids).astype(np.int32)
+    subjects = group[enrol], group[probe]
     if _contradictions(trials, subjects).any():
         return (
             None,
@@ -236,15 +235,6 @@ def subjects_of(
             "groups that target trials connect",
         )
     return subjects, CONNECTED
-
-
-def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
-    """The numbers of the groups of ids that the target trials connect."""
-    enrol, probe = number_subjects(trials.enrol_ids, trials.probe_ids)
-    num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
-    first, second = enrol[trials.enrol[target]], probe[trials.probe[target]]
-    group = connected_groups(first, second, num_ids)
-    return group[enrol].astype(np.int32), group[probe].astype(np.int32)
 
 
 def connected_groups(
@@ -315,8 +305,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         known += listed
         if not model or not listed or "" in listed or len(set(known)) < len(known):
             raise LikenessError(
-                f"{path}: line {number} has an empty name, a model without an item, or an item "
-                "that the model has already, and that would count double"
+                f"{path}: line {number} has an empty name, no item, or an item twice; correct it"
             )
     if not models:
         raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")

@@ -13,6 +13,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +78,27 @@ ShapeOf = Callable[[list[str]], Shape]
 Choose = Callable[[list[str]], Mapping[str, int]]
 
 
-def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Table:
+def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: bool = False) -> Table:
+    """Reads a list or a table, at least one row, whose ids are names in the order of `read_text`.
+
+    Args:
+        source: Text, or what `read_values` takes.
+        shape_of: As for `read_text`; so is `fractions`.
+        choose: As for `read_values`.
+
+    Raises:
+        LikenessError: As `read_text` and `read_values`.
+    """
+    if isinstance(source, str | PathLike) and Path(source).suffix.lower() != ".parquet":
+        return read_text(Path(source), shape_of, fractions=fractions)
+    table = read_values(source, choose)
+    if not table.column(table.roles[0]).codes.size:
+        raise LikenessError(f"{table.where}: it has no rows; expected one for each trial or item")
+    columns = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
+    return table._replace(columns=columns)
+
+
+def read_text(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Table:
     """Reads a text whose lines all have one number of fields, and whose ids are names.
 
     Names are in Unicode NFC, and numbered by their first occurrence. It takes about 200 MB of
@@ -125,14 +146,14 @@ def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[st
 
     Args:
         path: The file.
-        shape_of: As for `read_table`; it knows the places of the columns.
-        choose: Gives role -> place of the columns to read from the names of those of a .parquet.
+        shape_of: As for `read_text`; it knows the places of the columns.
+        choose: As for `read_values`.
 
     Raises:
         LikenessError: It is no such file, or lines differ in their number of fields.
     """
     if path.suffix.lower() == ".parquet":
-        table = read_parquet(path, choose)
+        table = read_values(path, choose)
         yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
     for shape, arrays in text_columns(path, shape_of, _ROWS_AT_ONCE):
@@ -140,37 +161,29 @@ def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[st
         yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
 
-def read_parquet(path: Path, choose: Choose) -> Table:
-    """Reads columns of a .parquet file: texts by their number, and scores as numbers.
+def read_values(source: Any, choose: Choose) -> Table:
+    """Reads columns of a .parquet file, whose scores are numbers, or of a table in memory.
 
     Args:
-        path: The file.
+        source: The file; or anything with `columns` that gives each by its name, as of pandas.
         choose: Gives role -> place of the columns to read, from the names of all.
 
     Raises:
         LikenessError: The file is damaged, a column holds neither texts nor numbers, or a text is
             too long.
     """
+    if not isinstance(source, str | PathLike):
+        names = list(source.columns)
+        places = choose(list(map(str, names)))
+        read = [map(text_of, source[names[place]]) for place in places.values()]
+        return Table("the table", tuple(places), [Column.of(list(values)) for values in read])
+    path = Path(source)
     with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
         score = [names[place] for role, place in places.items() if role == "score"]
         read = [names[place] for place in places.values()]
         return Table(str(path), tuple(places), parquet.read_columns(path, file, read, score))
-
-
-def read_frame(table: Any, choose: Choose) -> Table:
-    """Reads a table in memory: anything with `columns` that gives each by its name.
-
-    Args:
-        table: The table, as of pandas or polars.
-        choose: As for `read_parquet`.
-    """
-    names = list(table.columns)
-    places = choose(list(map(str, names)))
-    read = [list(table[names[place]]) for place in places.values()]
-    columns: list[Column | Floats] = [Column.of(list(map(text_of, values))) for values in read]
-    return Table("the table", tuple(places), columns)
 
 
 def headless_shape(sample: list[str], fits: Callable[[Sequence[str]], bool]) -> Shape:
@@ -296,8 +309,7 @@ def text_columns(
                 arrays = _parsed(tidy, shape)
             except pyarrow.ArrowInvalid:
                 raise LikenessError(
-                    f"{path}: {_first_uneven(path, shape)}; give every line the same fields, with "
-                    "tabs between them where a name has blanks"
+                    f"{path}: {_first_uneven(path, shape)}; give all lines the same fields, by tabs"
                 ) from None
             yield shape, arrays
         pending = b""

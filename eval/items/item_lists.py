@@ -91,7 +91,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
         'ann'
     """
     chosen = partial(columns_of_items, stated=columns, where="the table")
-    read = tables.read_frame(table, chosen)
+    read = tables.read_values(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}
     return items_of_rows([cells], "the table", root)
 
