@@ -19,7 +19,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import is_label, is_trial_header
 from likeness.eval.formats.parquet import Column, as_arrow
-from likeness.eval.formats.tables import all_fractions, in_order
+from likeness.eval.formats.tables import UNWRITABLE, all_fractions, in_order
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials
@@ -27,10 +27,6 @@ from likeness.eval.types import Bools, Floats, Trials
 _ROWS = 1 << 17  # written at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
-# The ids that no file can give back.
-_REFUSED_IN_TEXT = re.compile(
-    r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', flags=re.DOTALL
-)
 _REFUSED_IN_PARQUET = re.compile(r"^\Z|[\ud800-\udfff]")
 
 
@@ -84,7 +80,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
         in_order(Column(list(ids), codes))
         for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
-    refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_PARQUET
+    refused = UNWRITABLE if is_text else _REFUSED_IN_PARQUET
     bad = [name for side in sides for name in side.keys if refused.search(name)]
     if not len(trials):
         raise LikenessError(f"{path}: there are no trials to write")

@@ -30,6 +30,8 @@ _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _MAX_WIDTH = 1 << 15  # fields of a line
 _STRIPPED = " \t\r\n"
+# The names that a list would give back as others.
+UNWRITABLE = re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
 _ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*+")
 

@@ -20,12 +20,12 @@ from likeness.eval.types import name_first
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
+_WRITTEN = ("label", "start", "end", "channel")  # columns that a list has where they are filled
 _OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
 # How a column names channels; a number may be written as pandas does beside missing ones: 2.0.
 _CHANNEL = re.compile(r"(?:(\d{1,2})(?:\.0)?|(a|l|left)|(b|r|right))\Z", re.IGNORECASE)
 _NO_CHANNEL = ("", "<NA>", "nan", "NaN")
 _DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
-_UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
 def read_items(
@@ -63,8 +63,8 @@ def read_items(
         width = len(tables.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
-                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, "
-                "with tabs where a name has blanks, or the first one names the columns"
+                f"{path}: a line has {width} fields, not `path` or `id path [label]`; name the "
+                "columns in the first line, or use tabs where a name has blanks"
             )
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return tables.Shape(separator, width, places)
@@ -112,38 +112,31 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
         LikenessError: Items lie in tar shards, which a list of paths cannot name, or their names
             would be read back as others. They are counted.
     """
-    timed = any(item.stretch is not None for item in items)
-    labelled = any(item.label for item in items)
-    of_channels = any(item.channel is not None for item in items)
-    rows = []
+    cells: dict[str, list[str]] = {role: [] for role in ("id", "path", *_WRITTEN)}
     for item in items:
         start, end = item.stretch or ("", "")
-        times = [str(start), "" if end == np.inf else str(end)]
-        label = [item.label or ""] * labelled
-        channel = ["" if item.channel is None else str(item.channel)] * of_channels
-        rows.append([item.id, _place(item.path, root), *label, *times * timed, *channel])
+        channel = "" if item.channel is None else str(item.channel)
+        times = str(start), "" if end == np.inf else str(end)
+        row = (item.id, _place(item.path, root), item.label or "", *times, channel)
+        for column, text in zip(cells.values(), row, strict=True):
+            column.append(text)
+    unwritable = tables.UNWRITABLE.search
     bad = [
         item.id
-        for item, row in zip(items, rows, strict=True)
-        if item.span is not None or any(map(_UNWRITABLE.search, [*row[:2], item.label or "-"]))
+        for item, place in zip(items, cells["path"], strict=True)
+        if item.span is not None or any(map(unwritable, (item.id, place, item.label or "-")))
     ]
     if bad:
         raise LikenessError(
             f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
-            f"({name_first(bad)}): they lie in tar shards, or their names would be read back as "
-            "others; unpack the shards, or rename the files"
+            f"({name_first(bad)}); unpack tar shards, or rename the files"
         )
-    header = ["id", "path", *["label"] * labelled, *["start", "end"] * timed]
-    header += ["channel"] * of_channels
+    columns = {role: texts for role, texts in cells.items() if role not in _WRITTEN or any(texts)}
+    rows = list(zip(*columns.values(), strict=True))
     # Where the first line could be a header, a header comes before it.
-    needed = (
-        timed
-        or of_channels
-        or Path(path).suffix.lower() in SUFFIXES
-        or (rows and is_header(rows[0]))
-    )
-    lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
-    write_text(path, "".join(lines))
+    is_table = Path(path).suffix.lower() in SUFFIXES or not columns.keys() <= {*_LAYOUTS[-1]}
+    headed = [tuple(columns)] * (is_table or (bool(rows) and is_header(rows[0])))
+    write_text(path, "".join("\t".join(row) + "\n" for row in [*headed, *rows]))
 
 
 def _place(path: Path, root: str | Path | None) -> str:
@@ -226,8 +219,8 @@ def channel_of(text: str) -> int | None:
     match = _CHANNEL.match(text)
     if match is None:
         raise LikenessError(
-            f"{text[:40]!r} in the column channel is no channel of a recording: write numbers from "
-            "1, A or B, left or right, or nothing for the average of all; or rename the column"
+            f"the channel {text[:40]!r} is no number from 1, A or B, left or right; correct it, "
+            "or rename the column"
         )
     return int(match[1] or (1 if match[2] else 2))
 

@@ -138,10 +138,8 @@ def draw_pairs(
     num_target = int((label_end - start).sum())
     if not num_target:
         reason = "has a single item" if across is None else "has items of one session only"
-        raise LikenessError(
-            f"each of the {np.unique(label).size} labels {reason}, so that no target trial exists; "
-            "add items"
-        )
+        num_labels = np.unique(label).size
+        raise LikenessError(f"no target trial: each of the {num_labels} labels {reason}; add items")
     num_nontarget = int((group_end - label_end).sum())
     num_trials = min(num_trials, num_target + num_nontarget)
     targets = min(num_target, max(num_trials // 2, num_trials - num_nontarget))
