@@ -445,9 +445,9 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
     if (numbers < 0).any():
         without = np.flatnonzero(numbers < 0).tolist()
         first = name_first(items[number].id for number in without[:6])
-        by_name = if_option(", take them from names by --label")
+        by_name = if_option(", take labels from names by --label")
         raise LikenessError(
-            f"{len(without):,} of {counted(len(items), 'item')} have no label ({first}); add them to "
+            f"{len(without):,} of {counted(len(items), 'item')} have no label ({first}); add it to "
             f"the list, utt2spk or shard{by_name}, or leave these out"
         )
     used, rank = np.unique(numbers, return_inverse=True)

@@ -65,8 +65,8 @@ def fuse(
         for pair in pairs
     ):
         raise LikenessError(
-            f"the fusion {fitted.mismatch(systems)}; give the score files of its models, in its "
-            "order, or fit it anew on these by `likeness fit fusion`"
+            f"the fusion {fitted.mismatch(systems)}; give its models' scores in order, or fit one "
+            "on these by `likeness fit fusion`"
         )
     return Fused(trials, fitted, fitted.apply(values, measured))
 
@@ -97,9 +97,7 @@ def fit(
     for measure in quality:
         check_choice("quality measure", measure, ("log_norm", "log_duration"))
     if quality and method == "likelihood_ratio":
-        raise LikenessError(
-            f"likelihood_ratio takes no quality, and {', '.join(quality)} was given; leave it out"
-        )
+        raise LikenessError(f"likelihood_ratio takes no quality; leave {', '.join(quality)} out")
     trials, values, systems = _read(scores)
     measured = _measured(trials, quality, embeddings, durations)
     if trials.target is None:
@@ -141,8 +139,6 @@ def _measured(
     if not measures:
         return None
     if embeddings is None:
-        raise LikenessError(
-            f"the quality measures {', '.join(measures)} need the embeddings; give --embeddings"
-        )
+        raise LikenessError(f"{', '.join(measures)} need the embeddings; give --embeddings")
     scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
     return quality_of(sides_of(trials, embeddings_of(embeddings), scoring), measures, scoring)

@@ -115,9 +115,7 @@ class Scored:
             LikenessError: The list has no labels.
         """
         if self.trials.target is None:
-            raise LikenessError(
-                f"the list of {counted(len(self), 'trial')} has no labels; give a list with labels"
-            )
+            raise LikenessError(f"the {counted(len(self), 'trial')} have no labels; give them")
         return Scores(self.values, self.trials.target)
 
 
@@ -202,8 +200,8 @@ def score(
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
-            f"the calibration {calibration.mismatch([system])}; score by the model and the "
-            "options that it was fitted with, or fit one on these by `likeness fit calibration`"
+            f"the calibration {calibration.mismatch([system])}; score as it was fitted, or fit one "
+            "on such scores by `likeness fit calibration`"
         )
     values = _values(sides, scoring)
     if calibration is not None:
@@ -368,10 +366,8 @@ def _with_embeddings(
         return trials, models, ""
     both = list(dict.fromkeys([*enrolled, *probed]))
     count = f"{len(trials) - int(kept.sum())} of {counted(len(trials), 'trial')}"
-    warnings.warn(
-        f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
-        stacklevel=4,
-    )
+    text = f"{count} are left out: {len(both)} ids have no embedding ({name_first(both)})"
+    warnings.warn(text, stacklevel=4)
     return trials.rows(kept), whole, f", without {count}"
 
 
@@ -485,9 +481,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     used = [name for group in items for name in group]
     missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
-        raise LikenessError(
-            f"durations: {missing[0]!r} has no seconds, which log_duration needs; add them"
-        )
+        raise LikenessError(f"durations: {missing[0]!r} has no seconds, for log_duration; add them")
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)
@@ -532,9 +526,7 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     for id, fitting in added.items():
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
-            raise LikenessError(
-                f"{id!r} fits {' and '.join(names)}; write the ids as in the embeddings"
-            )
+            raise LikenessError(f"{id!r} fits {' and '.join(names)}; write it as one of these")
     if not added:
         return embeddings
     chosen = np.array([fitting[0] for fitting in added.values()])
@@ -556,8 +548,8 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
         if all(drop_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
-            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
-            f"embeddings have ids such as {name_first(embeddings.ids[:2])}); {remedy}"
+            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}, not "
+            f"as {name_first(embeddings.ids[:2])}); {remedy}"
         )
 
 
@@ -574,11 +566,8 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
         return None
     shared = [cohort.ids[row] for row in np.unique(same_items(cohort.ids, [*ids])[0])]
     if shared:
-        warnings.warn(
-            f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "
-            f"({name_first(shared)}); a cohort holds other subjects",
-            stacklevel=4,
-        )
+        text = f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials"
+        warnings.warn(f"{text} ({name_first(shared)}); take other subjects", stacklevel=4)
     if subject_of is None:
         return cohort
     return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
@@ -588,9 +577,7 @@ def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str,
     """The models of the trials, in their order, with their items."""
     absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:
-        raise LikenessError(
-            f"{absent[0]!r} is no model of the enrolment list, or has no items; add them"
-        )
+        raise LikenessError(f"{absent[0]!r} has no items in the enrolment list; add them")
     return {model: tuple(models[model]) for model in trials.enrol_ids}
 
 
@@ -611,8 +598,5 @@ def _warn_of_other_models(
     others |= {} if scoring.plda is None else {"PLDA": scoring.plda.model}
     for what, other in others.items():
         if model and other and other != model:
-            warnings.warn(
-                f"the {what} says that it is of another model ({other[:16]}) than the embeddings "
-                f"({model[:16]}); they do not compare",
-                stacklevel=4,
-            )
+            text = f"the {what} says that it is of another model ({other[:16]}) than the embeddings"
+            warnings.warn(f"{text} ({model[:16]}); they do not compare", stacklevel=4)
