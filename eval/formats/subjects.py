@@ -160,15 +160,9 @@ def labels_of(
         labels = [mapping.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
         by_option = if_option(" by --labels" if kind in ("class", "label") else "")
-        listed = (
-            f"no folder in them names it: give lines `id {kind}`{by_option}, such as an utt2spk"
-            if mapping is None
-            else f"add them to the list of lines `id {kind}`"
-        )
-        raise LikenessError(
-            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); "
-            f"{remedy or listed}"
-        )
+        remedy = remedy or f"add lines `id {kind}`{by_option}, such as an utt2spk"
+        count = f"{len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)})"
+        raise LikenessError(f"{side}: {count}; {remedy}")
     return labels
 
 

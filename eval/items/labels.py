@@ -159,7 +159,7 @@ def suggest_labels(
     why = "they are parts of a data set" if all(map(is_part, first)) else ""
     why = "one folder holds all items" if len(first) == 1 else why
     for pattern, pairs in _candidates(deep):
-        shared, names = _shared(pairs), _names(pairs)
+        shared, names = _shared(pairs), tuple(sorted({name for _, name in pairs}))
         is_few = 1 < len(names) <= len(pairs) / 2
         if why and is_few and _are_subjects({*names}, first, deep, True):
             return pattern, names, why
@@ -169,10 +169,6 @@ def suggest_labels(
         if are_voices and _are_numbered(pattern, pairs, deep):
             return pattern, names, f"the same numbers return in each of {len(first)} folders"
     return None
-
-
-def _names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    return tuple(sorted({name for _, name in pairs}))
 
 
 def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:

@@ -236,8 +236,8 @@ def without_copies(embeddings: Embeddings) -> Embeddings:
     if not again.size:
         return embeddings
     name = shorten(embeddings.ids[again[0]])
-    text = f"{again.size} of {len(embeddings)} items repeat another (first: {name})"
-    warnings.warn(f"{text}, and are left out", stacklevel=3)
+    text = f"items that repeat another are left out: {again.size} of {len(embeddings)}"
+    warnings.warn(f"{text} (first: {name})", stacklevel=3)
     first = np.setdiff1d(every, again)
     ids = tuple(embeddings.ids[row] for row in first)
     return Embeddings(ids, embeddings.matrix[first], embeddings.meta)

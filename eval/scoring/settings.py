@@ -120,7 +120,7 @@ class Scoring:
         if self.similarity is not None:
             check_similarity(self.similarity)
         if self.plda is not None and (self.similarity or self.cohort is not None):
-            raise LikenessError("plda is a similarity of its own; leave similarity and cohort out")
+            raise LikenessError("plda is a similarity of its own; leave out similarity and cohort")
         if self.cohort is None and self.cohort_subjects is not None:
             raise LikenessError("cohort_subjects needs a cohort; give both, or leave it out")
         self._check_cohort()
