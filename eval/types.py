@@ -93,7 +93,7 @@ def check_counts(
         if not is_whole or not least <= cast(int, value) <= most:
             to = "" if math.isinf(most) else f" to {most:,}"
             raise LikenessError(
-                f"{name}: {value!r} is not a whole number from {least}{to}; give such numbers only"
+                f"{name}: {value!r} is not a whole number from {least}{to}; give one"
             )
 
 
@@ -116,9 +116,7 @@ def nfc(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise LikenessError(
-            f"the name {text!a} is not UTF-8 text, as in archives of other systems; rename it"
-        ) from None
+        raise LikenessError(f"the name {text!a} is not UTF-8 text; rename it") from None
     return normalize("NFC", text)
 
 
@@ -188,6 +186,15 @@ def same_items(first: Sequence[str], second: Sequence[str]) -> Pairs:
     rows = np.repeat(np.arange(own.size), end - begin)
     inside = np.arange(rows.size) - np.searchsorted(rows, rows)
     return rows, order[begin[rows] + inside]
+
+
+def pair_numbers(first: Trials, second: Trials) -> list[NDArray[np.int64]]:
+    """(P,) a number for the pair of each trial of two lists, in whichever spelling."""
+    enrol = number_items(first.enrol_ids, second.enrol_ids)
+    probe = number_items(first.probe_ids, second.probe_ids)
+    width = len(first.probe_ids) + len(second.probe_ids)
+    sides = zip(enrol, probe, (first, second), strict=True)
+    return [left[of.enrol] * width + right[of.probe] for left, right, of in sides]
 
 
 def norms_of(rows: NDArray[Any]) -> Floats:
@@ -307,7 +314,7 @@ class Trials:
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
             raise LikenessError(
-                f"pairs are labelled both {labels} (first: {pair}, or turned); remove one label"
+                f"pairs are labelled both {labels} (first: {pair}); remove one label"
             )
 
     def __len__(self) -> int:

@@ -42,7 +42,7 @@ from likeness.eval.formats.column_names import (
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
-from likeness.eval.types import Floats, Trials, number_items, quoted
+from likeness.eval.types import Floats, Trials, pair_numbers, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
@@ -329,11 +329,7 @@ def trials_of(table: Table) -> Trials:
 
 def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
-    enrol = number_items(trials.enrol_ids, scored.enrol_ids)
-    probe = number_items(trials.probe_ids, scored.probe_ids)
-    width = len(trials.probe_ids) + len(scored.probe_ids)
-    want = enrol[0][trials.enrol] * width + probe[0][trials.probe]
-    have = enrol[1][scored.enrol] * width + probe[1][scored.probe]
+    want, have = pair_numbers(trials, scored)
     at, problems = np.arange(have.size), []
     # Lists that are in one order are the usual case, and much the quicker.
     if not np.array_equal(have, want) or np.unique(have).size < have.size:

@@ -15,7 +15,7 @@ the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,14 +23,14 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.resampling import Metric as Metric
 from likeness.eval.intervals.resampling import Ranked, rank_trials, resample_metrics
+from likeness.eval.option import Option
 from likeness.eval.types import Floats, Scores, check_counts
 
 Ends = tuple[float, float]
 
-MIN_DRAWN = (
-    5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
-)
+MIN_DRAWN = 5  # subjects; fewer have no interval: 2 have 3 different resamples, 4 have 35, 5 126
 MOST_RESAMPLES = 1_000_000  # more take days, and change no digit that is printed
+NumResamples = Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)]
 FEW_DRAWN = 20  # of fewer an interval is marked
 NOTHING_KNOWN = "the interval holds every possible value, so that nothing is known"
 
@@ -97,9 +97,9 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
     wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != scores.target)
     if wrong.size:
         first = int(wrong[0])
+        who = f"trial {first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}"
         raise LikenessError(
-            f"subjects: {wrong.size} of {len(scores)} trials contradict their label, such as trial "
-            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; correct these"
+            f"subjects: {wrong.size} trials contradict their label, as {who}; mend it"
         )
     return rank_trials(scores, _numbered(pairs))
 

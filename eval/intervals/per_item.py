@@ -51,9 +51,7 @@ class PerItem:
         if self.groups is not None:
             sizes["groups"] = len(self.groups)
         if not self.ids or set(sizes.values()) - {len(self.ids)}:
-            raise LikenessError(
-                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; give equal numbers"
-            )
+            raise LikenessError(f"per-item results: {len(self.ids)} ids, but columns of {sizes}")
 
     @property
     def num_groups(self) -> int:

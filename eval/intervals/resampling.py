@@ -382,9 +382,7 @@ def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> Counts:
         pending = pending[trials.is_empty(c)]
         if not pending.size:
             return counts
-    raise LikenessError(
-        f"bootstrap: {n} subjects are too few for an interval, as draws lack a kind of trials"
-    )
+    raise LikenessError(f"bootstrap: {n} subjects are too few for an interval; add some")
 
 
 def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:

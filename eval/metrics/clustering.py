@@ -155,8 +155,7 @@ def cluster(
     num_limits = (threshold is not None) + (num_clusters is not None)
     if num_limits != (method == "agglomerative"):
         raise LikenessError(
-            f"{num_limits} of threshold and num_clusters are given; agglomerative needs one of "
-            "them, and hdbscan none"
+            f"threshold and num_clusters: {num_limits} given; agglomerative needs one, hdbscan none"
         )
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])

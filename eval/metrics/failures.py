@@ -72,9 +72,9 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
     failed = [_among(side, ids) > 0 for side in (trials.enrol_ids, trials.probe_ids)]
     kept = ~(failed[0][trials.enrol] | failed[1][trials.probe])
     if not kept.any() or (ids and not (failed[0].any() or failed[1].any())):
+        first = name_first(sorted(ids))
         raise LikenessError(
-            f"failures: of {len(ids)} ids ({name_first(sorted(ids))}) none is in the trials, or no "
-            "trial is left without one; give the whole trial list, and the ids as it has them"
+            f"failures: none or all trials have one of {len(ids)} ids ({first}); mend them"
         )
     return trials.rows(kept), Failures(trials, ids, ~kept)
 

@@ -109,14 +109,10 @@ def group_sides(
     groups = {name: group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in ids}
     missing = [name for name, group in groups.items() if group is None]
     if missing:
-        raise LikenessError(
-            f"groups: {missing[0]!r} has no group, nor has its subject; add one, such as `unknown`"
-        )
+        raise LikenessError(f"groups: {missing[0]!r} has no group; add one, such as `unknown`")
     names = tuple(sorted({str(group) for group in groups.values()}))
     if not 2 <= len(names) <= MAX_GROUPS:
-        raise LikenessError(
-            f"groups: {len(names)} groups ({name_first(names)}); give 2 to {MAX_GROUPS}"
-        )
+        raise LikenessError(f"groups: {len(names)} ({name_first(names)}); give 2 to {MAX_GROUPS}")
     enrol, probe = (
         np.array([names.index(str(groups[name])) for name in side], dtype=np.int32)
         for side in (trials.enrol_ids, trials.probe_ids)

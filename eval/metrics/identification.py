@@ -228,9 +228,9 @@ def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Proto
     mated = searched.mated
     num_non_mated = int(counts.sum() - np.sum(counts * mated))
     if not mated.any() or not num_non_mated:
+        num = np.count_nonzero(mated)
         raise LikenessError(
-            f"tpir: {np.count_nonzero(mated)} mated and {np.count_nonzero(~mated)} non-mated "
-            "probes, but an open set needs both; add such probes, or use protocol='closed'"
+            f"tpir: {num} of {mated.size} probes are mated; give both, or protocol='closed'"
         )
     allowed = num_allowed(fpir, num_non_mated)
     order = searched.non_mated_first
@@ -257,10 +257,8 @@ def _num_required(fpir: float, number: int) -> int:
 def _need_mates(searched: Searched, remedy: str) -> None:
     lone = np.flatnonzero(~searched.mated)
     if lone.size:
-        raise LikenessError(
-            f"identification: {lone.size} of {searched.mate.size} probes have no mate in the "
-            f"gallery (first: probe {int(lone[0]) + 1}); {remedy}"
-        )
+        who = f"{lone.size} of {searched.mate.size} probes (first: probe {int(lone[0]) + 1})"
+        raise LikenessError(f"identification: {who} have no mate in the gallery; {remedy}")
 
 
 def search(
@@ -277,10 +275,8 @@ def search(
     enrolled, mate = _labels(gallery_subjects, probe_subjects)
     is_number = values.dtype.kind in "fiub"
     if values.shape != (mate.size, enrolled.size) or not is_number or not np.isfinite(values).all():
-        raise LikenessError(
-            f"identification: scores {values.dtype} {values.shape}; give ({mate.size}, "
-            f"{enrolled.size}) finite numbers"
-        )
+        shape = f"({mate.size}, {enrolled.size})"
+        raise LikenessError(f"identification: scores {values.shape}; give {shape} finite numbers")
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
     return _search(

@@ -136,9 +136,7 @@ def _formula(similarity: str, dim: int) -> _Formula:
         except ValueError:
             value = np.nan
         if not low <= value <= high:
-            raise LikenessError(
-                f"similarity {similarity!r}: give a number from {low:g} to {high:g}"
-            )
+            raise LikenessError(f"{similarity!r}: give a number from {low:g} to {high:g}")
         if name == "simple":
             return _Formula(False, lambda dot, x, y: dot - value * (x[0] * y[0]))
         return _poincare(np.sqrt(value)) if name == "poincare" else _vmf(name, value, dim)
@@ -329,11 +327,8 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
             for row in maybe[~embeddings.matrix[maybe].any(axis=1)].tolist()
         }
     if zeros:
-        warnings.warn(
-            f"{len(zeros)} embeddings, such as {next(iter(zeros))!r}, are zero vectors, whose "
-            "scores mean nothing: embed these items again, or leave their trials out",
-            stacklevel=3,
-        )
+        text = f"{len(zeros)} embeddings, such as {next(iter(zeros))!r}, are zero vectors"
+        warnings.warn(f"{text}: embed them again, or leave their trials out", stacklevel=3)
 
 
 def _product_then_gather(
@@ -391,9 +386,7 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     """Both as they are; _prepared converts them."""
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
-        raise LikenessError(
-            f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D"
-        )
+        raise LikenessError(f"similarity: shapes {x.shape} and {y.shape} are not (N, D) and (M, D)")
     return x, y
 
 

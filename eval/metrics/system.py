@@ -65,9 +65,7 @@ class VerificationSettings:
     llr: bool = False
     terms: Terms = "likeness"
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
-        1000
-    )
+    num_resamples: bootstrap.NumResamples = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -112,7 +112,7 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
         raise LikenessError(
-            f"{name}: {values.dtype} of shape {values.shape}; give one real number per trial"
+            f"{name}: {values.dtype} {values.shape}; give one real number per trial"
         )
     return values
 
@@ -120,9 +120,9 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
 def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
+        first = f"first at position {int(bad[0]) + 1}"
         raise LikenessError(
-            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position "
-            f"{int(bad[0]) + 1}); score these trials again or remove them"
+            f"{name}: {bad.size} of {values.size} are not finite ({first}); score them again"
         )
 
 
@@ -343,9 +343,8 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
     """
     infinity = float("inf")
     if not (0 < p_target < 1 and 0 < c_miss < infinity and 0 < c_fa < infinity):
-        raise LikenessError(
-            f"p_target {p_target}, c_miss {c_miss}, c_fa {c_fa}: give 0 < p_target < 1, costs > 0"
-        )
+        costs = f"c_miss {c_miss}, c_fa {c_fa}"
+        raise LikenessError(f"p_target {p_target}, {costs}: give 0 < p_target < 1, costs > 0")
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
     return miss / min(miss, fa), fa / min(miss, fa)
 

@@ -82,9 +82,7 @@ class IdentificationSettings:
     protocol: Protocol = "open"
     terms: report.Terms = "likeness"
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
-        1000
-    )
+    num_resamples: bootstrap.NumResamples = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -225,8 +223,7 @@ def identify_labelled(
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
         raise LikenessError(
-            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
-            "both name their subjects alike"
+            f"none of {mated.size} probes has a mate in the gallery; name subjects alike in both"
         )
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))
@@ -273,10 +270,8 @@ def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -
     """The similarity that the settings name, else the one that all embeddings name."""
     stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
     if settings.similarity is None and len(stated) > 1:
-        raise LikenessError(
-            f"the embedding files ask for different similarities ({name_first(sorted(stated))}); "
-            "embed both with one model, or name one"
-        )
+        names = name_first(sorted(stated))
+        raise LikenessError(f"the files ask for different similarities ({names}); name one")
     return settings.similarity or next(iter(stated), "cosine")
 
 

@@ -119,7 +119,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
             raise LikenessError(
-                f"{path}, line {number}: {line[:80]!r} is no `name i j` or `name1 i name2 j`"
+                f"{path}, line {number}: {line[:80]!r} is no pair of LFW; fetch it again"
             )
         first, second = fields[0], fields[0] if same else fields[2]
         a, b = int(fields[1]), int(fields[-1])
@@ -149,9 +149,8 @@ def _checked(
     one_kind = labels.all() or not labels.any()
     if one_kind or numbers.shape != values.shape or np.unique(numbers).size < 2:
         raise LikenessError(
-            f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different pairs "
-            f"in folds of shape {numbers.shape}; give both kinds, and two folds or more, one for "
-            "each pair"
+            f"lfw: {np.count_nonzero(labels)} of {labels.size} pairs are the same, folds "
+            f"{numbers.shape}; give both kinds, two folds or more, and a fold for each pair"
         )
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 

@@ -63,9 +63,7 @@ class RetrievalSettings:
     similarity: str | None = None
     ks: Annotated[Sequence[int], Option("--k", least=1, most=1_000_000)] = (1, 2, 4, 8)
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
-        1000
-    )
+    num_resamples: bootstrap.NumResamples = 1000
     seed: int = 0
     quality: Annotated[Quality | None, Option(is_typed=False)] = None
 
@@ -282,9 +280,9 @@ def _gallery(
     """The gallery with the class of each item, which the model of the queries embedded."""
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
+        both = f"{models[0][:12]} and {models[1][:12]}"
         raise LikenessError(
-            f"the queries and the gallery were made by different models ({models[0][:12]} and "
-            f"{models[1][:12]}); embed both with one model"
+            f"queries and gallery are of different models ({both}); embed both with one"
         )
     return Labelled(gallery, labels_of("gallery", gallery.ids, class_of, "label"))
 

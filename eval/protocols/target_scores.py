@@ -193,9 +193,6 @@ def _subjects(
     numbers, source = subjects_of(trials, known)
     assert numbers is not None  # target trials alone contradict no groups
     if source == CONNECTED and settings.num_resamples:
-        warnings.warn(
-            "each group of ids that trials connect counts as a subject; if one has several such "
-            f"groups, give the subjects{if_option(' by --subjects')}",
-            stacklevel=5,
-        )
+        text = "each group of ids that trials connect counts as a subject; if one has several, give"
+        warnings.warn(f"{text} the subjects{if_option(' by --subjects')}", stacklevel=5)
     return numbers[0][trials.enrol], source

@@ -209,10 +209,8 @@ class Evaluation:
             True
         """
         if guarantee is not None and self.run is not None:
-            warnings.warn(
-                "the held-out subjects chose the checkpoint, so score others for a guarantee",
-                stacklevel=2,
-            )
+            text = "the held-out subjects chose the checkpoint, so score others for a guarantee"
+            warnings.warn(text, stacklevel=2)
         name, scores = self._system, self._scores
         compared, fars = self.compared, self.settings.fars
         result = self.results[0]
@@ -233,11 +231,10 @@ class Evaluation:
         )
         if too_low:
             rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
-            warnings.warn(
-                f"not stored: the threshold at FAR {rates}, where fewer than "
-                f"{thresholds.LEAST_ERRORS} of {stored.nontargets:,} nontarget trials may pass",
-                stacklevel=2,
+            text = (
+                f"not stored: the threshold at FAR {rates}, as under {thresholds.LEAST_ERRORS} of"
             )
+            warnings.warn(f"{text} {stored.nontargets:,} nontarget trials may pass", stacklevel=2)
         return write_thresholds(path, stored, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:
@@ -534,10 +531,9 @@ def evaluate(
 def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
+            text = f"{result.system}: more pairs are decided wrongly than by chance; are these"
             warnings.warn(
-                f"{result.system}: more pairs are decided wrongly than by chance; are these "
-                "distances? A higher score has to mean more similar",
-                stacklevel=3,
+                f"{text} distances? A higher score has to mean more similar", stacklevel=3
             )
 
 

@@ -64,9 +64,9 @@ def formats_of(file: BinaryIO) -> tuple[str, ...]:
     try:
         import_module("pillow_heif").register_heif_opener(thumbnails=False)
     except ImportError:
+        line = install_line("heic")
         raise LikenessError(
-            "HEIC is read by pillow-heif, which is not installed; run "
-            f"`{install_line('heic')}`, or convert it to .jpg"
+            f"HEIC needs pillow-heif; run `{line}`, or convert it to .jpg"
         ) from None
     return (*FORMATS, "HEIF")
 

@@ -115,7 +115,9 @@ class Scored:
             LikenessError: The list has no labels.
         """
         if self.trials.target is None:
-            raise LikenessError(f"the {counted(len(self), 'trial')} have no labels; give them")
+            raise LikenessError(
+                f"the list of {counted(len(self), 'trial')} has no labels; add them"
+            )
         return Scores(self.values, self.trials.target)
 
 

@@ -80,7 +80,7 @@ def _factors(
         factor = factor / np.bincount(template)[template]
     elif method in ("ijb", "ijb_mean"):
         if media_of is None:
-            raise LikenessError(f"pool: method {method!r} needs the media; give media_of")
+            raise LikenessError(f"pool: method {method!r} needs media_of; give the media")
         _, media = _numbered("media_of", media_of, template.size)
         num_media = media.max(initial=0) + 1
         pairs, medium = np.unique(template * np.int64(num_media) + media, return_inverse=True)

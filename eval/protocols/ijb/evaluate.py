@@ -15,7 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digests_of, names_of_files
-from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
+from likeness.eval.intervals.bootstrap import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import meta_files, protocol
@@ -31,7 +31,7 @@ def evaluate_files(
     preset: Sequence[str] = (),
     switch: Sequence[str] = (),
     fars: Annotated[Sequence[float], Option("--far")] = (),
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 0,
+    num_resamples: NumResamples = 0,
     json_file: Annotated[Path | None, Option("--json", path="output")] = None,
 ) -> str:
     """1:1 of an IJB pack from features of its faces.
@@ -107,7 +107,7 @@ def identify_files(
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
         raise LikenessError(
-            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack it too"
+            f"there is no {files.faces.parent}/{files.name}_1N_gallery_*.csv; unpack it"
         )
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)

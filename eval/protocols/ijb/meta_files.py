@@ -85,9 +85,9 @@ def find_meta_files(root: str | Path) -> MetaFiles:
     meta = Path(root) / "meta"
     names = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     if len(names) != 1:
+        found = f"{len(names)} files ..{_FACES} ({name_first(names)})"
         raise LikenessError(
-            f"{meta}: there are {len(names)} files ..{_FACES} ({name_first(names)}); give a folder "
-            "with meta and loose_crop of one pack"
+            f"{meta}: there are {found}; give a folder with meta and loose_crop of one pack"
         )
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
@@ -144,7 +144,7 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if wrong.size:
         raise LikenessError(
-            f"{path}: {faces.names[wrong[0]]!r} has no finite detector score from 0, or two"
+            f"{path}: {faces.names[wrong[0]]!r} has no score, or two; fetch it again"
         )
     return values
 
@@ -194,7 +194,7 @@ def read_side(path: str | Path) -> Side:
     torn = np.flatnonzero(subject[first_at][places] != subject)
     if torn.size:
         raise LikenessError(
-            f"{path}: template {template[torn[0]]} has two subjects; fetch the file again"
+            f"{path}: template {template[torn[0]]} has two subjects; fetch it again"
         )
     order = np.sort(first_at)
     return Side(template[order], subject[order])
@@ -221,8 +221,6 @@ def _integers(path: object, column: Column) -> NDArray[np.int64]:
     """The numbers of a column of integers of at least 0."""
     wrong = [key for key in column.keys if not (key.isdecimal() and len(key) < 19)]
     if wrong:
-        raise LikenessError(
-            f"{path}: {name_first(wrong)} is no template, medium or subject; fetch it again"
-        )
+        raise LikenessError(f"{path}: {name_first(wrong)} are no integers from 0; fetch it again")
     numbers: NDArray[np.int64] = np.array(list(map(int, column.keys)), dtype=np.int64)
     return numbers[column.codes]
