@@ -85,8 +85,9 @@ def read_vectors(path: Path) -> NDArray[Any]:
     """Reads the vectors (N, D) of an .npy, or its one vector (D,) as (1, D), without their ids."""
     of = npz.headers(path)[""]
     if not (of.dtype.hasobject or _is(of, 1, "fiu") or _is(of, 2, "fiu")):
+        shape = f"{of.dtype} {of.shape}"
         raise LikenessError(
-            f"{path}: its array is {of.dtype} {of.shape}; write vectors as numbers (N, D) or (D,)"
+            f"{path}: its array is {shape}; write vectors as numbers (N, D) or (D,)"
         )
     return np.atleast_2d(npz.read(path, [""])[""])
 
@@ -95,9 +96,7 @@ def _refuse_size(path: Path, rows: int, numbers: int) -> None:
     """Refuses ids and vectors that would take too much memory for the size of their file."""
     size, limit = _ID_BYTES * rows + 4 * numbers, size_limit(path.stat().st_size)
     if size > limit:
-        raise LikenessError(
-            f"{path} is damaged or hostile: its embeddings take {size} bytes, of at most {limit}"
-        )
+        raise LikenessError(f"{path} is damaged: its embeddings take {size} bytes, over {limit}")
 
 
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:

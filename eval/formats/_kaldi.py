@@ -111,9 +111,7 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
-        raise LikenessError(
-            f"{path}: its vectors have {len(metas)} different metas; give those of one model"
-        )
+        raise LikenessError(f"{path}: {len(metas)} different metas; give vectors of one model")
     return tuple(ids), np.stack(rows), metas.pop()
 
 

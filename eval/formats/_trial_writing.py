@@ -63,10 +63,8 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
-        num = int(np.isfinite(values).sum())
-        raise LikenessError(
-            f"scores: {len(trials)} trials need finite ones, not {num} of {values.shape}"
-        )
+        num = f"{int(np.isfinite(values).sum())} of {values.shape}"
+        raise LikenessError(f"scores: {len(trials)} finite ones are needed, not {num}")
     _write(path, trials, values)
 
 

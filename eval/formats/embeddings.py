@@ -95,7 +95,7 @@ class Embeddings:
             matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
             raise LikenessError(
-                f"embeddings: {len(self.ids)} ids need a matrix (N, D >= 1), not {matrix.shape}"
+                f"embeddings: {len(self.ids)} ids need a matrix, not {matrix.shape}"
             )
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
@@ -109,9 +109,7 @@ class Embeddings:
             is_finite = np.isfinite(matrix[start : start + step]).all(axis=1)
             if not is_finite.all():
                 name = quoted(self.ids[start + int(np.argmin(is_finite))])
-                raise LikenessError(
-                    f"embeddings: {name} is not finite; embed it again, or remove it"
-                )
+                raise LikenessError(f"embeddings: {name} is not finite; embed it again")
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the embeddings to a file, whole or not at all.
@@ -220,9 +218,7 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
         if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
-            raise LikenessError(
-                f"its meta {quoted(meta)} is no JSON object of texts; write it again"
-            )
+            raise LikenessError(f"its meta {quoted(meta)} is no JSON object of texts; mend it")
         return Embeddings(tuple(map(item_id, ids)), matrix, stated)
     except (ValueError, RecursionError) as error:
         text = str(error)
@@ -312,9 +308,7 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     """The suffix of a path in lower case. Raises ValueError unless it is allowed."""
     suffix = path.suffix.lower()
     if suffix not in allowed:
-        raise LikenessError(
-            f"{path}: embeddings are {', '.join(allowed)}, not {suffix!r}; rename it"
-        )
+        raise LikenessError(f"{path}: {suffix!r} is none of {', '.join(allowed)}; rename it")
     return suffix
 
 

@@ -83,9 +83,7 @@ def json_object(path: Path) -> dict[str, Any]:
         content = json.loads(text.decode())
         return cast(dict[str, Any], {**content})
     except _DAMAGED as error:
-        raise LikenessError(
-            f"{path} is damaged: it is no JSON object ({first_line(error)}); restore or remove it"
-        ) from None
+        raise LikenessError(f"{path} is damaged: no JSON object ({first_line(error)})") from None
 
 
 def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherwise: str) -> T:

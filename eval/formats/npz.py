@@ -96,9 +96,8 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
             raise
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
-            raise LikenessError(
-                f"{path} is damaged, or lacks an array ({first_line(error)}); write it again"
-            ) from None
+            reason = first_line(error)
+            raise LikenessError(f"{path} is damaged, or lacks an array ({reason})") from None
 
 
 def _header(member: _Member) -> tuple[Header, int]:
@@ -118,14 +117,13 @@ def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
     what = f"the array {name!r}" if name else "its array"
     if dtype.hasobject:
         raise LikenessError(
-            f"{path}: {what} holds pickled objects, which can run code; save texts as dtype=str"
+            f"{path}: {what} is pickled, and could run code; save texts as dtype=str"
         )
     # Any number of items of no bytes fits into any file, and becomes a list of that length.
     size = dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
-        raise LikenessError(
-            f"{path}: damaged: {what} declares {dtype} {shape}, not {present} bytes; write it again"
-        )
+        declared = f"{dtype} {shape}, not {present} bytes"
+        raise LikenessError(f"{path}: damaged: {what} declares {declared}; write it again")
     with member[0]() as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     if dtype.kind == "U" and array.size:

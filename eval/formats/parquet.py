@@ -112,9 +112,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
         except LikenessError:
             raise
         except Exception as error:  # pyarrow raises some ten kinds for what is wrong with a file
-            raise LikenessError(
-                f"{path} is damaged, or no Parquet file ({first_line(error)}); write it again"
-            ) from None
+            reason = first_line(error)
+            raise LikenessError(f"{path} is damaged, or no Parquet file ({reason})") from None
 
 
 def column_types(file: Any) -> dict[str, str]:

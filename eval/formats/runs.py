@@ -83,8 +83,5 @@ def find_model(path: Path) -> Path:
                 return path / name
     if not path.is_file():
         what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
-        raise LikenessError(
-            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
-            ".safetensors file"
-        )
+        raise LikenessError(f"model {str(path)!r} {what}; give a run or a .safetensors file")
     return path

@@ -91,13 +91,18 @@ def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: boo
     Raises:
         LikenessError: As `read_text` and `read_values`.
     """
-    if isinstance(source, str | PathLike) and Path(source).suffix.lower() != ".parquet":
+    if _is_text(source):
         return read_text(Path(source), shape_of, fractions=fractions)
     table = read_values(source, choose)
     if not table.column(table.roles[0]).codes.size:
         raise LikenessError(f"{table.where}: it has no rows; expected one for each trial or item")
     columns = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
     return table._replace(columns=columns)
+
+
+def _is_text(source: Any) -> bool:
+    """Whether a table is a file of text, and neither .parquet nor in memory."""
+    return isinstance(source, str | PathLike) and Path(source).suffix.lower() != ".parquet"
 
 
 def read_text(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Table:
@@ -143,22 +148,22 @@ def read_text(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tabl
     return Table(str(path), roles, columns)
 
 
-def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
-    """Yields blocks of rows of a table of text or .parquet: the texts of each column by its role.
+def read_rows(source: Any, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
+    """Yields blocks of rows of a table: the texts of each column by its role.
 
     Args:
-        path: The file.
+        source: As for `read_table`.
         shape_of: As for `read_text`; it knows the places of the columns.
         choose: As for `read_values`.
 
     Raises:
         LikenessError: It is no such file, or lines differ in their number of fields.
     """
-    if path.suffix.lower() == ".parquet":
-        table = read_values(path, choose)
+    if not _is_text(source):
+        table = read_values(source, choose)
         yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
-    for shape, arrays in text_columns(path, shape_of, _ROWS_AT_ONCE):
+    for shape, arrays in text_columns(Path(source), shape_of, _ROWS_AT_ONCE):
         assert shape.places is not None
         yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
@@ -310,9 +315,8 @@ def text_columns(
             try:
                 arrays = _parsed(tidy, shape)
             except pyarrow.ArrowInvalid:
-                raise LikenessError(
-                    f"{path}: {_first_uneven(path, shape)}; give all lines the same fields, by tabs"
-                ) from None
+                problem = _first_uneven(path, shape)
+                raise LikenessError(f"{path}: {problem}; give all the same fields") from None
             yield shape, arrays
         pending = b""
     if pending or is_empty:

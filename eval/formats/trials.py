@@ -238,9 +238,8 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
                     stacklevel=5,
                 )
         elif len(values) > 1:
-            raise LikenessError(
-                f"{table.where}: the column {name!r} names parts of recordings; give each an own id"
-            )
+            problem = f"the column {name!r} names parts of recordings"
+            raise LikenessError(f"{table.where}: {problem}; give each part its own id")
     label = columns.get("label")
     if isinstance(label, Column) and label.keys == [""]:  # of a blind list
         del columns["label"]

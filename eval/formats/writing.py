@@ -214,8 +214,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                     lock = _locked(folder)
                 except BlockingIOError:
                     raise LikenessError(
-                        f"{out} is being written by another process; wait until it ends, or name "
-                        "another place"
+                        f"{out} is being written by another process; wait"
                     ) from None
                 except PermissionError:
                     raise LikenessError(
@@ -286,8 +285,7 @@ def move(source: Path, path: Path) -> None:
     sync(source)
     if path in _absent and path.exists():
         raise LikenessError(
-            f"{path} was made by another process meanwhile, and stays; name another place, or "
-            "replace it by --force"
+            f"{path} was made by another process meanwhile; name another place, or add --force"
         )
     if path in _made_in:
         (_made_in[path] / str(source.stat().st_ino)).touch()

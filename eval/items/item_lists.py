@@ -29,7 +29,7 @@ _DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
 
 
 def read_items(
-    path: Path, root: Path | None = None, *, columns: Mapping[str, str] | None = None
+    source: Any, root: Path | None = None, *, columns: Mapping[str, str] | None = None
 ) -> Items:
     """Reads a list or a table of files.
 
@@ -38,7 +38,7 @@ def read_items(
     other columns are carried along under their own names (Items.column).
 
     Args:
-        path: The file (see `likeness.eval.formats.tables`).
+        source: The file (see `likeness.eval.formats.tables`); or a table in memory, as of pandas.
         root: The folder that relative paths start from; by default that of the file.
         columns: Role -> column, where the names of the columns do not say it.
 
@@ -48,9 +48,17 @@ def read_items(
 
     Raises:
         LikenessError: Columns are not known, rows have no path, or ids are repeated.
+
+    Example:
+        >>> class Table(dict):
+        ...     columns = property(list)
+        >>> read_items(Table(file=["a.wav"], speaker=["ann"]), Path("voices"))[0].label
+        'ann'
     """
-    stated = columns or {}
-    chosen = partial(columns_of_items, stated=stated, where=str(path))
+    stated, where = columns or {}, "the table"
+    if isinstance(source, str | os.PathLike):
+        where = str(source)
+    path, chosen = Path(where), partial(columns_of_items, stated=stated, where=where)
 
     def shape(sample: list[str]) -> tables.Shape:
         separator = tables.separator_of(sample[0])
@@ -69,31 +77,8 @@ def read_items(
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return tables.Shape(separator, width, places)
 
-    blocks = tables.read_rows(path, shape, chosen)
-    return items_of_rows(blocks, str(path), path.parent if root is None else root)
-
-
-def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
-    """Makes items of a table in memory: anything with `columns` that gives each by its name.
-
-    Args:
-        table: The table, as of pandas or polars.
-        root: As for `read_items`; so is `columns`.
-
-    Raises:
-        LikenessError: As for `read_items`.
-
-    Example:
-        >>> class Table(dict):
-        ...     columns = property(list)
-        >>> table = Table(file=["a.wav"], speaker=["ann"])
-        >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
-        'ann'
-    """
-    chosen = partial(columns_of_items, stated=columns, where="the table")
-    read = tables.read_values(table, chosen)
-    cells = {role: read.column(role).texts() for role in read.roles}
-    return items_of_rows([cells], "the table", root)
+    blocks = tables.read_rows(source, shape, chosen)
+    return items_of_rows(blocks, where, path.parent if root is None else root)
 
 
 def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None = None) -> None:
@@ -219,8 +204,7 @@ def channel_of(text: str) -> int | None:
     match = _CHANNEL.match(text)
     if match is None:
         raise LikenessError(
-            f"the channel {text[:40]!r} is no number from 1, A or B, left or right; correct it, "
-            "or rename the column"
+            f"the channel {text[:40]!r} is no number from 1, A or B, left or right; correct it"
         )
     return int(match[1] or (1 if match[2] else 2))
 

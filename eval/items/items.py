@@ -471,6 +471,5 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     if (hashes[1:] == hashes[:-1]).any() and len(set(items.ids)) < len(items):
         id = Counter(items.ids).most_common(1)[0][0]
         first, second = islice((item.path.name for item in items if item.id == id), 2)
-        raise LikenessError(
-            f"{where}: the id {id!r} is there twice ({first!a} and {second!a}); rename one"
-        )
+        both = f"{first!a} and {second!a}"
+        raise LikenessError(f"{where}: the id {id!r} is there twice ({both}); rename one")

@@ -202,10 +202,8 @@ def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list
     ]
     if wrong:
         line = " ".join(wrong[0])[:80]
-        raise LikenessError(
-            f"{file}: {line!r} is no `utterance recording start end [channel]` of "
-            "a recording in wav.scp; correct or remove it"
-        )
+        form = "utterance recording start end [channel]"
+        raise LikenessError(f"{file}: {line!r} is no `{form}` of a recording in wav.scp; mend it")
     of = [rows_of[row[1]] for row in rows]
     return {
         "id": [row[0] for row in rows],
@@ -261,10 +259,8 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
             if not math.isfinite(end):
                 raise ValueError
         except ValueError:
-            raise LikenessError(
-                f"{path}: {line[:100]!r} is no `SPEAKER file channel start duration <NA> <NA> "
-                "speaker`; correct it"
-            ) from None
+            form = "SPEAKER file channel start duration <NA> <NA> speaker"
+            raise LikenessError(f"{path}: {line[:100]!r} is no `{form}`; mend it") from None
         recording = recordings[file]
         if len(recording) != 1:
             remedy = f"name a folder that has each once{if_option(' with --root')}"

@@ -170,12 +170,9 @@ def _numbers(names: Sequence[str | None] | None, size: int) -> Index:
 
 def _run_ends(*keys: Index) -> Index:
     """(N,) the position after the last of the run of equal keys that each position is in."""
-    changes = np.zeros(keys[0].size, dtype=np.bool_)
-    changes[-1:] = True
-    for key in keys:
-        changes[:-1] |= key[1:] != key[:-1]
-    ends = np.flatnonzero(changes) + 1
-    return ends[np.searchsorted(ends, np.arange(keys[0].size), side="right")].astype(np.int64)
+    changes = np.any([np.diff(key) != 0 for key in keys], axis=0)
+    runs = np.append(0, np.cumsum(changes))
+    return np.searchsorted(runs, runs, side="right").astype(np.int64)
 
 
 def _decode(

@@ -265,8 +265,6 @@ def self_matches(queries: Labelled, gallery: Labelled) -> Pairs:
     rows, found = same_items(queries.embeddings.ids, gallery.embeddings.ids)
     labels = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)[found]
     for at in np.flatnonzero(labels[0] != labels[1])[:1].tolist():
-        raise LikenessError(
-            f"{queries.embeddings.ids[rows[at]]!r} is labelled both {quoted(str(labels[0][at]))} "
-            f"and {quoted(str(labels[1][at]))}; remove one label"
-        )
+        name, both = queries.embeddings.ids[rows[at]], [quoted(str(of[at])) for of in labels]
+        raise LikenessError(f"{name!r} is labelled both {' and '.join(both)}; remove one label")
     return rows, found

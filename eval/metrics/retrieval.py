@@ -79,9 +79,8 @@ def map_at_k(ranks: Ranks, k: int) -> Floats:
     """(Q,) MAP@k = (1/min(R, k)) sum_{i<=k} precision(i) rel(i): a perfect ranking scores 1 at any
     k. NaN for lone queries.
     """
-    return _ratio(
-        _precision_sum(ranks, np.full_like(ranks.relevant, k)), np.minimum(ranks.relevant, k)
-    )
+    places = np.full_like(ranks.relevant, k)
+    return _ratio(_precision_sum(ranks, places), np.minimum(ranks.relevant, k))
 
 
 def _ratio(value: Floats, by: Counts) -> Floats:

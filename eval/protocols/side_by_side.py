@@ -102,7 +102,9 @@ def check_labels(name: str, target: Bools | None) -> None:
         raise LikenessError(f"{name}: it has no labels; {remedy}")
     if target.all() or not target.any():
         kind = "target" if target.any() else "nontarget"
-        raise LikenessError(f"{name}: all {target.size} trials are {kind} trials; give both kinds")
+        raise LikenessError(
+            f"{name}: all {target.size} trials are {kind} trials; rates need both kinds"
+        )
 
 
 @step("measuring")

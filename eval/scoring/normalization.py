@@ -88,9 +88,7 @@ def check_cohort(size: int, top_n: int | None) -> None:
     for; None stands for all of them.
     """
     if size < 2 or (top_n is not None and not 2 <= top_n <= size):
-        raise LikenessError(
-            f"score normalisation: a cohort of {size} with top_n = {top_n}; give 2 <= top_n <= size"
-        )
+        raise LikenessError(f"a cohort of {size} with top_n = {top_n}; give 2 <= top_n <= size")
 
 
 def z_norm(
@@ -220,14 +218,10 @@ def _half(
     at = np.asarray(range(statistics.std.size) if index is None else index)
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
-        raise LikenessError(
-            f"score normalisation: scores {values.shape} need a {side} row each, not {at.size}"
-        )
+        raise LikenessError(f"scores {values.shape} need one {side} row each, not {at.size}")
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
-        raise LikenessError(
-            f"all {flat} {side} embeddings score the cohort alike; embed them again"
-        )
+        raise LikenessError(f"all {flat} {side} embeddings score the cohort alike; check them")
     if flat:
         text = f"{flat} of {statistics.std.size} {side} embeddings score the whole cohort alike"
         warnings.warn(f"{text} (zero vectors?); their half is 0", stacklevel=4)

@@ -81,9 +81,8 @@ class Plda:
     def _checked(self, embeddings: ArrayLike) -> Floats:
         rows: Floats = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
-            raise LikenessError(
-                f"plda: fitted for {len(self.mean)} dims, not embeddings {rows.shape}; fit it anew"
-            )
+            dims = len(self.mean)
+            raise LikenessError(f"plda: fitted for {dims} dims, not {rows.shape}; fit it anew")
         return rows
 
     def adapt(self, embeddings: ArrayLike, *, within: float = 0.3, between: float = 0.7) -> "Plda":
@@ -99,9 +98,7 @@ class Plda:
         """
         rows, dims = self._checked(embeddings), len(self.psi)
         if len(rows) <= dims:
-            raise LikenessError(
-                f"plda: {len(rows)} items cannot adapt {dims} dims; give more, or a smaller lda_dim"
-            )
+            raise LikenessError(f"plda: {len(rows)} items cannot adapt {dims} dims; give more")
         mean = rows.mean(axis=0)
         rows = _prepare(rows, mean, self.lda)
         centre = rows.mean(axis=0)
@@ -218,9 +215,8 @@ def fit_plda(
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
-        raise LikenessError(
-            f"plda: embeddings {rows.shape}, {len(labels)} labels; give finite (N, D) and N labels"
-        )
+        both = f"embeddings {rows.shape}, {len(labels)} labels"
+        raise LikenessError(f"plda: {both}; give finite (N, D) and N labels")
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
     num, dims = int(classes.max(initial=-1)) + 1, rows.shape[1]
     # also with LDA, whose scatter within classes is (D, D)

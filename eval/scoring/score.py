@@ -115,9 +115,8 @@ class Scored:
             LikenessError: The list has no labels.
         """
         if self.trials.target is None:
-            raise LikenessError(
-                f"the list of {counted(len(self), 'trial')} has no labels; add them"
-            )
+            count = counted(len(self), "trial")
+            raise LikenessError(f"the list of {count} has no labels; add them")
         return Scores(self.values, self.trials.target)
 
 
@@ -388,11 +387,13 @@ def sides_of(
     _warn_of_other_models(embeddings, probe, scoring)
     subtract_mean = scoring.subtract_mean
     apart = embeddings if probe is None else probe
-    models = None if models is None else _models_of(trials, models)
-    items = trials.enrol_ids
+    items, kind = trials.enrol_ids, "enrolment"
     if models is not None:
+        if absent := [model for model in items if not models.get(model)]:
+            raise LikenessError(f"{absent[0]!r} has no items in the enrolment list; add them")
+        models = {model: tuple(models[model]) for model in items}
         items = tuple(dict.fromkeys(item for listed in models.values() for item in listed))
-    kind = "enrolment" if models is None else "enrolment item"
+        kind = "enrolment item"
     _refuse_missing(kind, items, embeddings)
     _refuse_missing("probe", trials.probe_ids, apart)
     others = _cohort(scoring, {*items, *trials.probe_ids})
@@ -573,14 +574,6 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
     if subject_of is None:
         return cohort
     return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
-
-
-def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """The models of the trials, in their order, with their items."""
-    absent = [model for model in trials.enrol_ids if not models.get(model)]
-    if absent:
-        raise LikenessError(f"{absent[0]!r} has no items in the enrolment list; add them")
-    return {model: tuple(models[model]) for model in trials.enrol_ids}
 
 
 def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:

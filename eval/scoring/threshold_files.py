@@ -228,8 +228,7 @@ class Rule:
         is_number = number is None or (far is None and math.isfinite(number))
         if not (is_far and is_number):
             raise LikenessError(
-                f"far {far} and threshold {number}: give one of them, a rate between 0 and 1, eer, "
-                "or a finite number"
+                f"far {far} and threshold {number}: give one of them, far between 0 and 1 or eer"
             )
 
     def decide(
