@@ -86,7 +86,7 @@ def check_counts(
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: ks: 0 is not a whole number from 1; give such numbers only
+    likeness.LikenessError: ks: 0 is not a whole number from 1; give one
     """
     for value in values:
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -481,12 +481,13 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     """(N,) and (M,) logarithms of the seconds of each side."""
     durations = durations or {}
     items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]
-    used = [name for group in items for name in group]
-    missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
-    if missing:
-        raise LikenessError(f"durations: {missing[0]!r} has no seconds, for log_duration; add them")
-    enrol = [sum(durations[name] for name in group) for group in items]
-    probe = [durations[name] for name in sides.probe.ids]
+    try:
+        enrol = [sum(durations[name] for name in group) for group in items]
+        probe = [durations[name] for name in sides.probe.ids]
+    except KeyError as error:
+        raise LikenessError(
+            f"durations: {error} has no seconds for log_duration; add them"
+        ) from None
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 
