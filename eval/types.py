@@ -86,15 +86,13 @@ def check_counts(
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: ks: 0 is not a whole number from 1; give one
+    likeness.LikenessError: ks: 0 is not a whole number from 1
     """
     for value in values:
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or not least <= cast(int, value) <= most:
             to = "" if math.isinf(most) else f" to {most:,}"
-            raise LikenessError(
-                f"{name}: {value!r} is not a whole number from {least}{to}; give one"
-            )
+            raise LikenessError(f"{name}: {value!r} is not a whole number from {least}{to}")
 
 
 def nfc(text: str) -> str:
@@ -313,9 +311,7 @@ class Trials:
             at = again[clash[0]]
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
-            raise LikenessError(
-                f"pairs are labelled both {labels} (first: {pair}); remove one label"
-            )
+            raise LikenessError(f"pairs are labelled both {labels} (first: {pair}); remove one")
 
     def __len__(self) -> int:
         return int(self.enrol.size)

@@ -156,8 +156,7 @@ class Embeddings:
         # rounded to float32, such norms lose digits
         if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
             norms = norms_of(self.matrix)
-        rows: Floats32 = unit_rows(self.matrix, norms)
-        return rows
+        return unit_rows(self.matrix, norms)
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Row numbers (len(ids),) of `ids`, of which an item may be spelled in another way.

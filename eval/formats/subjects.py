@@ -217,11 +217,11 @@ def subjects_of(
             f", {counted(wrong.size, 'label')} of {len(trials):,} {contradict} the first folders "
             f"of the ids (first: {pair_text(trials, int(wrong[0]))})"
         )
-    enrol, probe = number_subjects(trials.enrol_ids, trials.probe_ids)
-    pairs = enrol[trials.enrol[trials.target]], probe[trials.probe[trials.target]]
+    first, second = number_subjects(trials.enrol_ids, trials.probe_ids)
+    pairs = first[trials.enrol[trials.target]], second[trials.probe[trials.target]]
     num_ids = len({*trials.enrol_ids, *trials.probe_ids})
     group = connected_groups(*pairs, num_ids).astype(np.int32)
-    subjects = group[enrol], group[probe]
+    subjects = group[first], group[second]
     if _contradictions(trials, subjects).any():
         return (
             None,

@@ -182,8 +182,8 @@ def read_values(source: Any, choose: Choose) -> Table:
     if not isinstance(source, str | PathLike):
         names = list(source.columns)
         places = choose(list(map(str, names)))
-        read = [map(text_of, source[names[place]]) for place in places.values()]
-        return Table("the table", tuple(places), [Column.of(list(values)) for values in read])
+        values = [list(map(text_of, source[names[place]])) for place in places.values()]
+        return Table("the table", tuple(places), list(map(Column.of, values)))
     path = Path(source)
     with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
@@ -439,7 +439,6 @@ def floats(texts: Any) -> Floats:
 
     try:
         is_parsed = texts.type == pyarrow.float64()
-        values: Floats = parquet.numbers(texts if is_parsed else texts.cast("float64"))
-        return values
+        return parquet.numbers(texts if is_parsed else texts.cast("float64"))
     except pyarrow.ArrowInvalid:
         return as_floats(texts.to_pylist())

@@ -162,6 +162,5 @@ def read(path: Path) -> PerItem:
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
-        raise LikenessError(
-            f"{path}: no per-item results ({first_line(error)}); delete it to measure again"
-        ) from error
+        reason = first_line(error)
+        raise LikenessError(f"{path}: no per-item results ({reason}); delete it") from error

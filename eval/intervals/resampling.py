@@ -291,8 +291,7 @@ def _tar_at_far(block: Block, *, far: float) -> Floats:
 def _tar_at_far_cells(misses: Counts, accepts: Counts, *, far: float) -> Bools:
     """The cell of the highest nontarget score that is one too many, none if all are allowed."""
     allowed = num_allowed(far, accepts[:, :1])
-    limit: Bools = (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
-    return limit
+    return (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
 
 
 def metric_of_repeats(metric: Metric, block: Block) -> Floats:

@@ -318,8 +318,7 @@ class Items(Sequence[Item]):
             LikenessError: The list has no such column.
         """
         if name in _SECONDS and self.has(name):
-            times: NDArray[np.float64] = parquet.numbers(self.table[name].combine_chunks(), np.nan)
-            return times
+            return parquet.numbers(self.table[name].combine_chunks(), np.nan)
         if name not in self.further:
             known = ", ".join([*filter(self.has, _SECONDS), *self.further]) or "none"
             raise LikenessError(f"the items have no column {name!r}, but {known}; add it")

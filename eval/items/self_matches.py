@@ -120,8 +120,8 @@ def warn_of_two_scores(where: str, trials: Trials, values: Floats) -> None:
         rows = int(first[differ[0]]), int(second[differ[0]])
         shown = " and ".join(f"{values[row]:.6g}" for row in rows)
         text = f"{where}: {counted(differ.size, 'pair')} scored twice with scores that differ"
-        first = f"(first: {pair_text(trials, rows[0])}, {shown})"
-        warnings.warn(f"{text} {first}; each counts, so remove the wrong ones", stacklevel=4)
+        example = f"(first: {pair_text(trials, rows[0])}, {shown})"
+        warnings.warn(f"{text} {example}; each counts, so remove the wrong ones", stacklevel=4)
 
 
 def trial_counts(trials: Trials) -> dict[str, int]:

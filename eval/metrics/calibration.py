@@ -89,9 +89,8 @@ class Fusion:
         pairs = (self.weights, systems), (self.quality_weights, self.names)
         named = all(len(weights) == len(names) for weights, names in pairs)
         if not self.weights or not named or not all(abs(each) < _MOST for each in numbers):
-            raise LikenessError(
-                f"fusion: not a weight for each of {len(self.systems)} systems; fit it anew"
-            )
+            num = len(self.systems)
+            raise LikenessError(f"fusion: not a weight for each of {num} systems; fit it anew")
 
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
         """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M); (P,) for one.
@@ -396,11 +395,8 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     numbers = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
-        raise LikenessError(
-            f"calibration: {bad} of {numbers.size} {name} are not above 0; mend them"
-        )
-    logs: Floats = np.log(numbers)
-    return logs
+        raise LikenessError(f"calibration: {bad} of {numbers.size} {name} are not above 0")
+    return np.log(numbers)
 
 
 def _labels(target: ArrayLike, size: int) -> Bools:
@@ -409,9 +405,8 @@ def _labels(target: ArrayLike, size: int) -> Bools:
     if labels.shape != (size,):
         raise LikenessError(f"calibration: labels {labels.shape} for {size} trials; give ({size},)")
     if labels.all() or not labels.any():
-        raise LikenessError(
-            f"calibration: {int(labels.sum())} of {size} trials are targets; give both kinds"
-        )
+        num = int(labels.sum())
+        raise LikenessError(f"calibration: {num} of {size} trials are targets; give both kinds")
     return labels
 
 

@@ -61,9 +61,7 @@ def ece(
     check_choice("bins", bins, ("mass", "width"))
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
-        raise LikenessError(
-            f"confidence: {outside} of {values.size} are outside [0, 1]; give shares"
-        )
+        raise LikenessError(f"confidence: {outside} of {values.size} are outside [0, 1]")
     if bins == "mass":
         size, mean, accuracy_of = equal_mass(values, right, num_bins)
     else:
@@ -111,8 +109,7 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     """
     from scipy.special import softmax as of_logits  # slow to import, needed here only
 
-    probabilities: Floats = of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
-    return probabilities
+    return of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:

@@ -155,10 +155,7 @@ def tpir_at_fpir(
 
 def rank_hits(searched: Searched, k: int) -> Floats:
     """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
-    hits: Floats = np.where(
-        searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
-    )
-    return hits
+    return np.where(searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0)
 
 
 def rank_rate(searched: Searched, k: int) -> float:
@@ -230,7 +227,7 @@ def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Proto
     if not mated.any() or not num_non_mated:
         num = np.count_nonzero(mated)
         raise LikenessError(
-            f"tpir: {num} of {mated.size} probes are mated; give both, or protocol='closed'"
+            f"tpir: {num} of {mated.size} are mated; give both, or protocol='closed'"
         )
     allowed = num_allowed(fpir, num_non_mated)
     order = searched.non_mated_first

@@ -179,9 +179,7 @@ def query_metrics(
     gallery_rows = None if gallery is None else check_rows("gallery", gallery, gallery_codes)
     if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
         dims = f"{rows.shape[1]} and {gallery_rows.shape[1]} dims"
-        raise LikenessError(
-            f"similarity: embeddings and gallery have {dims}; embed both by one model"
-        )
+        raise LikenessError(f"embeddings and gallery have {dims}; embed both by one model")
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
     blocks = rank_blocks(
         rows,

@@ -111,9 +111,7 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
     if values.dtype.kind in "biu" or values.dtype == np.longdouble:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
-        raise LikenessError(
-            f"{name}: {values.dtype} {values.shape}; give one real number per trial"
-        )
+        raise LikenessError(f"{name}: {values.dtype} {values.shape}; give a number per trial")
     return values
 
 
@@ -121,9 +119,7 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         first = f"first at position {int(bad[0]) + 1}"
-        raise LikenessError(
-            f"{name}: {bad.size} of {values.size} are not finite ({first}); score them again"
-        )
+        raise LikenessError(f"{name}: {bad.size} scores are not finite ({first}); score them again")
 
 
 def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:

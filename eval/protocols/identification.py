@@ -222,9 +222,7 @@ def identify_labelled(
     searched, names = _searched(galleries, probes, settings, itself)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
-        raise LikenessError(
-            f"none of {mated.size} probes has a mate in the gallery; name subjects alike in both"
-        )
+        raise LikenessError(f"none of {mated.size} probes has a mate; name subjects alike in both")
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))
     if without := mated.size - num_mated:

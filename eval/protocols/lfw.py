@@ -118,9 +118,7 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         fields, same = line.split(), place // each % 2 == 0
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
-            raise LikenessError(
-                f"{path}, line {number}: {line[:80]!r} is no pair of LFW; fetch it again"
-            )
+            raise LikenessError(f"{path}, line {number}: {line[:80]!r} is no pair; fetch it again")
         first, second = fields[0], fields[0] if same else fields[2]
         a, b = int(fields[1]), int(fields[-1])
         paths = (f"{first}/{first}_{a:04d}{suffix}", f"{second}/{second}_{b:04d}{suffix}")

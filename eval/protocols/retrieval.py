@@ -281,9 +281,7 @@ def _gallery(
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
         both = f"{models[0][:12]} and {models[1][:12]}"
-        raise LikenessError(
-            f"queries and gallery are of different models ({both}); embed both with one"
-        )
+        raise LikenessError(f"queries and gallery are of two models ({both}); embed both by one")
     return Labelled(gallery, labels_of("gallery", gallery.ids, class_of, "label"))
 
 

@@ -532,9 +532,7 @@ def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
             text = f"{result.system}: more pairs are decided wrongly than by chance; are these"
-            warnings.warn(
-                f"{text} distances? A higher score has to mean more similar", stacklevel=3
-            )
+            warnings.warn(f"{text} distances? A higher score must be more similar", stacklevel=3)
 
 
 def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:

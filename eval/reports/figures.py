@@ -188,8 +188,7 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     least = max(1e-6 * max(abs(low), abs(high)), float(np.finfo(np.float32).tiny))
     if high - low < least:
         low, high = low - least, high + least
-    edges: Floats = np.linspace(low, high, num_bins + 1)
-    return edges
+    return np.linspace(low, high, num_bins + 1)
 
 
 def histogram(

@@ -65,9 +65,7 @@ def formats_of(file: BinaryIO) -> tuple[str, ...]:
         import_module("pillow_heif").register_heif_opener(thumbnails=False)
     except ImportError:
         line = install_line("heic")
-        raise LikenessError(
-            f"HEIC needs pillow-heif; run `{line}`, or convert it to .jpg"
-        ) from None
+        raise LikenessError(f"HEIC needs pillow-heif; run `{line}`, or use .jpg") from None
     return (*FORMATS, "HEIF")
 
 

@@ -106,9 +106,7 @@ def identify_files(
     presets = _switches(preset, switch)
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
-        raise LikenessError(
-            f"there is no {files.faces.parent}/{files.name}_1N_gallery_*.csv; unpack it"
-        )
+        raise LikenessError(f"{ijb} has no {files.name}_1N_gallery_*.csv; unpack it")
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)
     results: list[Result] = []

@@ -86,9 +86,7 @@ def find_meta_files(root: str | Path) -> MetaFiles:
     names = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     if len(names) != 1:
         found = f"{len(names)} files ..{_FACES} ({name_first(names)})"
-        raise LikenessError(
-            f"{meta}: there are {found}; give a folder with meta and loose_crop of one pack"
-        )
+        raise LikenessError(f"{meta}: there are {found}; give the folder of one pack")
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
     pairs, probes = meta / f"{start}_template_pair_label.txt", meta / f"{start}_1N_probe_mixed.csv"
@@ -192,9 +190,8 @@ def read_side(path: str | Path) -> Side:
     _, first_at, places = np.unique(template, return_index=True, return_inverse=True)
     torn = np.flatnonzero(subject[first_at][places] != subject)
     if torn.size:
-        raise LikenessError(
-            f"{path}: template {template[torn[0]]} has two subjects; fetch it again"
-        )
+        name = template[torn[0]]
+        raise LikenessError(f"{path}: template {name} has two subjects; fetch it again")
     order = np.sort(first_at)
     return Side(template[order], subject[order])
 
