@@ -67,10 +67,8 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
     for role, name in names.items():
         of = headers[name]
         if not (_is(of, *_IDS_AND_VECTORS[role]) or of.dtype.hasobject):
-            raise LikenessError(
-                f"{path}: its array {name!r} is {of.dtype} {of.shape}, but ids are (N,) texts or "
-                "integers, and vectors (N, D) numbers; name or write other arrays"
-            )
+            shape = f"its array {name!r} is {of.dtype} {of.shape}"
+            raise LikenessError(f"{path}: {shape}; ids are (N,) names, and vectors (N, D) numbers")
     rows = max(math.prod(headers[name].shape[:1]) for name in names.values())
     _refuse_size(path, rows, math.prod(headers[names["vector"]].shape))
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")

@@ -104,10 +104,8 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
         size_in_memory += row.nbytes
         # A .scp may name one vector any number of times.
         if size_in_memory > limit or row.size != rows[0].size:
-            raise LikenessError(
-                f"{path}: {quoted(name)} has {row.size} dims and the first {rows[0].size}, or all "
-                f"take over {limit} bytes; write embeddings of one model"
-            )
+            dims = f"{quoted(name)} has {row.size} dims, the first {rows[0].size}"
+            raise LikenessError(f"{path}: {dims}, or all have over {limit} bytes; write it again")
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
@@ -157,10 +155,8 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             match = _LINE.fullmatch(line.strip())
             named = _archive(path, match[2]) if match else None
             if match is None or named is None:
-                raise LikenessError(
-                    f"{path}: line {number}, {quoted(line)}, is not `id FILE.ark:OFFSET` of a file "
-                    "that is there; commands are never run: write it anew"
-                )
+                problem = f"line {number}, {quoted(line)}, is not `id FILE.ark:OFFSET` of a file"
+                raise LikenessError(f"{path}: {problem}, and commands are never run; mend it")
             if named != place:
                 opened.close()
                 place, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))
@@ -192,13 +188,10 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     head = _HEAD.match(ark.read(15))
     dim = int.from_bytes(head[2], "little", signed=True) if head else 0
     dtype = np.dtype("<f4" if head and head[1] == b"F" else "<f8")
-    data = b""
-    if head and 0 < dim <= MAX_DIM:
-        ark.seek(begin + head.end())
-        data = ark.read(dim * dtype.itemsize)
+    ark.seek(begin + head.end() if head else begin)
+    data = ark.read(dim * dtype.itemsize) if 0 < dim <= MAX_DIM else b""
     if not data or len(data) < dim * dtype.itemsize:
         raise LikenessError(
-            f"{where}: at byte {begin} there is no whole binary vector of 1 to {MAX_DIM} floats or "
-            "doubles (FV, DV); all else is refused, and Kaldi's copy-vector converts it"
+            f"{where}: no whole binary vector (FV, DV) is at byte {begin}; write it by copy-vector"
         )
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

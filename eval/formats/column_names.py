@@ -114,8 +114,7 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
         role = said if said in words else roles[0] if len(roles) == 1 else ""
         if not role or not name or role in stated:
             raise LikenessError(
-                f"columns: {said!r} is not ROLE=COLUMN, or is there twice; write it as in "
-                f"label=spk, with one of {', '.join(words)} before the sign"
+                f"columns: {said!r} is not ROLE=COLUMN, or there twice; roles: {', '.join(words)}"
             )
         stated[role] = name
     return stated

@@ -225,10 +225,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
             end = text.rfind(b"\n") + 1
             rest = text[end:]
             if len(rest) > MAX_LINE or (zipped and total > size_limit(size)):
-                raise LikenessError(
-                    f"{path}: a line has over {MAX_LINE} bytes, or the file expands to over "
-                    f"{EXPANSION} times its size; is this a list?"
-                )
+                size_of = f"a line has over {MAX_LINE} bytes, or it expands to over {EXPANSION}"
+                raise LikenessError(f"{path}: {size_of} times its size; is this a list?")
             if size:
                 report(f"reading {path.name}", raw.tell(), size, unit="bytes")
             if end:

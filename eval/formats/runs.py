@@ -54,15 +54,13 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
         raise LikenessError(
-            f"{files.run} stands for one run with {files.scores}, which recipes that hold subjects "
-            "out leave; name score files"
+            f"{files.run} has no {files.scores}, or is not the only argument; name score files"
         )
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
-            f"{files.scores} has scores of an earlier model than {model}; finish the training by "
-            "its command, or name the score file itself to measure the earlier model"
+            f"{files.scores} is of an earlier model than {model}; finish the training, or name it"
         )
     return files
 

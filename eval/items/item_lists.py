@@ -112,10 +112,8 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
         if item.span is not None or any(map(unwritable, (item.id, place, item.label or "-")))
     ]
     if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
-            f"({name_first(bad)}); unpack tar shards, or rename the files"
-        )
+        count = f"{len(bad)} of {len(items)} items cannot stand in a list of files"
+        raise LikenessError(f"{path}: {count} ({name_first(bad)}); unpack shards, or rename files")
     columns = {role: texts for role, texts in cells.items() if role not in _WRITTEN or any(texts)}
     rows = list(zip(*columns.values(), strict=True))
     # Where the first line could be a header, a header comes before it.

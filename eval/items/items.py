@@ -104,9 +104,9 @@ class Item(NamedTuple):
                 shard.seek(offset)
                 content = shard.read(size)
         if len(content) != size:
+            part = f"{len(content)} of its {size} bytes from byte {offset}"
             raise LikenessError(
-                f"{self.name}: {len(content)} of its {size} bytes from byte {offset} can be read, "
-                f"of at most {MAX_SPAN}; fetch the shard again, or delete its index"
+                f"{self.name}: {part} are there, at most {MAX_SPAN}; fetch it again"
             )
         return io.BytesIO(content)
 

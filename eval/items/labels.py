@@ -53,8 +53,7 @@ class LabelPattern:
         bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
         if "{label}" not in self.text or "{" in bare or "}" in bare:
             raise LikenessError(
-                f"the pattern {self.text!r} of labels needs {{label}} where the label is, and may "
-                "have other names in braces, as in '{word}/{label}_NO_*.wav'"
+                f"the pattern {self.text!r} of labels needs {{label}}, as in '{{word}}/{{label}}_*'"
             )
 
     @cached_property

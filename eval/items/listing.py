@@ -156,8 +156,8 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
         id, path = (*line.split(maxsplit=1), "")[:2]
         if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
             raise LikenessError(
-                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, or repeats a "
-                "recording; a pipe is never run, and no archive (.ark) is read: list files"
+                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, but a pipe, an "
+                "archive or a repeated recording; list files"
             )
         recordings[id] = path
     cells = {"id": list(recordings), "path": list(recordings.values())}

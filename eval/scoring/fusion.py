@@ -64,10 +64,8 @@ def fuse(
         None in pair or (pair[0] and pair[0] != pair[1] and (pair[1] or pair[0] in known))
         for pair in pairs
     ):
-        raise LikenessError(
-            f"the fusion {fitted.mismatch(systems)}; give its models' scores in order, or fit one "
-            "on these by `likeness fit fusion`"
-        )
+        problem = fitted.mismatch(systems)
+        raise LikenessError(f"the fusion {problem}; give its scores, or fit one on these")
     return Fused(trials, fitted, fitted.apply(values, measured))
 
 

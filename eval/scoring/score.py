@@ -200,10 +200,8 @@ def score(
     meta, calibration = dict(sides.enrol.meta), scoring.calibration
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
-        raise LikenessError(
-            f"the calibration {calibration.mismatch([system])}; score as it was fitted, or fit one "
-            "on such scores by `likeness fit calibration`"
-        )
+        problem = calibration.mismatch([system])
+        raise LikenessError(f"the calibration {problem}; fit one by `likeness fit calibration`")
     values = _values(sides, scoring)
     if calibration is not None:
         values = calibration.apply(

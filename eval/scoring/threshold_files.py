@@ -273,8 +273,7 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
     """
     if origin is None or not origin.model:
         raise LikenessError(
-            "nothing says which model gave these scores; score by `likeness score` or `likeness "
-            "verify --pairs`, which write that beside them"
+            "nothing says which model gave these scores; make them by `likeness score` or `verify`"
         )
     path = Path(to)
     if path.suffix.lower() == ".json":
@@ -286,10 +285,8 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
         known = _digests(path, origin.model) if file is not None and path.exists() else []
     if file is None or origin.model not in known:
         other = f", but of model {known[0][:16]}" if known else ""
-        raise LikenessError(
-            f"{to} is no place for the thresholds of model {origin.model[:16]}{other}; name its "
-            "run or .onnx file, or a .json file, which --thresholds takes"
-        )
+        problem = f"{to} is no place for the thresholds of model {origin.model[:16]}{other}"
+        raise LikenessError(f"{problem}; name its run or .onnx file, or a .json file")
     return file, origin
 
 
