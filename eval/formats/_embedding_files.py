@@ -84,9 +84,7 @@ def read_vectors(path: Path) -> NDArray[Any]:
     of = npz.headers(path)[""]
     if not (of.dtype.hasobject or _is(of, 1, "fiu") or _is(of, 2, "fiu")):
         shape = f"{of.dtype} {of.shape}"
-        raise LikenessError(
-            f"{path}: its array is {shape}; write vectors as numbers (N, D) or (D,)"
-        )
+        raise LikenessError(f"{path}: its array is {shape}; write vectors (N, D), or one (D,)")
     return np.atleast_2d(npz.read(path, [""])[""])
 
 

@@ -93,9 +93,8 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
     rows: list[Floats32] = []
     sizes: dict[Path, int] = {}
     size_in_memory = limit = 0
-    for name, row, ark in (
-        _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
-    ):
+    entries = _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
+    for name, row, ark in entries:
         if ark not in sizes:
             sizes[ark] = ark.stat().st_size
             limit = size_limit(sum(sizes.values()))

@@ -24,6 +24,8 @@ from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials
 
+Sides = Sequence[Column]  # the ids of the enrolment and of the probe of each trial
+
 _ROWS = 1 << 17  # written at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
@@ -93,9 +95,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     write(place, sides, labels, values)
 
 
-def _write_parquet(
-    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
-) -> None:
+def _write_parquet(path: Path, sides: Sides, target: Bools | None, values: Floats | None) -> None:
     """Writes .parquet."""
     import pyarrow
     import pyarrow.parquet
@@ -113,9 +113,7 @@ def _write_parquet(
         pyarrow.parquet.write_table(pyarrow.table(named), temporary, **how)
 
 
-def _write_text(
-    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
-) -> None:
+def _write_text(path: Path, sides: Sides, target: Bools | None, values: Floats | None) -> None:
     """Writes text, compressed by gzip where the name says so."""
     names = [name for side in sides for name in side.keys]
     first = [side.keys[0] for side in sides]
@@ -136,7 +134,7 @@ def _write_text(
 
 
 def _lines(
-    sides: Sequence[Column], target: Bools | None, values: Floats | None, separator: str
+    sides: Sides, target: Bools | None, values: Floats | None, separator: str
 ) -> Iterator[bytes]:
     """Yields the lines of a list in blocks, with each number as `repr` writes it."""
     from pyarrow import compute

@@ -116,9 +116,7 @@ def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
     (dtype, shape), present = _header(member)
     what = f"the array {name!r}" if name else "its array"
     if dtype.hasobject:
-        raise LikenessError(
-            f"{path}: {what} is pickled, and could run code; save texts as dtype=str"
-        )
+        raise LikenessError(f"{path}: {what} is pickled, and could run code; save it as dtype=str")
     # Any number of items of no bytes fits into any file, and becomes a list of that length.
     size = dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or not dtype.itemsize or size != present:

@@ -26,9 +26,7 @@ MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
 _SECONDS = ("start", "end")  # further columns that are numbers; the others are texts
 # The columns of which an Item is made.
-_COLUMNS = (
-    *("id", "folder", "file", "label", "ending", "offset", "size", "start", "end", "channel"),
-)
+_COLUMNS = ("id", "folder", "file", "label", "ending", "offset", "size", "start", "end", "channel")
 _FURTHER = "further "  # before the names of the user's own columns in the table
 _FEW = 4096  # rows that are made together while items are gone through
 

@@ -15,8 +15,10 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import FURTHER
 from likeness.eval.items.items import Items
-from likeness.eval.items.levels import is_part
+from likeness.eval.items.levels import Names, is_part
 from likeness.eval.types import name_first
+
+Pairs = Sequence[tuple[str, str]]  # the first folder and the label of each path
 
 _COLUMNS = {"label", *FURTHER} - {"start", "end"}
 _MAX_PATH = 4096  # characters
@@ -170,7 +172,7 @@ def suggest_labels(
     return None
 
 
-def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+def _candidates(deep: Names) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Patterns, and the first folder and the label that each path has by the pattern."""
     depth = Counter(map(len, deep)).most_common(1)[0][0]
     patterns = []
@@ -188,7 +190,7 @@ def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple
             yield pattern.text, pairs
 
 
-def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+def _shared(pairs: Pairs) -> dict[str, int]:
     """The names that are under several first folders, and under how many; none if few are."""
     folders = defaultdict(set)
     for folder, name in pairs:
@@ -198,9 +200,7 @@ def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
     return shared if len(shared) > 1 and num_items >= _SHARED * len(pairs) else {}
 
 
-def _are_numbered(
-    pattern: str, pairs: Sequence[tuple[str, str]], deep: Sequence[Sequence[str]]
-) -> bool:
+def _are_numbered(pattern: str, pairs: Pairs, deep: Names) -> bool:
     """Whether names are numbers of subjects, of whom each folder has the same."""
     folders, values = {folder for folder, _ in pairs}, {name for _, name in pairs}
     cells, behind = len(set(pairs)), 2 * pattern.count("{part") + 2
@@ -215,9 +215,7 @@ def _are_numbered(
     )
 
 
-def _are_subjects(
-    values: set[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
-) -> bool:
+def _are_subjects(values: set[str], folders: set[str], deep: Names, are_voices: bool) -> bool:
     """Whether names that return under many folders look like subjects."""
     if all(map(is_part, values)) or values <= folders:
         return False

@@ -10,6 +10,8 @@ from itertools import compress, islice, zip_longest
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import counted, item_keys
 
+Names = Sequence[Sequence[str]]  # of folders, or of the folders of each level
+
 _TOGETHER = 2**16  # files that are looked at together
 _MOST = 0.9  # the share of the files that a rule has to hold for
 _SHOWN = 0.1  # the share of the files that a level has to have to be proposed
@@ -92,10 +94,7 @@ def doubt_of_levels(ids: Iterable[str], *, remedy: str = "") -> str:
 
 
 def _is_doubtful(
-    levels: Sequence[Sequence[str]],
-    folders: Sequence[Sequence[str]],
-    depth_of: Sequence[int],
-    files: dict[str, str],
+    levels: Names, folders: Names, depth_of: Sequence[int], files: dict[str, str]
 ) -> bool:
     """Whether another level than the first may be the label."""
     first = levels[0]
@@ -126,9 +125,7 @@ def _is_doubtful(
     return len(words) > len(second) / 2
 
 
-def _proposal(
-    levels: Sequence[Sequence[str]], folders: Sequence[Sequence[str]], remedy: str
-) -> str:
+def _proposal(levels: Names, folders: Names, remedy: str) -> str:
     """What a user reads of doubtful levels."""
     top = "{split}" if _are_splits(levels[0]) else "*"
     shown = []

@@ -175,21 +175,18 @@ def _run_ends(*keys: Index) -> Index:
     return np.searchsorted(runs, runs, side="right").astype(np.int64)
 
 
-def _decode(
-    first_partner: Index, num_partners: Index, size: int, rng: np.random.Generator
-) -> Index:
+def _decode(first: Index, num: Index, size: int, rng: np.random.Generator) -> Index:
     """(2, size) distinct pairs of positions.
 
-    They are uniform over the pairs (p, first_partner[p] + 0 ... num_partners[p] - 1).
+    They are uniform over the pairs (p, first[p] + 0 ... num[p] - 1).
     """
-    upto = np.cumsum(num_partners)
+    upto = np.cumsum(num)
     drawn = np.zeros(0, dtype=np.int64)
     if size:
         drawn = rng.choice(int(upto[-1]), size=size, replace=False)
     position = np.searchsorted(upto, drawn, side="right")
-    return np.stack(
-        (position, first_partner[position] + drawn - (upto[position] - num_partners[position]))
-    )
+    before = upto[position] - num[position]
+    return np.stack((position, first[position] + drawn - before))
 
 
 def _trials(items: Sequence[Item], enrol: Index, probe: Index) -> Trials:

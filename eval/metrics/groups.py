@@ -44,9 +44,8 @@ from likeness.eval.results import (
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 
 MAX_GROUPS = 50  # more are ages, not age bands
-MIN_ERRORS = (
-    30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
-)
+# Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
+MIN_ERRORS = 30
 _BLOCK = 1 << 20  # draws held at once: 8 MB
 
 
@@ -254,9 +253,7 @@ def _row(group: str, part: Part, rates: Mapping[str, Rate], settings: Verificati
     flags = list(filter(None, [few_of(fewest.number, fewest.what)]))
     few = [f"{far:g}" for far in settings.fars if far * num_nontargets < MIN_ERRORS]
     if few:
-        flags.append(
-            f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"
-        )
+        flags.append(f"fewer than {MIN_ERRORS} false accepts expected at FAR {', '.join(few)}")
     return Row(group, count, num_targets, num_nontargets, tuple(flags), rates)
 
 

@@ -186,9 +186,7 @@ def _find_subjects(
         compared.subjects[name] = np.stack(sides, axis=1)
         compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
     elif warns:
-        text = (
-            f"{name}: intervals are over trials, which makes them too narrow; subjects are {source}"
-        )
+        text = f"{name}: intervals are over trials, so they are too narrow; subjects are {source}"
         warnings.warn(f"{text}: correct the labels, or give the subjects", stacklevel=5)
     return source
 

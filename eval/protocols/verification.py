@@ -231,10 +231,9 @@ class Evaluation:
         )
         if too_low:
             rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
-            text = (
-                f"not stored: the threshold at FAR {rates}, as under {thresholds.LEAST_ERRORS} of"
-            )
-            warnings.warn(f"{text} {stored.nontargets:,} nontarget trials may pass", stacklevel=2)
+            few = f"fewer than {thresholds.LEAST_ERRORS} of {stored.nontargets:,} nontarget trials"
+            text = f"not stored: the threshold at FAR {rates}, where {few} may pass"
+            warnings.warn(text, stacklevel=2)
         return write_thresholds(path, stored, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:

@@ -382,7 +382,7 @@ def sides_of(
 
     The arguments, errors and warnings are those of `score`.
     """
-    _warn_of_other_models(embeddings, probe, scoring)
+    _warn_of_others(embeddings, probe, scoring)
     subtract_mean = scoring.subtract_mean
     apart = embeddings if probe is None else probe
     items, kind = trials.enrol_ids, "enrolment"
@@ -582,9 +582,7 @@ def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
     return Embeddings(ids, embeddings.matrix[embeddings.rows(ids)], embeddings.meta)
 
 
-def _warn_of_other_models(
-    embeddings: Embeddings, probe: Embeddings | None, scoring: Scoring
-) -> None:
+def _warn_of_others(embeddings: Embeddings, probe: Embeddings | None, scoring: Scoring) -> None:
     """Warns of what was made by another network than the embeddings of the enrolment side."""
     model = embeddings.meta.get("model")
     named = {"probe embeddings": probe, "cohort": scoring.cohort, "mean": scoring.subtract_mean}

@@ -135,9 +135,8 @@ class Scoring:
             return
         size = len(self.cohort.ids)
         if self.cohort_subjects is not None:
-            object.__setattr__(
-                self, "cohort_subjects", MappingProxyType(dict(self.cohort_subjects))
-            )
+            subject_of = MappingProxyType(dict(self.cohort_subjects))
+            object.__setattr__(self, "cohort_subjects", subject_of)
             size = len(set(labels_of("cohort", self.cohort.ids, self.cohort_subjects)))
         if self.norm == "as" and 2 <= size < self.top_n:
             text = f"the cohort has {size} members, and all are taken in place of the top"

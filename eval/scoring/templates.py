@@ -111,9 +111,8 @@ def _sums(
         part = order[start : start + step]
         groups = group[part]
         firsts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
-        taken = (
-            matrix[rows[part[0]] : rows[part[0]] + part.size] if in_place else matrix[rows[part]]
-        )
+        first = rows[part[0]]
+        taken = matrix[first : first + part.size] if in_place else matrix[rows[part]]
         weights = csr_array(
             (factor[part], np.arange(part.size), np.append(firsts, part.size)),
             shape=(firsts.size, part.size),
