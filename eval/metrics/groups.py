@@ -135,9 +135,8 @@ def evaluate_groups(
     thresholds are strict. LikenessError: an empty class over all trials, labels that contradict the
     subjects.
     """
-    measured = verification_metrics(
-        scores.targets, scores.nontargets, p_targets=(), fars=settings.fars
-    )
+    classes = scores.targets, scores.nontargets
+    measured = verification_metrics(*classes, p_targets=(), fars=settings.fars)
     thresholds = {
         at.removeprefix("tar_at_far(").removesuffix(")"): float(metric.threshold)
         for at, metric in measured.items()

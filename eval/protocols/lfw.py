@@ -21,6 +21,7 @@ from likeness.eval.formats.files import text_lines
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, nfc
 
 Folds = int | Sequence[int] | NDArray[np.integer]
+Numbers = NDArray[np.intp]  # (P,) the fold of each pair
 
 
 class TenFold(NamedTuple):
@@ -134,9 +135,7 @@ def make_trials(pairs: Sequence[tuple[str, str, bool]]) -> Trials:
     return Trials(ids, ids, index[:, 0], index[:, 1], np.array([same for *_, same in pairs], bool))
 
 
-def _checked(
-    scores: ArrayLike, same: ArrayLike, folds: Folds
-) -> tuple[Floats, Bools, NDArray[np.intp]]:
+def _checked(scores: ArrayLike, same: ArrayLike, folds: Folds) -> tuple[Floats, Bools, Numbers]:
     """The scores, the labels and the fold numbers, checked and converted."""
     checked = Scores(scores, same)  # type: ignore[arg-type]  # which makes arrays of them
     values, labels = checked.values, checked.target
@@ -154,7 +153,7 @@ def _checked(
 
 
 def _accepted(
-    values: Floats, labels: Bools, fold: NDArray[np.intp], candidates: Floats
+    values: Floats, labels: Bools, fold: Numbers, candidates: Floats
 ) -> NDArray[np.int64]:
     """How many pairs of each fold each of K thresholds accepts: (folds, 2, K), same first."""
     groups = [

@@ -253,9 +253,8 @@ def _rated(
     if recall is None:
         raise LikenessError("quality needs recall@1, which is not measured; add 1 to ks")
     is_norm = settings.quality == "norm"
-    answers = uncertainty.Answers(
-        quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality"
-    )
+    name, risk = "norm" if is_norm else "quality", np.clip(1 - recall, 0, 1)
+    answers = uncertainty.Answers(quality, risk, name)
     auroc = uncertainty.drawn_auroc(answers.quality, answers.risk)
     value = auroc(np.ones(quality.size))
     if np.isnan(value):

@@ -204,9 +204,8 @@ def score(
         raise LikenessError(f"the calibration {problem}; fit one by `likeness fit calibration`")
     values = _values(sides, scoring)
     if calibration is not None:
-        values = calibration.apply(
-            values, quality_of(sides, measures_of(calibration.names), scoring)
-        )
+        measured = quality_of(sides, measures_of(calibration.names), scoring)
+        values = calibration.apply(values, measured)
     origin = None
     if dict(sides.probe.meta) == meta:
         origin = Origin(system, meta, digest_of(calibration), name)
