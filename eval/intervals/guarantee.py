@@ -171,11 +171,7 @@ def _matching(pairs: Pairs, size: int, rng: np.random.Generator) -> Pairs:
 
 
 def guaranteed_threshold(
-    scores: Scores,
-    subjects: ArrayLike,
-    far: float,
-    *,
-    confidence: float = 0.95,
+    scores: Scores, subjects: ArrayLike, far: float, *, confidence: float = 0.95
 ) -> tuple[float, Guarantee]:
     """The lowest threshold whose false-accept rate is at most `far`, with confidence over subjects.
 

@@ -51,12 +51,7 @@ def upper_bound(num_errors: int, num_trials: int, confidence: float = 0.95) -> f
 
 
 def bound_of(
-    metric: str,
-    drawn: tuple[Drawn, Drawn],
-    level: float,
-    *,
-    c_miss: float = 1.0,
-    c_fa: float = 1.0,
+    metric: str, drawn: tuple[Drawn, Drawn], level: float, *, c_miss: float = 1.0, c_fa: float = 1.0
 ) -> Bounds:
     """The bound of a metric that saw no error.
 

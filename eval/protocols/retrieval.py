@@ -193,11 +193,7 @@ def _measured(
 
 
 def _of_queries(
-    queries: Labelled,
-    searched: Labelled,
-    itself: Pairs,
-    ks: Sequence[int],
-    similarity: str,
+    queries: Labelled, searched: Labelled, itself: Pairs, ks: Sequence[int], similarity: str
 ) -> tuple[dict[str, Floats], Bools]:
     """The metrics (Q,) of the queries with a relevant item, and (N,) which these are."""
     rows = queries.embeddings

@@ -558,11 +558,7 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
 
 
 def _read(
-    name: str,
-    system: File | Scored,
-    labels: Trials | None,
-    columns: ColumnNames,
-    all_targets: bool,
+    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames, all_targets: bool
 ) -> tuple[Trials, Scores, Origin | None]:
     """The trials of a system, its scores, and what gave them.
 
