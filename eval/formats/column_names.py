@@ -169,9 +169,9 @@ def choose(
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
             shown = ", ".join(names[:_MAX_NAMED])
-            wanted = f"{name!r}, the {role}" if name else f"the {role}"
+            asked = f"{name!r}, the {role}" if name else f"the {role}"
             raise LikenessError(
-                f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be {wanted}; name "
+                f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be {asked}; name "
                 f"it in the header{if_option(f', or say which, as in --columns {stated_as}')}"
             )
     return places

@@ -15,7 +15,7 @@ the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,14 +23,12 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.resampling import Metric as Metric
 from likeness.eval.intervals.resampling import Ranked, rank_trials, resample_metrics
-from likeness.eval.option import Option
 from likeness.eval.types import Floats, Scores, check_counts
 
 Ends = tuple[float, float]
 
 MIN_DRAWN = 5  # subjects; fewer have no interval: 2 have 3 different resamples, 4 have 35, 5 126
 MOST_RESAMPLES = 1_000_000  # more take days, and change no digit that is printed
-NumResamples = Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)]
 FEW_DRAWN = 20  # of fewer an interval is marked
 NOTHING_KNOWN = "the interval holds every possible value, so that nothing is known"
 

@@ -28,6 +28,8 @@ _TAR_RULES = {
 }
 _ACCURACY = "the mean of TAR and 1 - FAR at the best threshold of these trials: optimistic"
 
+NumResamples = Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)]
+
 
 @dataclass(frozen=True)
 class VerificationSettings:
@@ -65,7 +67,7 @@ class VerificationSettings:
     llr: bool = False
     terms: Terms = "likeness"
     level: float = 0.95
-    num_resamples: bootstrap.NumResamples = 1000
+    num_resamples: NumResamples = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

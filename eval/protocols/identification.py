@@ -31,6 +31,7 @@ from likeness.eval.metrics.identification import (
 )
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.metrics.system import NumResamples
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.option import Option
 from likeness.eval.progress import step
@@ -82,7 +83,7 @@ class IdentificationSettings:
     protocol: Protocol = "open"
     terms: report.Terms = "likeness"
     level: float = 0.95
-    num_resamples: bootstrap.NumResamples = 1000
+    num_resamples: NumResamples = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
@@ -63,7 +64,7 @@ class RetrievalSettings:
     similarity: str | None = None
     ks: Annotated[Sequence[int], Option("--k", least=1, most=1_000_000)] = (1, 2, 4, 8)
     level: float = 0.95
-    num_resamples: bootstrap.NumResamples = 1000
+    num_resamples: NumResamples = 1000
     seed: int = 0
     quality: Annotated[Quality | None, Option(is_typed=False)] = None
 

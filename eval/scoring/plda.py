@@ -63,8 +63,8 @@ class Plda:
         arrays = [getattr(self, name) for name in _ARRAYS]
         finite = all(np.isfinite(array).all() for array in arrays)
         if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
-            found = [array.shape for array in arrays]
-            raise LikenessError(f"plda: arrays {found} do not fit or are not finite; fit it anew")
+            each = [array.shape for array in arrays]
+            raise LikenessError(f"plda: arrays {each} do not fit or are not finite; fit it anew")
 
     def project(self, embeddings: ArrayLike) -> Floats:
         """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the

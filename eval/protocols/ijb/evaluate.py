@@ -15,7 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digests_of, names_of_files
-from likeness.eval.intervals.bootstrap import NumResamples
+from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import meta_files, protocol

@@ -85,8 +85,8 @@ def find_meta_files(root: str | Path) -> MetaFiles:
     meta = Path(root) / "meta"
     names = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     if len(names) != 1:
-        found = f"{len(names)} files ..{_FACES} ({name_first(names)})"
-        raise LikenessError(f"{meta}: there are {found}; give the folder of one pack")
+        packs = f"{len(names)} files ..{_FACES} ({name_first(names)})"
+        raise LikenessError(f"{meta}: there are {packs}; give the folder of one pack")
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
     pairs, probes = meta / f"{start}_template_pair_label.txt", meta / f"{start}_1N_probe_mixed.csv"
