@@ -218,8 +218,7 @@ def boolean_labels(name: str, target: Any) -> Bools:
     labels = np.asarray(target)
     if labels.size and (labels.dtype.kind not in "biuf" or ((labels != 0) & (labels != 1)).any()):
         raise LikenessError(
-            f"{name}: labels must be booleans, or 1 and 0, not {labels.dtype} of other values; "
-            "give, for example, labels == 'target'"
+            f"{name}: labels are {labels.dtype}, not booleans; give, say, labels == 'target'"
         )
     return np.ascontiguousarray(labels, dtype=np.bool_)
 
@@ -263,10 +262,8 @@ class Trials:
             if index.size
         ]
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
-            raise LikenessError(
-                f"trials: {stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)} are "
-                f"no (P,) indices into {len(self.enrol_ids)} and {len(self.probe_ids)} ids"
-            )
+            arrays = f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
+            raise LikenessError(f"trials: {arrays} are no (P,) indices into the ids; mend them")
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
         self._look_for_repeats()

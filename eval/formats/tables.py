@@ -78,6 +78,7 @@ class Table(NamedTuple):
 
 ShapeOf = Callable[[list[str]], Shape]
 Choose = Callable[[list[str]], Mapping[str, int]]
+Blocks = Iterator[tuple[Shape, list[Any]]]  # some rows: the arrays of the columns that are read
 
 
 def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: bool = False) -> Table:
@@ -287,9 +288,7 @@ def all_fractions(texts: Sequence[str]) -> bool:
     return all(map(is_number, texts)) and not all(text.lstrip("+-").isdigit() for text in texts)
 
 
-def text_columns(
-    path: Path, shape_of: ShapeOf, block_size: int = 0
-) -> Iterator[tuple[Shape, list[Any]]]:
+def text_columns(path: Path, shape_of: ShapeOf, block_size: int = 0) -> Blocks:
     """Yields the shape of a text, and the texts of the columns that are read, in blocks of rows."""
     import pyarrow
 

@@ -171,9 +171,10 @@ class _Measure(NamedTuple):
     conventions: Conventions
 
 
-def _measures(
-    target: Floats, nontarget: Floats, settings: VerificationSettings
-) -> dict[str, _Measure]:
+_Measures = dict[str, _Measure]  # by their names
+
+
+def _measures(target: Floats, nontarget: Floats, settings: VerificationSettings) -> _Measures:
     """Every metric by its name, in the order of the table, on one sort."""
     ordered = verification.sort_scores(target, nontarget)
     metric: bootstrap.Metric = partial(verification.eer, method=settings.eer_method)
@@ -203,9 +204,7 @@ def _measures(
     return measures
 
 
-def _llr_measures(
-    target: Floats, nontarget: Floats, settings: VerificationSettings
-) -> dict[str, _Measure]:
+def _llr_measures(target: Floats, nontarget: Floats, settings: VerificationSettings) -> _Measures:
     """What log-likelihood ratios are measured by in addition."""
     bits, least = verification.cllr(target, nontarget), verification.min_cllr(target, nontarget)
     of_bits: Conventions = {"unit": "bits", "scores": "log-likelihood ratios"}

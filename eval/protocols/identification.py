@@ -199,9 +199,10 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
     is_left: Bools = np.ones(labels.size, dtype=np.bool_)
     is_left[found] = others[found] > 0
     if not is_left.any():
+        first = f"first: {probes.embeddings.ids[0]!r}"
         raise LikenessError(
-            f"each of {labels.size:,} probes is the only template of its subject in the gallery "
-            f"(first: {probes.embeddings.ids[0]!r}), and an item does not find itself; give others"
+            f"all {labels.size:,} probes are alone of their subject in the gallery ({first}); add "
+            "others, as an item does not find itself"
         )
     return is_left
 

@@ -209,10 +209,8 @@ def _of_queries(
     )
     used: Bools = values.pop("relevant") > 0
     if not used.any():
-        raise LikenessError(
-            f"none of {used.size} queries has a relevant item (first: {rows.ids[0]!r}); classes "
-            "need two items, or a gallery that holds them"
-        )
+        first = f"first: {rows.ids[0]!r}"
+        raise LikenessError(f"none of {used.size} queries has a relevant item ({first}); add some")
     return {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}, used
 
 

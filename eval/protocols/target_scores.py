@@ -66,8 +66,8 @@ def limits_for(
     theirs = name_first({entry.origin.system for entry in entries}) or "nothing"
     ours = name_first({origin.system if origin else "unknown" for origin in origins})
     raise LikenessError(
-        f"thresholds {thresholds}: none is of these scores, which are by {ours}; there are "
-        f"thresholds of {theirs}: score all as the model does, or give a number as the threshold"
+        f"thresholds {thresholds}: they are of {theirs}, and these scores of {ours}; score as the "
+        "model does, or give a number as the threshold"
     )
 
 
@@ -105,9 +105,9 @@ def evaluate_targets(
     """
     plain = VerificationSettings(**draws_of(settings))
     if idle := [name for name, value in vars(plain).items() if getattr(settings, name) != value]:
+        names = ", ".join(idle)
         raise LikenessError(
-            f"all trials are target trials, so {', '.join(idle)} would change nothing; leave that "
-            "out, or add nontarget trials"
+            f"{names} would change nothing: all trials are target trials; leave it out"
         )
     reference, (first, _) = next(iter(systems.items()))
     compared = Compared([], {}, {}, subject_of=dict(subject_of or {}))

@@ -466,8 +466,7 @@ def evaluate(
     if bare:
         if with_ids or any(each is not None for each in (*about, *of_targets)):
             raise LikenessError(
-                "Scores have no ids, which trials, subjects, groups, quality, embeddings and other "
-                "systems need; give a score file, or what likeness.score gives"
+                "Scores have no ids, which the other arguments need; give what likeness.score gives"
             )
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
@@ -503,8 +502,7 @@ def evaluate(
         check_labels(name, of[1].target)
     if any(each is not None for each in of_targets):
         raise LikenessError(
-            "threshold, thresholds and pair_by are for lists of target trials alone, and this one "
-            "has nontarget trials; leave them out, and see the TAR at each far"
+            "threshold, thresholds and pair_by are for target trials alone; leave them out"
         )
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
     for name, (whole, scored, origin) in attacked.items():
@@ -550,10 +548,8 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
         of_files = iter(names_of_files(files, "score"))
         names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
     if len(set(names)) < len(names) or not names:
-        raise LikenessError(
-            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
-            "more, or a mapping from names of your own to scores"
-        )
+        distinct = ", ".join(sorted(set(names)))
+        raise LikenessError(f"{len(names)} systems are called {distinct}; give a mapping by name")
     return dict(zip(names, listed, strict=True))
 
 
@@ -637,9 +633,8 @@ def _by_system(
         embeddings = [embeddings]
     read = [embeddings_of(of, columns) for of in embeddings]
     if len(read) not in (1, len(systems)):
-        raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} systems; give one for all or one each"
-        )
+        num = f"{len(read)} embedding files for {len(systems)} systems"
+        raise LikenessError(f"{num}; give one for all or one each")
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
 

@@ -122,7 +122,7 @@ class Scoring:
         if self.plda is not None and (self.similarity or self.cohort is not None):
             raise LikenessError("plda is a similarity of its own; leave out similarity and cohort")
         if self.cohort is None and self.cohort_subjects is not None:
-            raise LikenessError("cohort_subjects without a cohort; give both, or leave it out")
+            raise LikenessError("cohort_subjects without a cohort would change nothing; give both")
         self._check_cohort()
         if self.durations is not None:
             seconds = {name: float(value) for name, value in self.durations.items()}

@@ -172,10 +172,8 @@ def _subjects(files: meta_files.MetaFiles, pairs: Trials) -> NDArray[np.int64]:
     }
     ids = (*pairs.enrol_ids, *pairs.probe_ids)
     if lacking := [id for id in dict.fromkeys(ids) if int(id) not in subject_of]:
-        raise LikenessError(
-            f"{files.pairs}: {len(lacking)} templates are in no 1:N list, which name the subjects "
-            f"({name_first(lacking)}); leave --resamples out"
-        )
+        count = f"{len(lacking)} templates are in no 1:N list ({name_first(lacking)})"
+        raise LikenessError(f"{files.pairs}: {count}; leave --resamples out")
     enrol, probe = (
         np.array([subject_of[int(id)] for id in side], dtype=np.int64)
         for side in (pairs.enrol_ids, pairs.probe_ids)
