@@ -217,9 +217,7 @@ def boolean_labels(name: str, target: Any) -> Bools:
     """
     labels = np.asarray(target)
     if labels.size and (labels.dtype.kind not in "biuf" or ((labels != 0) & (labels != 1)).any()):
-        raise LikenessError(
-            f"{name}: labels are {labels.dtype}, not booleans; give, say, labels == 'target'"
-        )
+        raise LikenessError(f"{name}: labels are {labels.dtype}; give booleans, or 1 and 0")
     return np.ascontiguousarray(labels, dtype=np.bool_)
 
 

@@ -94,9 +94,7 @@ class Embeddings:
         with np.errstate(over="ignore"):  # rows that overflow are refused below
             matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
-            raise LikenessError(
-                f"embeddings: {len(self.ids)} ids need a matrix, not {matrix.shape}"
-            )
+            raise LikenessError(f"{len(self.ids)} ids need a matrix, not {matrix.shape}")
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))

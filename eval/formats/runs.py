@@ -53,9 +53,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
-        raise LikenessError(
-            f"{files.run} has no {files.scores}, or is not the only argument; name score files"
-        )
+        raise LikenessError(f"{files.run} has no {files.scores}; name score files, or one run")
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):

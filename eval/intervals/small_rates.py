@@ -126,9 +126,8 @@ def independent(scores: Scores, subjects: ArrayLike | None) -> tuple[Drawn, Draw
     """
     if subjects is None:
         optimistic = "nontarget trials, optimistic as they share subjects"
-        return Drawn(scores.targets.size, "target trials"), Drawn(
-            scores.nontargets.size, optimistic
-        )
+        targets = Drawn(scores.targets.size, "target trials")
+        return targets, Drawn(scores.nontargets.size, optimistic)
     pairs = np.asarray(subjects)
     apart = independent_scores(scores.nontargets, pairs[~scores.target])
     people = Drawn(np.unique(pairs[scores.target]).size, "subjects with target trials")

@@ -104,7 +104,7 @@ class Item(NamedTuple):
         if len(content) != size:
             part = f"{len(content)} of its {size} bytes from byte {offset}"
             raise LikenessError(
-                f"{self.name}: {part} are there, at most {MAX_SPAN}; fetch it again"
+                f"{self.name}: {part} can be read, of at most {MAX_SPAN}; fetch the shard again"
             )
         return io.BytesIO(content)
 

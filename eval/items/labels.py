@@ -54,9 +54,7 @@ class LabelPattern:
     def __post_init__(self) -> None:
         bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
         if "{label}" not in self.text or "{" in bare or "}" in bare:
-            raise LikenessError(
-                f"the pattern {self.text!r} of labels needs {{label}}, as in '{{word}}/{{label}}_*'"
-            )
+            raise LikenessError(f"the pattern {self.text!r} needs {{label}}, as in '{{label}}_*'")
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:

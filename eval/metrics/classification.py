@@ -173,7 +173,5 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     fits = values.ndim == 1 and hits.shape == values.shape
     if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
-        raise LikenessError(
-            f"confidence {values.shape}, correct {hits.shape}: give (N,) numbers and booleans"
-        )
+        raise LikenessError(f"confidence {values.shape}, correct {hits.shape}: give (N,) each")
     return values, hits.astype(np.float64)

@@ -74,7 +74,7 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
     if not kept.any() or (ids and not (failed[0].any() or failed[1].any())):
         first = name_first(sorted(ids))
         raise LikenessError(
-            f"failures: of {len(ids)} ids ({first}) none is in the trials, or all trials have one"
+            f"failures: none is in the trials, or all have one ({first}); mend them"
         )
     return trials.rows(kept), Failures(trials, ids, ~kept)
 

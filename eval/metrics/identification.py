@@ -148,9 +148,8 @@ def tpir_at_fpir(
     """
     check_rate("fpir", fpir)
     keep = _num_required(fpir, len(np.asarray(probe_subjects))) if protocol == "closed" else 0
-    return tpir(
-        search(scores, gallery_subjects, probe_subjects, keep=keep), fpir, protocol=protocol
-    ).value
+    searched = search(scores, gallery_subjects, probe_subjects, keep=keep)
+    return tpir(searched, fpir, protocol=protocol).value
 
 
 def rank_hits(searched: Searched, k: int) -> Floats:

@@ -86,9 +86,8 @@ class Sorted:
         """
         first = np.flatnonzero(np.append(True, self.target[1:] != self.target[:-1]))
         thresholds = self.target[first]
-        false_accepts = self.nontarget.size - np.searchsorted(
-            self.nontarget, thresholds, side="left"
-        )
+        below = np.searchsorted(self.nontarget, thresholds, side="left")
+        false_accepts = self.nontarget.size - below
         return thresholds, np.append(first, self.target.size), np.append(false_accepts, 0)
 
     def above(self, threshold: Any) -> float:
@@ -138,9 +137,7 @@ def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
         ]
         wrong += binary if len(binary) == 1 else []
     if wrong:
-        raise LikenessError(
-            f"{wrong[0]}: these are labels; call metric(scores[labels == 1], scores[labels == 0])"
-        )
+        raise LikenessError(f"{wrong[0]}: these are labels; give the scores of each class")
     return {name: _as_floats(name, values) for name, values in sides.items()}
 
 

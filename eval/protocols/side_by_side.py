@@ -200,9 +200,7 @@ def _compare_groups(
 ) -> None:
     """Adds the error rates of a system by groups."""
     if name not in compared.subjects:
-        raise LikenessError(
-            f"{name}: groups need subjects, which the ids do not name; give lists by --subjects"
-        )
+        raise LikenessError(f"{name}: groups need subjects; give lists by --subjects")
     for by, group_of in groupings.items():
         sides = groups.group_sides(compared.trials[name], group_of, compared.subject_of)
         scores, subjects = compared.scores[name], compared.subjects[name]

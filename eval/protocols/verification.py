@@ -465,9 +465,7 @@ def evaluate(
     with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
     if bare:
         if with_ids or any(each is not None for each in (*about, *of_targets)):
-            raise LikenessError(
-                "Scores have no ids, which the other arguments need; give what likeness.score gives"
-            )
+            raise LikenessError("Scores have no ids; give a score file, or what score() gives")
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
@@ -501,9 +499,7 @@ def evaluate(
     for name, of in systems.items():
         check_labels(name, of[1].target)
     if any(each is not None for each in of_targets):
-        raise LikenessError(
-            "threshold, thresholds and pair_by are for target trials alone; leave them out"
-        )
+        raise LikenessError("threshold, thresholds and pair_by are for target trials alone")
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin

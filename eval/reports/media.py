@@ -277,9 +277,8 @@ def read_sound(source: Path | Item) -> Heard:
         if not raw.size:
             raise LikenessError("0 samples, or no such channel")
         seconds = max(seconds, len(raw) / rate)
-        wave: Floats = np.nan_to_num(
-            raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
-        )
+        mono = raw.mean(axis=1, dtype=np.float64)
+        wave: Floats = np.nan_to_num(mono, nan=0.0, posinf=1.0, neginf=-1.0)
         if rate > RATE_HZ:
             from scipy.signal import resample_poly
 

@@ -219,15 +219,14 @@ def _half(
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
         raise LikenessError(f"scores {values.shape} need one {side} row each, not {at.size}")
-    flat = int(np.count_nonzero(statistics.std == 0))
-    if flat and flat == statistics.std.size:
+    std = statistics.std
+    flat = int(np.count_nonzero(std == 0))
+    if flat and flat == std.size:
         raise LikenessError(f"all {flat} {side} embeddings score the cohort alike; check them")
     if flat:
-        text = f"{flat} of {statistics.std.size} {side} embeddings score the whole cohort alike"
+        text = f"{flat} of {std.size} {side} embeddings score the whole cohort alike"
         warnings.warn(f"{text} (zero vectors?); their half is 0", stacklevel=4)
-    inverse = np.divide(
-        1.0, statistics.std, out=np.zeros_like(statistics.std), where=statistics.std > 0
-    )
+    inverse = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
     normed: Floats = values - statistics.mean[at]
     normed *= inverse[at]
     return normed

@@ -269,9 +269,8 @@ def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
     apart = rows - means[classes]
     within = apart.T @ apart / len(rows)
     total = rows.T @ rows / len(rows)
-    _, vectors = eigh(
-        total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
-    )
+    ridge = 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
+    _, vectors = eigh(total - within, within + ridge)
     directions: Floats = vectors[:, ::-1][:, :kept]
     return directions
 

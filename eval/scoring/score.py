@@ -482,9 +482,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
         enrol = [sum(durations[name] for name in group) for group in items]
         probe = [durations[name] for name in sides.probe.ids]
     except KeyError as error:
-        raise LikenessError(
-            f"durations: {error} has no seconds for log_duration; add them"
-        ) from None
+        raise LikenessError(f"durations: {error} has none for log_duration; add it") from None
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 

@@ -272,9 +272,7 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
             thresholds.
     """
     if origin is None or not origin.model:
-        raise LikenessError(
-            "nothing says which model gave these scores; make them by `likeness score` or `verify`"
-        )
+        raise LikenessError("nothing says which model gave these scores; use `likeness score`")
     path = Path(to)
     if path.suffix.lower() == ".json":
         file: Path | None = path
