@@ -261,7 +261,7 @@ class Trials:
         ]
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
             arrays = f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
-            raise LikenessError(f"trials: {arrays} are no (P,) indices into the ids; mend them")
+            raise LikenessError(f"trials: {arrays} are no (P,) indices into the ids; fix them")
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
         self._look_for_repeats()

@@ -245,7 +245,7 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     if (wrong := np.flatnonzero(sizes != dim)).size:
         row = int(wrong[0])
         num = max(int(sizes[row]), 0)
-        raise LikenessError(f"{path}: {quoted(ids[row])} has {num} numbers, and not {dim}; mend it")
+        raise LikenessError(f"{path}: {quoted(ids[row])} has {num} numbers, and not {dim}; fix it")
     return values.reshape(len(sizes), dim)
 
 

@@ -155,7 +155,7 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             named = _archive(path, match[2]) if match else None
             if match is None or named is None:
                 problem = f"line {number}, {quoted(line)}, is not `id FILE.ark:OFFSET` of a file"
-                raise LikenessError(f"{path}: {problem}, and commands are never run; mend it")
+                raise LikenessError(f"{path}: {problem}, and commands are never run; fix it")
             if named != place:
                 opened.close()
                 place, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))

@@ -215,7 +215,7 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
         if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
-            raise LikenessError(f"its meta {quoted(meta)} is no JSON object of texts; mend it")
+            raise LikenessError(f"its meta {quoted(meta)} is no JSON object of texts; fix it")
         return Embeddings(tuple(map(item_id, ids)), matrix, stated)
     except (ValueError, RecursionError) as error:
         text = str(error)

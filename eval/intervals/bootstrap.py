@@ -96,7 +96,7 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
     if wrong.size:
         first = int(wrong[0])
         who = f"trial {first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}"
-        raise LikenessError(f"subjects: {wrong.size} trials contradict them, as {who}; mend it")
+        raise LikenessError(f"subjects: {wrong.size} trials contradict them, as {who}; fix it")
     return rank_trials(scores, _numbered(pairs))
 
 

@@ -203,7 +203,7 @@ def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list
     if wrong:
         line = " ".join(wrong[0])[:80]
         form = "utterance recording start end [channel]"
-        raise LikenessError(f"{file}: {line!r} is no `{form}` of a recording in wav.scp; mend it")
+        raise LikenessError(f"{file}: {line!r} is no `{form}` of a recording in wav.scp; fix it")
     of = [rows_of[row[1]] for row in rows]
     return {
         "id": [row[0] for row in rows],
@@ -260,7 +260,7 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
                 raise ValueError
         except ValueError:
             form = "SPEAKER file channel start duration <NA> <NA> speaker"
-            raise LikenessError(f"{path}: {line[:100]!r} is no `{form}`; mend it") from None
+            raise LikenessError(f"{path}: {line[:100]!r} is no `{form}`; fix it") from None
         recording = recordings[file]
         if len(recording) != 1:
             remedy = f"name a folder that has each once{if_option(' with --root')}"

@@ -73,9 +73,7 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
     kept = ~(failed[0][trials.enrol] | failed[1][trials.probe])
     if not kept.any() or (ids and not (failed[0].any() or failed[1].any())):
         first = name_first(sorted(ids))
-        raise LikenessError(
-            f"failures: none is in the trials, or all have one ({first}); mend them"
-        )
+        raise LikenessError(f"failures: none is in the trials, or all have one ({first}); fix them")
     return trials.rows(kept), Failures(trials, ids, ~kept)
 
 
