@@ -268,28 +268,3 @@ def test_files_of_others_that_hold_no_embeddings_are_refused(
         (saved if name == "e.npz" else arrow_file)(tmp_path / name, **content)
     with pytest.raises(LikenessError, match=name):
         read_embeddings(tmp_path / name)
-
-
-def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "e.parquet"
-    write_embeddings(path, SMALL)
-    content = path.read_bytes()
-    for part in (b"b:2", SMALL.matrix.tobytes()):
-        place = content.index(part)
-        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-        with pytest.raises(LikenessError, match="damaged"):
-            read_embeddings(path)
-
-
-def test_a_small_parquet_file_does_not_become_a_large_matrix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Equal values take next to nothing in a dictionary: vectors are counted before any is read."""
-    monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 20)
-    monkeypatch.setattr(files, "EXPANSION", 2)
-    path, count = tmp_path / "e.parquet", 70_000
-    deep = pa.concat_arrays([pa.array([[0.5] * 50], pa.list_(pa.float32()))] * count)
-    arrow_file(path, id=[str(k) for k in range(count)], vector=deep)
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(LikenessError, match=f"{(64 + 4 * 50) * count} bytes"):
-        read_embeddings(path)
