@@ -117,13 +117,13 @@ def test_a_flipped_bit_is_no_other_score_and_no_other_embedding(tmp_path):
     ids = tuple(f"id {i}" for i in range(50))
     rows = Embeddings(ids, values[:, None])
     trials = Trials(("a",), ids, np.zeros(50, int), np.arange(50))
-    for write, read, stored in (
-        (lambda: write_scores(path, trials, values), read_scores, values),
-        (lambda: rows.save(path), read_embeddings, rows.matrix),
+    for write, read, name, stored in (
+        (lambda: write_scores(path, trials, values), read_scores, b"id 0", values),
+        (lambda: rows.save(path), read_embeddings, b"id 30", rows.matrix),
     ):
         write()
         content = path.read_bytes()
-        for part in (b"id 30", stored[20:22].tobytes()):
+        for part in (name, stored[20:22].tobytes()):
             place = content.index(part)
             path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
             with pytest.raises(LikenessError, match="damaged"):
