@@ -53,7 +53,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
-        raise LikenessError(f"{files.run} has no {files.scores}; name score files, or one run")
+        raise LikenessError(f"name {files.run} alone, with its {files.scores}, or score files")
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):

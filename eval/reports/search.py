@@ -164,8 +164,8 @@ def _quality(rated: Answers) -> Markup:
     wrong answers by quality.
     """
     text = (
-        f"The queries of lowest {rated.name} are left out first. The share of wrong answers falls "
-        "if it tells them, and stays at the dotted line if it says nothing."
+        f"The {rated.name} of a query as a sign of a wrong answer: the lowest are left out first. "
+        "The share of wrong ones among the rest falls if it is one, or stays at the dotted line."
     )
     curve = {rated.name: risk_coverage(rated.quality, rated.risk)}
     shown = drawn(coverage_figure, curve, alt="Risk and coverage")
