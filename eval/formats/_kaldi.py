@@ -190,5 +190,5 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     ark.seek(begin + head.end() if head else begin)
     data = ark.read(dim * dtype.itemsize) if 0 < dim <= MAX_DIM else b""
     if not data or len(data) < dim * dtype.itemsize:
-        raise LikenessError(f"{where}: no binary vector (FV, DV) at byte {begin}; use copy-vector")
+        raise LikenessError(f"{where} is refused: no FV or DV is at byte {begin}; use copy-vector")
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

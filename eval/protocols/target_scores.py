@@ -66,8 +66,8 @@ def limits_for(
     theirs = name_first({entry.origin.system for entry in entries}) or "nothing"
     ours = name_first({origin.system if origin else "unknown" for origin in origins})
     raise LikenessError(
-        f"thresholds {thresholds}: they are of {theirs}, and these scores of {ours}; score as the "
-        "model does, or give a number as the threshold"
+        f"thresholds {thresholds}: none is of these scores, which are of {ours}, but of {theirs}; "
+        "score as the model does, or give a number as the threshold"
     )
 
 
