@@ -82,47 +82,30 @@ Blocks = Iterator[tuple[Shape, list[Any]]]  # some rows: the arrays of the colum
 
 
 def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: bool = False) -> Table:
-    """Reads a list or a table, at least one row, whose ids are names in the order of `read_text`.
+    """Reads a list or a table, at least one row, whose ids are names.
+
+    All lines of a text have one number of fields. Names are in Unicode NFC, and numbered by their
+    first occurrence. It takes about 200 MB of memory beside the result.
 
     Args:
         source: Text, or what `read_values` takes.
-        shape_of: As for `read_text`; so is `fractions`.
-        choose: As for `read_values`.
-
-    Raises:
-        LikenessError: As `read_text` and `read_values`.
-    """
-    if _is_text(source):
-        return read_text(Path(source), shape_of, fractions=fractions)
-    table = read_values(source, choose)
-    if not table.column(table.roles[0]).codes.size:
-        raise LikenessError(f"{table.where}: it has no rows; expected one for each trial or item")
-    columns = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
-    return table._replace(columns=columns)
-
-
-def _is_text(source: Any) -> bool:
-    """Whether a table is a file of text, and neither .parquet nor in memory."""
-    return isinstance(source, str | PathLike) and Path(source).suffix.lower() != ".parquet"
-
-
-def read_text(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Table:
-    """Reads a text whose lines all have one number of fields, and whose ids are names.
-
-    Names are in Unicode NFC, and numbered by their first occurrence. It takes about 200 MB of
-    memory beside the result.
-
-    Args:
-        path: The file.
         shape_of: Gives the shape of the text from its first lines, without comments.
+        choose: As for `read_values`.
         fractions: Keeps columns of decimal fractions as numbers; these are scores, which are mostly
             distinct. With a header that is only its column "score". Where several columns are
             fractions and no header says which is the score, all are kept as text, because ids may
             be fractions too; the caller then has to decide.
 
     Raises:
-        LikenessError: The file is empty or no text, or lines differ in their number of fields.
+        LikenessError: The file is empty or no text, or lines differ in their number of fields; and
+            as `read_values`.
     """
+    if not isinstance(source, str | PathLike) or Path(source).suffix.lower() == ".parquet":
+        table = read_values(source, choose)
+        if not table.column(table.roles[0]).codes.size:
+            raise LikenessError(f"{table.where}: it has no rows; each trial or item needs one")
+        ordered = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
+        return table._replace(columns=ordered)
 
     def numeric_shape(sample: list[str]) -> Shape:
         shape = shape_of(sample)
@@ -136,7 +119,7 @@ def read_text(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tabl
     parts: list[list[Any]] = []
     roles: tuple[str, ...] = ()
     numeric: Sequence[bool] = ()
-    for shape, arrays in text_columns(path, numeric_shape):
+    for shape, arrays in text_columns(Path(source), numeric_shape):
         if not parts:
             roles, numeric, parts = tuple(shape.places or ()), shape.numeric, [[] for _ in arrays]
         for part, array, is_number in zip(parts, arrays, numeric, strict=True):
@@ -146,7 +129,7 @@ def read_text(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tabl
     for is_number, part in zip(numeric, parts, strict=True):
         columns.append(np.concatenate(part) if is_number else _joined(part))
         part.clear()
-    return Table(str(path), roles, columns)
+    return Table(str(source), roles, columns)
 
 
 def read_rows(source: Any, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
@@ -154,13 +137,13 @@ def read_rows(source: Any, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[s
 
     Args:
         source: As for `read_table`.
-        shape_of: As for `read_text`; it knows the places of the columns.
+        shape_of: As for `read_table`; it knows the places of the columns.
         choose: As for `read_values`.
 
     Raises:
         LikenessError: It is no such file, or lines differ in their number of fields.
     """
-    if not _is_text(source):
+    if not isinstance(source, str | PathLike) or Path(source).suffix.lower() == ".parquet":
         table = read_values(source, choose)
         yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return

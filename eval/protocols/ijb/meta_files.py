@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from likeness.eval.cores import keep_freed_memory
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.parquet import Column
-from likeness.eval.formats.tables import Shape, Table, read_text, split
+from likeness.eval.formats.tables import Shape, Table, read_table, split
 from likeness.eval.formats.trials import trials_of
 from likeness.eval.types import Floats, Trials, name_first
 
@@ -210,7 +210,7 @@ def _table(path: Path, names: Sequence[str], separator: str = " ") -> Table:
         width = len(split(sample[0], separator)) if separator == "," else 0
         return Shape(separator, max(width, len(names)), places, header=separator == ",")
 
-    return read_text(path, shape, fractions=True)
+    return read_table(path, shape, lambda _: places, fractions=True)
 
 
 def _integers(path: object, column: Column) -> NDArray[np.int64]:

@@ -216,7 +216,7 @@ WITHOUT_NAMES = {
     *("files.read_json", "files.read_mat", "media.read_sound"),
     *("subjects.read_durations", "subjects.read_numbers", "origin.read_origin", "plda.load_plda"),
     *("parquet.read_columns", "tables.read_table", "tables.read_rows", "tables.read_values"),
-    *("tables.read_text", "meta_files.read_side"),
+    "meta_files.read_side",
     *(f"_embedding_files.read_{of}" for of in ("arrays", "parquet", "text", "vectors")),
     *("meta_files.read_faces", "meta_files.read_template_pairs", "meta_files.read_detector_scores"),
 }
