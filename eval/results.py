@@ -20,6 +20,7 @@ SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
 Terms = Literal["likeness", "iso"]
 Conventions = dict[str, str | float | int]
+Cells = dict[tuple[str, str], "Result"]  # (metric, system) -> its result
 _COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
 
 
@@ -212,9 +213,7 @@ def threshold_text(threshold: float | None) -> str:
     return "" if threshold is None else f"{threshold:.4g}"
 
 
-def by_system(
-    results: Sequence[Result],
-) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
+def by_system(results: Sequence[Result]) -> tuple[list[str], list[str], Cells]:
     """Systems and metrics in order of appearance, and the result of each pair."""
     cells = {(result.metric, result.system): result for result in results}
     systems = dict.fromkeys(result.system for result in results)

@@ -86,15 +86,13 @@ def check_counts(
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: ks: 0 is not a whole number from 1; give such numbers only
+    likeness.LikenessError: ks: 0 is not a whole number from 1
     """
     for value in values:
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or not least <= cast(int, value) <= most:
             to = "" if math.isinf(most) else f" to {most:,}"
-            raise LikenessError(
-                f"{name}: {value!r} is not a whole number from {least}{to}; give such numbers only"
-            )
+            raise LikenessError(f"{name}: {value!r} is not a whole number from {least}{to}")
 
 
 def nfc(text: str) -> str:
@@ -116,9 +114,7 @@ def nfc(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise LikenessError(
-            f"the name {text!a} is not UTF-8 text, as in archives of other systems; rename it"
-        ) from None
+        raise LikenessError(f"the name {text!a} is not UTF-8 text; rename it") from None
     return normalize("NFC", text)
 
 
@@ -190,6 +186,15 @@ def same_items(first: Sequence[str], second: Sequence[str]) -> Pairs:
     return rows, order[begin[rows] + inside]
 
 
+def pair_numbers(first: Trials, second: Trials) -> list[NDArray[np.int64]]:
+    """(P,) a number for the pair of each trial of two lists, in whichever spelling."""
+    enrol = number_items(first.enrol_ids, second.enrol_ids)
+    probe = number_items(first.probe_ids, second.probe_ids)
+    width = len(first.probe_ids) + len(second.probe_ids)
+    sides = zip(enrol, probe, (first, second), strict=True)
+    return [left[of.enrol] * width + right[of.probe] for left, right, of in sides]
+
+
 def norms_of(rows: NDArray[Any]) -> Floats:
     """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
     norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
@@ -212,10 +217,7 @@ def boolean_labels(name: str, target: Any) -> Bools:
     """
     labels = np.asarray(target)
     if labels.size and (labels.dtype.kind not in "biuf" or ((labels != 0) & (labels != 1)).any()):
-        raise LikenessError(
-            f"{name}: labels must be booleans, or 1 and 0, not {labels.dtype} of other values; "
-            "give, for example, labels == 'target'"
-        )
+        raise LikenessError(f"{name}: labels are {labels.dtype}; give booleans, or 1 and 0")
     return np.ascontiguousarray(labels, dtype=np.bool_)
 
 
@@ -259,10 +261,8 @@ class Trials:
             if index.size
         ]
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
-            raise LikenessError(
-                f"trials: {stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)} are "
-                f"no (P,) indices into {len(self.enrol_ids)} and {len(self.probe_ids)} ids"
-            )
+            arrays = f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
+            raise LikenessError(f"trials: {arrays} are no (P,) indices into the ids; fix them")
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
         self._look_for_repeats(known_repeats)
@@ -308,9 +308,7 @@ class Trials:
             at = again[clash[0]]
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
-            raise LikenessError(
-                f"pairs are labelled both {labels} (first: {pair}, or turned); remove one label"
-            )
+            raise LikenessError(f"pairs are labelled both {labels} (first: {pair}); remove one")
 
     def __len__(self) -> int:
         return int(self.enrol.size)

@@ -67,11 +67,8 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
     for role, name in names.items():
         of = headers[name]
         if not (_is(of, *_IDS_AND_VECTORS[role]) or of.dtype.hasobject):
-            named = f" {name!r}" if name else ""
-            raise LikenessError(
-                f"{path}: its array{named} is {of.dtype} {of.shape}, but ids are (N,) texts or "
-                "integers, and vectors (N, D) numbers; name or write other arrays"
-            )
+            shape = f"its array {name!r} is {of.dtype} {of.shape}"
+            raise LikenessError(f"{path}: {shape}; ids are (N,) names, and vectors (N, D) numbers")
     rows = max(math.prod(headers[name].shape[:1]) for name in names.values())
     _refuse_size(path, rows, math.prod(headers[names["vector"]].shape))
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")
@@ -86,10 +83,8 @@ def read_vectors(path: Path) -> NDArray[Any]:
     """Reads the vectors (N, D) of an .npy, or its one vector (D,) as (1, D), without their ids."""
     of = npz.headers(path)[""]
     if not (of.dtype.hasobject or _is(of, 1, "fiu") or _is(of, 2, "fiu")):
-        raise LikenessError(
-            f"{path}: its array is {of.dtype} {of.shape}, but vectors are (N, D) numbers, and one "
-            "is (D,); write another array"
-        )
+        shape = f"{of.dtype} {of.shape}"
+        raise LikenessError(f"{path}: its array is {shape}; write vectors (N, D), or one (D,)")
     return np.atleast_2d(npz.read(path, [""])[""])
 
 
@@ -97,10 +92,7 @@ def _refuse_size(path: Path, rows: int, numbers: int) -> None:
     """Refuses ids and vectors that would take too much memory for the size of their file."""
     size, limit = _ID_BYTES * rows + 4 * numbers, size_limit(path.stat().st_size)
     if size > limit:
-        raise LikenessError(
-            f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of a "
-            "file of its size; it is damaged or hostile"
-        )
+        raise LikenessError(f"{path} is damaged: its embeddings take {size} bytes, over {limit}")
 
 
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:
@@ -118,10 +110,8 @@ def _listed_ids(path: Path, stated: Mapping[str, str], num: int) -> list[str]:
     named = Path(stated.get("id", ""))  # without an ending, a column of the other side's file
     listed = named if named.suffix else path.with_suffix(".txt")
     if not listed.is_file():
-        raise LikenessError(
-            f"{path} has no ids, and there is no file {listed}; write one id a line into it"
-            + if_option(", or name another, as in --columns id=FILE")
-        )
+        remedy = if_option(", or name another, as in --columns id=FILE")
+        raise LikenessError(f"{path} has no ids; write one a line into {listed}{remedy}")
     if listed.suffix.lower() == ".npy":
         return _texts(npz.read(listed, [""])[""].ravel()[: num + 1])
     ids = [line.partition("\t")[0] for _, line in islice(text_lines(listed), num + 2)]
@@ -154,9 +144,7 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
         vectors = [names[place] for place in columns[chosen["vector"]]]
         kind = types[vectors[0]]
         if not re.fullmatch(rf"{_LIST}|{_NUMBER}", kind):
-            raise LikenessError(
-                f"{path}: its column {quoted(vectors[0])} holds {kind}; lists of numbers are needed"
-            )
+            raise LikenessError(f"{path}: {quoted(vectors[0])} holds {kind}, not lists of numbers")
         _refuse_size(path, rows, _num_values(file.metadata, vectors))
         (column,) = parquet.read_columns(path, file, [chosen["id"]])
         assert isinstance(column, parquet.Column)
@@ -179,12 +167,8 @@ def _num_values(metadata: Any, columns: Sequence[str]) -> int:
     """How many values the columns of a .parquet have; one of lists has several a row."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    names, of_lists = {*columns}, f"{columns[0]}."
-    return sum(
-        chunk.num_values
-        for chunk in chunks
-        if chunk.path_in_schema in names or chunk.path_in_schema.startswith(of_lists)
-    )
+    names = tuple(columns)
+    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.startswith(names))
 
 
 def read_text(path: Path, stated: Mapping[str, str]) -> Read:
@@ -220,10 +204,7 @@ def read_text(path: Path, stated: Mapping[str, str]) -> Read:
             vector = list(range(len(first)))
         places = {"id": own} | {str(place): place for place in vector if place != own}
         if len(places) < 2:
-            raise LikenessError(
-                f"{path}: there is no column of vectors beside that of the ids; write it, or name "
-                "another"
-            )
+            raise LikenessError(f"{path}: no column beside the ids holds vectors; name or write it")
         return tables.Shape(mark, len(first), places, header)
 
     ids: list[str] = []
@@ -263,10 +244,8 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     dim = dim or max(int(sizes[0]), 0)
     if (wrong := np.flatnonzero(sizes != dim)).size:
         row = int(wrong[0])
-        raise LikenessError(
-            f"{path}: {quoted(ids[row])} has {max(int(sizes[row]), 0)} numbers, and the first "
-            f"vector has {dim}; embed it again, or leave it out"
-        )
+        num = max(int(sizes[row]), 0)
+        raise LikenessError(f"{path}: {quoted(ids[row])} has {num} numbers, and not {dim}; fix it")
     return values.reshape(len(sizes), dim)
 
 

@@ -93,9 +93,8 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
     rows: list[Floats32] = []
     sizes: dict[Path, int] = {}
     size_in_memory = limit = 0
-    for name, row, ark in (
-        _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
-    ):
+    entries = _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
+    for name, row, ark in entries:
         if ark not in sizes:
             sizes[ark] = ark.stat().st_size
             limit = size_limit(sum(sizes.values()))
@@ -104,17 +103,12 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
         size_in_memory += row.nbytes
         # A .scp may name one vector any number of times.
         if size_in_memory > limit or row.size != rows[0].size:
-            raise LikenessError(
-                f"{path}: {quoted(name)} has {row.size} dims, the first vector has {rows[0].size}, "
-                f"and all may take {limit} bytes; write embeddings of one model"
-            )
+            dims = f"{quoted(name)} has {row.size} dims, the first {rows[0].size}"
+            raise LikenessError(f"{path}: {dims}, or all have over {limit} bytes; write it again")
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
-        raise LikenessError(
-            f"{path}: it has {len(rows)} vectors of {len(metas)} different metas; give vectors of "
-            "one model"
-        )
+        raise LikenessError(f"{path}: {len(metas)} different metas; give vectors of one model")
     return tuple(ids), np.stack(rows), metas.pop()
 
 
@@ -134,10 +128,7 @@ def _meta_of(ark: Path, side: Path) -> str:
         return "{}"
     stated = json_object(side)
     if stated.pop(_ARCHIVE, None) not in (None, file_digest(ark)):
-        raise LikenessError(
-            f"{side} belongs to another {ark.name} than is there; write the embeddings again, or "
-            "remove it if they are of another tool"
-        )
+        raise LikenessError(f"{side} belongs to another {ark.name}; write both again, or remove it")
     return json.dumps(stated, sort_keys=True)
 
 
@@ -161,12 +152,10 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             if not line.strip():
                 continue
             match = _LINE.fullmatch(line.strip())
-            named = archive(path, match[2]) if match else None
+            named = _archive(path, match[2]) if match else None
             if match is None or named is None:
-                raise LikenessError(
-                    f"{path}: line {number} is not `id FILE.ark:OFFSET` of a file that is there, "
-                    f"but {quoted(line)}; commands are never run; write it anew"
-                )
+                problem = f"line {number}, {quoted(line)}, is not `id FILE.ark:OFFSET` of a file"
+                raise LikenessError(f"{path}: {problem}, and commands are never run; fix it")
             if named != place:
                 opened.close()
                 place, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))
@@ -176,8 +165,8 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             yield match[1], _vector(ark, where), Path(os.path.realpath(named))
 
 
-def archive(scp: Path, name: str) -> Path | None:
-    """Returns the archive that a .scp names; None where it is not there.
+def _archive(scp: Path, name: str) -> Path | None:
+    """The archive that a .scp names; None where it is not there.
 
     Names count from the working folder, as in Kaldi, else from the folder of the .scp.
     """
@@ -189,7 +178,7 @@ def archives(scp: Path) -> Iterator[Path]:
     with scp.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         matches = (_LINE.fullmatch(line.strip()) for line in lines)
         names = dict.fromkeys(match[2] for match in matches if match)
-        yield from filter(None, (archive(scp, name) for name in names))
+        yield from filter(None, (_archive(scp, name) for name in names))
 
 
 def _vector(ark: IO[bytes], where: str) -> Floats32:
@@ -198,13 +187,8 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     head = _HEAD.match(ark.read(15))
     dim = int.from_bytes(head[2], "little", signed=True) if head else 0
     dtype = np.dtype("<f4" if head and head[1] == b"F" else "<f8")
-    data = b""
-    if head and 0 < dim <= MAX_DIM:
-        ark.seek(begin + head.end())
-        data = ark.read(dim * dtype.itemsize)
+    ark.seek(begin + head.end() if head else begin)
+    data = ark.read(dim * dtype.itemsize) if 0 < dim <= MAX_DIM else b""
     if not data or len(data) < dim * dtype.itemsize:
-        raise LikenessError(
-            f"{where}: at byte {begin} there is no whole binary vector of 1 to {MAX_DIM} floats or "
-            "doubles (FV, DV); all else is refused, and Kaldi's copy-vector converts it"
-        )
+        raise LikenessError(f"{where} is refused: no FV or DV is at byte {begin}; use copy-vector")
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

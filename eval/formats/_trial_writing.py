@@ -19,18 +19,16 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import is_label, is_trial_header
 from likeness.eval.formats.parquet import Column, as_arrow
-from likeness.eval.formats.tables import all_fractions, in_order
+from likeness.eval.formats.tables import UNWRITABLE, all_fractions, in_order
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials
 
+Sides = Sequence[Column]  # the ids of the enrolment and of the probe of each trial
+
 _ROWS = 1 << 17  # written at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
-# The ids that no file can give back.
-_REFUSED_IN_TEXT = re.compile(
-    r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', flags=re.DOTALL
-)
 _REFUSED_IN_PARQUET = re.compile(r"^\Z|[\ud800-\udfff]")
 
 
@@ -67,10 +65,8 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
-        raise LikenessError(
-            f"scores: {len(trials)} trials need as many finite scores, but got shape "
-            f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
-        )
+        num = f"{int(np.isfinite(values).sum())} of {values.shape}"
+        raise LikenessError(f"scores: {len(trials)} finite ones are needed, not {num}")
     _write(path, trials, values)
 
 
@@ -84,7 +80,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
         in_order(Column(list(ids), codes))
         for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
-    refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_PARQUET
+    refused = UNWRITABLE if is_text else _REFUSED_IN_PARQUET
     bad = [name for side in sides for name in side.keys if refused.search(name)]
     if not len(trials):
         raise LikenessError(f"{path}: there are no trials to write")
@@ -99,9 +95,7 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     write(place, sides, labels, values)
 
 
-def _write_parquet(
-    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
-) -> None:
+def _write_parquet(path: Path, sides: Sides, target: Bools | None, values: Floats | None) -> None:
     """Writes .parquet."""
     import pyarrow
     import pyarrow.parquet
@@ -119,9 +113,7 @@ def _write_parquet(
         pyarrow.parquet.write_table(pyarrow.table(named), temporary, **how)
 
 
-def _write_text(
-    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
-) -> None:
+def _write_text(path: Path, sides: Sides, target: Bools | None, values: Floats | None) -> None:
     """Writes text, compressed by gzip where the name says so."""
     names = [name for side in sides for name in side.keys]
     first = [side.keys[0] for side in sides]
@@ -142,7 +134,7 @@ def _write_text(
 
 
 def _lines(
-    sides: Sequence[Column], target: Bools | None, values: Floats | None, separator: str
+    sides: Sides, target: Bools | None, values: Floats | None, separator: str
 ) -> Iterator[bytes]:
     """Yields the lines of a list in blocks, with each number as `repr` writes it."""
     from pyarrow import compute

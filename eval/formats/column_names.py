@@ -112,13 +112,10 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
     for said, name in pairs:
         roles = [role for role in words if said == role or role_of(said, {role: words[role]})]
         role = said if said in words else roles[0] if len(roles) == 1 else ""
-        if not role or not name:
+        if not role or not name or role in stated:
             raise LikenessError(
-                f"columns: {said!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
-                f"{', '.join(words)} before the sign"
+                f"columns: {said!r} is not ROLE=COLUMN, or there twice; roles: {', '.join(words)}"
             )
-        if role in stated:
-            raise LikenessError(f"columns: {said!r} is said twice; say it once")
         stated[role] = name
     return stated
 
@@ -172,12 +169,10 @@ def choose(
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
             shown = ", ".join(names[:_MAX_NAMED])
-            problem = f"{len(fitting) or 'none'} of its columns ({shown}) may be the {role}"
-            if name and not fitting:
-                problem = f"there is no column {name!r} for the {role} among ({shown})"
+            asked = f"{name!r}, the {role}" if name else f"the {role}"
             raise LikenessError(
-                f"{where}: {problem}; name it in the header"
-                + if_option(f", or say which it is, as in --columns {stated_as}")
+                f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be {asked}; name "
+                f"it in the header{if_option(f', or say which, as in --columns {stated_as}')}"
             )
     return places
 

@@ -94,29 +94,20 @@ class Embeddings:
         with np.errstate(over="ignore"):  # rows that overflow are refused below
             matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
-            raise LikenessError(
-                f"embeddings: expected a matrix of ({len(self.ids)}, D >= 1), one row per id, but "
-                f"got shape {matrix.shape}"
-            )
+            raise LikenessError(f"{len(self.ids)} ids need a matrix, not {matrix.shape}")
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if len(self._row) != len(self.ids):
             repeated = Counter(self.ids).most_common(1)[0][0]
-            raise LikenessError(
-                f"embeddings: {quoted(repeated)} is there twice; ids are compared in Unicode NFC, "
-                "and every one must be unique"
-            )
+            raise LikenessError(f"embeddings: {quoted(repeated)} is there twice; rename one item")
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
         for start in range(0, len(matrix), step):
             is_finite = np.isfinite(matrix[start : start + step]).all(axis=1)
             if not is_finite.all():
-                name = self.ids[start + int(np.argmin(is_finite))]
-                raise LikenessError(
-                    f"embeddings: that of {quoted(name)} is not finite; extract it again, or "
-                    "remove it"
-                )
+                name = quoted(self.ids[start + int(np.argmin(is_finite))])
+                raise LikenessError(f"embeddings: {name} is not finite; embed it again")
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the embeddings to a file, whole or not at all.
@@ -163,8 +154,7 @@ class Embeddings:
         # rounded to float32, such norms lose digits
         if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
             norms = norms_of(self.matrix)
-        rows: Floats32 = unit_rows(self.matrix, norms)
-        return rows
+        return unit_rows(self.matrix, norms)
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Row numbers (len(ids),) of `ids`, of which an item may be spelled in another way.
@@ -225,10 +215,7 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
         if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
-            raise LikenessError(
-                'its meta must be a JSON object of texts, such as {"similarity": "cosine"}, but is '
-                f"{quoted(meta)}"
-            )
+            raise LikenessError(f"its meta {quoted(meta)} is no JSON object of texts; fix it")
         return Embeddings(tuple(map(item_id, ids)), matrix, stated)
     except (ValueError, RecursionError) as error:
         text = str(error)
@@ -311,19 +298,14 @@ def check_ids(path: str | Path, ids: Iterable[str]) -> None:
     pattern, what = _REFUSED_IDS[_suffix(path, _WRITTEN)]
     bad = [id for id in ids if re.search(pattern, id)]
     if bad:
-        raise LikenessError(
-            f"{path}: ids {what} ({name_first(bad)}); rename them, or write to another format"
-        )
+        raise LikenessError(f"{path}: ids {what} ({name_first(bad)}); write to another format")
 
 
 def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     """The suffix of a path in lower case. Raises ValueError unless it is allowed."""
     suffix = path.suffix.lower()
     if suffix not in allowed:
-        raise LikenessError(
-            f"{path}: embeddings with suffix {suffix!r} are not supported; allowed: "
-            f"{', '.join(allowed)}"
-        )
+        raise LikenessError(f"{path}: {suffix!r} is none of {', '.join(allowed)}; rename it")
     return suffix
 
 

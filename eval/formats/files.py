@@ -30,6 +30,8 @@ FREE_EXPANSION = 1 << 30
 
 _BLOCK = 1 << 24  # bytes
 _MAX_JSON = 1 << 27  # bytes
+# What reading a damaged file, and making a value of its fields, raises.
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 T = TypeVar("T")
 File = str | PathLike[str]
@@ -51,10 +53,7 @@ def bounded(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise LikenessError(
-            f"{path}: it has over {limit} bytes, but at most so many are read of a file of this "
-            "kind"
-        )
+        raise LikenessError(f"{path}: it has over {limit} bytes, more than are read")
     return content
 
 
@@ -83,11 +82,8 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text.decode())
         return cast(dict[str, Any], {**content})
-    except (ValueError, TypeError, RecursionError) as error:
-        raise LikenessError(
-            f"{path} is damaged: it holds no JSON object ({first_line(error)}); restore it or "
-            "remove it"
-        ) from None
+    except _DAMAGED as error:
+        raise LikenessError(f"{path} is damaged: no JSON object ({first_line(error)})") from None
 
 
 def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherwise: str) -> T:
@@ -108,14 +104,7 @@ def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherw
         if fields.pop("format", None) != form:
             raise LikenessError(f"its format is not {form!r}")
         return make(fields)
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except _DAMAGED as error:
         raise LikenessError(f"{path}: {otherwise.format(error=error)}") from None
 
 
@@ -151,10 +140,7 @@ def refuse_device(path: Path) -> None:
     A pipe may never send anything, and a link to /dev/zero in a folder of others fills the memory.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise LikenessError(
-            f"{path} is a pipe, a device or a socket, but only a file can be read at any place; "
-            "save it as a file first"
-        )
+        raise LikenessError(f"{path} is a pipe, a device or a socket; save it as a file first")
 
 
 def as_stored(root: Path, name: str) -> str:
@@ -239,10 +225,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
             end = text.rfind(b"\n") + 1
             rest = text[end:]
             if len(rest) > MAX_LINE or (zipped and total > size_limit(size)):
-                raise LikenessError(
-                    f"{path}: a line has over {MAX_LINE} bytes, or the file expands to over "
-                    f"{EXPANSION} times its size; is this a list?"
-                )
+                size_of = f"a line has over {MAX_LINE} bytes, or it expands to over {EXPANSION}"
+                raise LikenessError(f"{path}: {size_of} times its size; is this a list?")
             if size:
                 report(f"reading {path.name}", raw.tell(), size, unit="bytes")
             if end:

@@ -58,8 +58,6 @@ def _side(value: str, column: re.Match[str]) -> str:
     try:
         sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
-        raise LikenessError(
-            f"groups {column[0]}: {value!r} and {limit!r} are to be compared, and both must be "
-            "numbers"
-        ) from None
+        both = f"{value!r} and {limit!r}"
+        raise LikenessError(f"groups {column[0]}: {both} are not both numbers") from None
     return f"{column['column'].strip()}{sign}{limit}"

@@ -96,10 +96,8 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
             raise
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
-            raise LikenessError(
-                f"{path}: this {path.suffix} is damaged, or lacks an array ({first_line(error)}); "
-                "write or fetch it again"
-            ) from None
+            reason = first_line(error)
+            raise LikenessError(f"{path} is damaged, or lacks an array ({reason})") from None
 
 
 def _header(member: _Member) -> tuple[Header, int]:
@@ -118,17 +116,12 @@ def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
     (dtype, shape), present = _header(member)
     what = f"the array {name!r}" if name else "its array"
     if dtype.hasobject:
-        raise LikenessError(
-            f"{path}: {what} holds pickled Python objects, which are refused because they run "
-            "code; save texts by np.array(texts, dtype=str), and vectors as one array of numbers"
-        )
+        raise LikenessError(f"{path}: {what} is pickled, and could run code; save it as dtype=str")
     # Any number of items of no bytes fits into any file, and becomes a list of that length.
     size = dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
-        raise LikenessError(
-            f"{path}: damaged: {what} declares {dtype} {shape} and has {present} bytes; write or "
-            "fetch it again"
-        )
+        declared = f"{dtype} {shape}, not {present} bytes"
+        raise LikenessError(f"{path}: damaged: {what} declares {declared}; write it again")
     with member[0]() as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     if dtype.kind == "U" and array.size:

@@ -53,26 +53,18 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
-        raise LikenessError(
-            f"{files.run} is a folder, which stands for one run alone and its {files.scores}; "
-            "`likeness train` leaves that for recipes that hold subjects out: name score files"
-        )
+        raise LikenessError(f"name {files.run} alone, with its {files.scores}, or score files")
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
-            f"{files.scores} has scores of an earlier model than {model}; finish the training by "
-            "its command, or name the score file itself to measure the earlier model"
+            f"{files.scores} is of an earlier model than {model}; finish the training, or name it"
         )
     return files
 
 
 BEST = "best.safetensors"  # the model files of a run
-
-
 LAST = "last.safetensors"
-
-
 EXPORTED = "model.onnx"  # in the folder of a model that no run trained
 
 
@@ -87,8 +79,5 @@ def find_model(path: Path) -> Path:
                 return path / name
     if not path.is_file():
         what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
-        raise LikenessError(
-            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
-            ".safetensors file"
-        )
+        raise LikenessError(f"model {str(path)!r} {what}; give a run or a .safetensors file")
     return path

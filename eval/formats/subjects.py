@@ -73,10 +73,7 @@ def read_mapping(
         fitting = tables.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
         return fitting._replace(width=2, places={"id": 0, "value": 1})
 
-    if Path(path).suffix.lower() == ".parquet":
-        table = tables.read_parquet(Path(path), chosen)
-    else:
-        table = tables.read_table(Path(path), shape)
+    table = tables.read_table(path, shape, chosen)
     ids, values = tables.as_ids(table.column("id")), table.column("value")
     value_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
@@ -127,10 +124,8 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
         del values[next(iter(values))]  # the header, which the reader of any list cannot know
     wrong = [name for name, value in values.items() if not np.isfinite(value)]
     if wrong:
-        raise LikenessError(
-            f"{path}: {wrong[0]!r} has {listed[wrong[0]]!r} in place of a finite number as its "
-            f"{column}; correct it"
-        )
+        value = f"{listed[wrong[0]]!r} as its {column}"
+        raise LikenessError(f"{path}: {wrong[0]!r} has {value}; give each a finite number")
     return values
 
 
@@ -165,15 +160,9 @@ def labels_of(
         labels = [mapping.get(id, "") for id in ids]
     if missing := [id for id, label in zip(ids, labels, strict=True) if not label]:
         by_option = if_option(" by --labels" if kind in ("class", "label") else "")
-        listed = (
-            f"no folder in them names it: give lines `id {kind}`{by_option}, such as an utt2spk"
-            if mapping is None
-            else f"add them to the list of lines `id {kind}`"
-        )
-        raise LikenessError(
-            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); "
-            f"{remedy or listed}"
-        )
+        remedy = remedy or f"add lines `id {kind}`{by_option}, such as an utt2spk"
+        count = f"{len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)})"
+        raise LikenessError(f"{side}: {count}; {remedy}")
     return labels
 
 
@@ -228,7 +217,11 @@ def subjects_of(
             f", {counted(wrong.size, 'label')} of {len(trials):,} {contradict} the first folders "
             f"of the ids (first: {pair_text(trials, int(wrong[0]))})"
         )
-    subjects = _connected_groups(trials, trials.target)
+    first, second = number_subjects(trials.enrol_ids, trials.probe_ids)
+    pairs = first[trials.enrol[trials.target]], second[trials.probe[trials.target]]
+    num_ids = len({*trials.enrol_ids, *trials.probe_ids})
+    group = connected_groups(*pairs, num_ids).astype(np.int32)
+    subjects = group[first], group[second]
     if _contradictions(trials, subjects).any():
         return (
             None,
@@ -236,15 +229,6 @@ def subjects_of(
             "groups that target trials connect",
         )
     return subjects, CONNECTED
-
-
-def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
-    """The numbers of the groups of ids that the target trials connect."""
-    enrol, probe = number_subjects(trials.enrol_ids, trials.probe_ids)
-    num_ids = len(set(trials.enrol_ids) | set(trials.probe_ids))
-    first, second = enrol[trials.enrol[target]], probe[trials.probe[target]]
-    group = connected_groups(first, second, num_ids)
-    return group[enrol].astype(np.int32), group[probe].astype(np.int32)
 
 
 def connected_groups(
@@ -314,10 +298,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         known = models.setdefault(model, [])
         known += listed
         if not model or not listed or "" in listed or len(set(known)) < len(known):
-            raise LikenessError(
-                f"{path}: line {number} has an empty name, a model without an item, or an item "
-                "that the model has already, and that would count double"
-            )
+            raise LikenessError(f"{path}: line {number} has an empty name, no item, or one twice")
     if not models:
         raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")
     return {model: tuple(items) for model, items in models.items()}

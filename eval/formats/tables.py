@@ -13,6 +13,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _MAX_WIDTH = 1 << 15  # fields of a line
 _STRIPPED = " \t\r\n"
+# The names that a list would give back as others.
+UNWRITABLE = re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
 _ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*+")
 
@@ -75,25 +78,34 @@ class Table(NamedTuple):
 
 ShapeOf = Callable[[list[str]], Shape]
 Choose = Callable[[list[str]], Mapping[str, int]]
+Blocks = Iterator[tuple[Shape, list[Any]]]  # some rows: the arrays of the columns that are read
 
 
-def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Table:
-    """Reads a text whose lines all have one number of fields, and whose ids are names.
+def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: bool = False) -> Table:
+    """Reads a list or a table, at least one row, whose ids are names.
 
-    Names are in Unicode NFC, and numbered by their first occurrence. It takes about 200 MB of
-    memory beside the result.
+    All lines of a text have one number of fields. Names are in Unicode NFC, and numbered by their
+    first occurrence. It takes about 200 MB of memory beside the result.
 
     Args:
-        path: The file.
+        source: Text, or what `read_values` takes.
         shape_of: Gives the shape of the text from its first lines, without comments.
+        choose: As for `read_values`.
         fractions: Keeps columns of decimal fractions as numbers; these are scores, which are mostly
             distinct. With a header that is only its column "score". Where several columns are
             fractions and no header says which is the score, all are kept as text, because ids may
             be fractions too; the caller then has to decide.
 
     Raises:
-        LikenessError: The file is empty or no text, or lines differ in their number of fields.
+        LikenessError: The file is empty or no text, or lines differ in their number of fields; and
+            as `read_values`.
     """
+    if not isinstance(source, str | PathLike) or Path(source).suffix.lower() == ".parquet":
+        table = read_values(source, choose)
+        if not table.column(table.roles[0]).codes.size:
+            raise LikenessError(f"{table.where}: it has no rows; each trial or item needs one")
+        ordered = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
+        return table._replace(columns=ordered)
 
     def numeric_shape(sample: list[str]) -> Shape:
         shape = shape_of(sample)
@@ -107,7 +119,7 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
     parts: list[list[Any]] = []
     roles: tuple[str, ...] = ()
     numeric: Sequence[bool] = ()
-    for shape, arrays in text_columns(path, numeric_shape):
+    for shape, arrays in text_columns(Path(source), numeric_shape):
         if not parts:
             roles, numeric, parts = tuple(shape.places or ()), shape.numeric, [[] for _ in arrays]
         for part, array, is_number in zip(parts, arrays, numeric, strict=True):
@@ -117,60 +129,52 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
     for is_number, part in zip(numeric, parts, strict=True):
         columns.append(np.concatenate(part) if is_number else _joined(part))
         part.clear()
-    return Table(str(path), roles, columns)
+    return Table(str(source), roles, columns)
 
 
-def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
-    """Yields blocks of rows of a table of text or .parquet: the texts of each column by its role.
+def read_rows(source: Any, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
+    """Yields blocks of rows of a table: the texts of each column by its role.
 
     Args:
-        path: The file.
+        source: As for `read_table`.
         shape_of: As for `read_table`; it knows the places of the columns.
-        choose: Gives role -> place of the columns to read from the names of those of a .parquet.
+        choose: As for `read_values`.
 
     Raises:
         LikenessError: It is no such file, or lines differ in their number of fields.
     """
-    if path.suffix.lower() == ".parquet":
-        table = read_parquet(path, choose)
+    if not isinstance(source, str | PathLike) or Path(source).suffix.lower() == ".parquet":
+        table = read_values(source, choose)
         yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
-    for shape, arrays in text_columns(path, shape_of, _ROWS_AT_ONCE):
+    for shape, arrays in text_columns(Path(source), shape_of, _ROWS_AT_ONCE):
         assert shape.places is not None
         yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
 
-def read_parquet(path: Path, choose: Choose) -> Table:
-    """Reads columns of a .parquet file: texts by their number, and scores as numbers.
+def read_values(source: Any, choose: Choose) -> Table:
+    """Reads columns of a .parquet file, whose scores are numbers, or of a table in memory.
 
     Args:
-        path: The file.
+        source: The file; or anything with `columns` that gives each by its name, as of pandas.
         choose: Gives role -> place of the columns to read, from the names of all.
 
     Raises:
         LikenessError: The file is damaged, a column holds neither texts nor numbers, or a text is
             too long.
     """
+    if not isinstance(source, str | PathLike):
+        names = list(source.columns)
+        places = choose(list(map(str, names)))
+        values = [list(map(text_of, source[names[place]])) for place in places.values()]
+        return Table("the table", tuple(places), list(map(Column.of, values)))
+    path = Path(source)
     with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
         score = [names[place] for role, place in places.items() if role == "score"]
         read = [names[place] for place in places.values()]
         return Table(str(path), tuple(places), parquet.read_columns(path, file, read, score))
-
-
-def read_frame(table: Any, choose: Choose) -> Table:
-    """Reads a table in memory: anything with `columns` that gives each by its name.
-
-    Args:
-        table: The table, as of pandas or polars.
-        choose: As for `read_parquet`.
-    """
-    names = list(table.columns)
-    places = choose(list(map(str, names)))
-    read = [list(table[names[place]]) for place in places.values()]
-    columns: list[Column | Floats] = [Column.of(list(map(text_of, values))) for values in read]
-    return Table("the table", tuple(places), columns)
 
 
 def headless_shape(sample: list[str], fits: Callable[[Sequence[str]], bool]) -> Shape:
@@ -267,9 +271,7 @@ def all_fractions(texts: Sequence[str]) -> bool:
     return all(map(is_number, texts)) and not all(text.lstrip("+-").isdigit() for text in texts)
 
 
-def text_columns(
-    path: Path, shape_of: ShapeOf, block_size: int = 0
-) -> Iterator[tuple[Shape, list[Any]]]:
+def text_columns(path: Path, shape_of: ShapeOf, block_size: int = 0) -> Blocks:
     """Yields the shape of a text, and the texts of the columns that are read, in blocks of rows."""
     import pyarrow
 
@@ -295,10 +297,8 @@ def text_columns(
             try:
                 arrays = _parsed(tidy, shape)
             except pyarrow.ArrowInvalid:
-                raise LikenessError(
-                    f"{path}: {_first_uneven(path, shape)}; give every line the same fields, with "
-                    "tabs between them where a name has blanks"
-                ) from None
+                problem = _first_uneven(path, shape)
+                raise LikenessError(f"{path}: {problem}; give all the same fields") from None
             yield shape, arrays
         pending = b""
     if pending or is_empty:
@@ -421,7 +421,6 @@ def floats(texts: Any) -> Floats:
 
     try:
         is_parsed = texts.type == pyarrow.float64()
-        values: Floats = parquet.numbers(texts if is_parsed else texts.cast("float64"))
-        return values
+        return parquet.numbers(texts if is_parsed else texts.cast("float64"))
     except pyarrow.ArrowInvalid:
         return as_floats(texts.to_pylist())

@@ -17,7 +17,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ from likeness.eval.formats.column_names import (
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
-from likeness.eval.types import Floats, Trials, number_items, quoted
+from likeness.eval.types import Floats, Trials, pair_numbers, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
@@ -74,6 +73,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
             labels.
 
     Example:
+        >>> from pathlib import Path
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder) / "trials.txt"
@@ -114,10 +114,8 @@ def read_scores(
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise LikenessError(
-            f"{table.where}: scores are NaN, infinite or not numbers (first: "
-            f"{pair_text(scored, int(bad[0]))}); score these trials again"
-        )
+        first = pair_text(scored, int(bad[0]))
+        raise LikenessError(f"{table.where}: the score of {first} is not finite; score it again")
     if trials is not None and scored.itself.size and not trials.itself.size:
         # The list was read without its self-trials, see likeness.eval.items.self_matches.
         others = np.setdiff1d(np.arange(len(scored)), scored.itself)
@@ -168,8 +166,7 @@ def _read(
     """
     layouts = [tuple(text.split()) for text in of_lines]
     stated, needed = parse_columns(columns, TRIALS), layouts[0]
-    in_memory = not isinstance(source, str | os.PathLike)
-    where = "the table" if in_memory else str(source)
+    where = str(source) if isinstance(source, str | os.PathLike) else "the table"
 
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
@@ -193,24 +190,11 @@ def _read(
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
         is_of = {"label": is_label, "score": is_number}
-        for layout in layouts:
-            pairs = zip(layout, fields, strict=False)
-            fits = all(is_of.get(role, bool)(field) for role, field in pairs)
-            if fits and len(layout) == len(fields):
-                return True
-        return False
+        pairs = [zip(of, fields, strict=True) for of in layouts if len(of) == len(fields)]
+        return any(all(is_of.get(role, bool)(text) for role, text in of) for of in pairs)
 
-    if where.lower().endswith(".npz"):
-        raise LikenessError(
-            f"{where}: trials and scores are text or .parquet files, and no .npz; is this a file "
-            "of embeddings?"
-        )
-    if in_memory:
-        table = _of_values(tables.read_frame(source, places_of))
-    elif (path := Path(source)).suffix.lower() == ".parquet":
-        table = _of_values(tables.read_parquet(path, places_of))
-    else:
-        table = tables.read_table(path, shape_of, fractions=fractions and "score" in needed)
+    fractions = fractions and "score" in needed
+    table = tables.read_table(source, shape_of, places_of, fractions=fractions)
     table = _whole(table, (*needed, "label"))
     possible = [table.roles] if table.roles else layouts
     ways = [layout for layout in possible if len(layout) == len(table.columns)]
@@ -228,12 +212,9 @@ def _read(
                 + if_option(", or by --columns enrol=NAME --columns probe=NAME")
             )
         raise LikenessError(f"{table.where}: {reasons}; {remedy}")
-    if len(fitting) > 1 and not all(_same(fitting[0], way, table.columns) for way in fitting):
+    if len(fitting) > 1:
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
-        raise LikenessError(
-            f"{table.where}: its lines can be read as {shown}; put the right one as a header line "
-            "on top"
-        )
+        raise LikenessError(f"{table.where}: its lines read as {shown}; put one on top as a header")
     return table._replace(roles=fitting[0])
 
 
@@ -257,32 +238,13 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
                     stacklevel=5,
                 )
         elif len(values) > 1:
-            raise LikenessError(
-                f"{table.where}: its column {name!r} tells parts of recordings apart, but trials "
-                "name items by ids alone; give each part an id in the list of items"
-            )
+            problem = f"the column {name!r} names parts of recordings"
+            raise LikenessError(f"{table.where}: {problem}; give each part its own id")
     label = columns.get("label")
     if isinstance(label, Column) and label.keys == [""]:  # of a blind list
         del columns["label"]
     roles = tuple(role for role in columns if role in known)
     return table._replace(roles=roles, columns=[columns[role] for role in roles] or table.columns)
-
-
-def _of_values(table: Table) -> Table:
-    """A table of values, whose ids and labels are numbered as those of text are."""
-    columns = [tables.in_order(c) if isinstance(c, Column) else c for c in table.columns]
-    if not table.column("enrol").codes.size:
-        raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
-    return table._replace(columns=columns)
-
-
-def _same(first: Sequence[str], second: Sequence[str], columns: Sequence[Column | Floats]) -> bool:
-    """Whether two ways of reading columns give each role the same values."""
-    pairs = [(columns[first.index(role)], columns[second.index(role)]) for role in first]
-    return all(
-        a is b or (isinstance(a, Column) and isinstance(b, Column) and a.texts() == b.texts())
-        for a, b in pairs
-    )
 
 
 def _complete(table: Table) -> Table:
@@ -293,11 +255,8 @@ def _complete(table: Table) -> Table:
         if isinstance(column, Column) and "" in column.keys:
             lacks = column.codes == column.keys.index("")
             whole &= ~lacks
-            warnings.warn(
-                f"{table.where}: {lacks.sum()} of {num_rows} trials have no {role}, and are left "
-                "out",
-                stacklevel=4,
-            )
+            text = f"{table.where}: {lacks.sum()} of {num_rows} trials are left out: no {role}"
+            warnings.warn(text, stacklevel=4)
     if whole.all():
         return table
     if not whole.any():
@@ -369,11 +328,7 @@ def trials_of(table: Table) -> Trials:
 
 def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
-    enrol = number_items(trials.enrol_ids, scored.enrol_ids)
-    probe = number_items(trials.probe_ids, scored.probe_ids)
-    width = len(trials.probe_ids) + len(scored.probe_ids)
-    want = enrol[0][trials.enrol] * width + probe[0][trials.probe]
-    have = enrol[1][scored.enrol] * width + probe[1][scored.probe]
+    want, have = pair_numbers(trials, scored)
     at, problems = np.arange(have.size), []
     # Lists that are in one order are the usual case, and much the quicker.
     if not np.array_equal(have, want) or np.unique(have).size < have.size:
@@ -392,10 +347,8 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
         problems.append((contradicted, trials, "has another label in the trial list"))
     for rows, of, problem in problems:
         if rows.size:
-            raise LikenessError(
-                f"{where}: {pair_text(of, int(rows[0]))} {problem}; does the trial list belong to "
-                "these scores?"
-            )
+            pair = pair_text(of, int(rows[0]))
+            raise LikenessError(f"{where}: {pair} {problem}; are the scores of this list?")
     if scored.target is not None and (trials.target is None or scored.spoof is not None):
         spoof = None if scored.spoof is None else scored.spoof[at]
         trials = replace(trials, target=scored.target[at], spoof=spoof)

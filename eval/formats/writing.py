@@ -213,10 +213,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                 try:
                     lock = _locked(folder)
                 except BlockingIOError:
-                    raise LikenessError(
-                        f"{out} is being written by another process; wait until it ends, or name "
-                        "another place"
-                    ) from None
+                    raise LikenessError(f"another process writes {out}; wait for it") from None
                 except PermissionError:
                     raise LikenessError(
                         f"{folder} cannot be opened, so that another user may be writing {out}; "
@@ -225,8 +222,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                 if lock >= 0 and (folder / _NEW).is_dir():
                     left.update(os.listdir(folder / _NEW))
                 _unlock(lock)
-        there = [path for path in files if path.is_file()]
-        others = [path for path in there if str(path.stat().st_ino) not in left]
+        others = [p for p in files if p.is_file() and str(p.stat().st_ino) not in left]
         if others and not replaces:
             remove_abandoned(out)
             raise LikenessError(f"{others[0]} exists; --force replaces it, or name another place")
@@ -285,10 +281,7 @@ def move(source: Path, path: Path) -> None:
     """
     sync(source)
     if path in _absent and path.exists():
-        raise LikenessError(
-            f"{path} was made by another process meanwhile, and stays; name another place, or "
-            "replace it by --force"
-        )
+        raise LikenessError(f"{path} was made by another process; name another, or add --force")
     if path in _made_in:
         (_made_in[path] / str(source.stat().st_ino)).touch()
     os.replace(source, path)

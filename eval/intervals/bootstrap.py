@@ -27,9 +27,7 @@ from likeness.eval.types import Floats, Scores, check_counts
 
 Ends = tuple[float, float]
 
-MIN_DRAWN = (
-    5  # of fewer subjects there is no interval: 2 have 3 different resamples, 4 have 35, 5 have 126
-)
+MIN_DRAWN = 5  # subjects; fewer have no interval: 2 have 3 different resamples, 4 have 35, 5 126
 MOST_RESAMPLES = 1_000_000  # more take days, and change no digit that is printed
 FEW_DRAWN = 20  # of fewer an interval is marked
 NOTHING_KNOWN = "the interval holds every possible value, so that nothing is known"
@@ -97,10 +95,8 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
     wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != scores.target)
     if wrong.size:
         first = int(wrong[0])
-        raise LikenessError(
-            f"subjects: {wrong.size} of {len(scores)} trials contradict their label, such as trial "
-            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; correct these"
-        )
+        who = f"trial {first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}"
+        raise LikenessError(f"subjects: {wrong.size} trials contradict them, as {who}; fix it")
     return rank_trials(scores, _numbered(pairs))
 
 

@@ -164,9 +164,7 @@ class Comparison:
     allowed: Sequence[str]
     watched: str = ""
     tuned: Mapping[str, Tuned] | None = None
-    definitions: Mapping[str, object] | None = (
-        None  # metric -> the function behind it and its arguments
-    )
+    definitions: Mapping[str, object] | None = None  # metric -> its function and arguments
 
     @property
     def differences(self) -> dict[tuple[str, str], Difference]:

@@ -171,11 +171,7 @@ def _matching(pairs: Pairs, size: int, rng: np.random.Generator) -> Pairs:
 
 
 def guaranteed_threshold(
-    scores: Scores,
-    subjects: ArrayLike,
-    far: float,
-    *,
-    confidence: float = 0.95,
+    scores: Scores, subjects: ArrayLike, far: float, *, confidence: float = 0.95
 ) -> tuple[float, Guarantee]:
     """The lowest threshold whose false-accept rate is at most `far`, with confidence over subjects.
 
@@ -221,10 +217,8 @@ def guaranteed_threshold(
     limit = max(drawn[drawn.size - allowed - 1], most)  # nor is the measured rate above far
     above = scores.values[scores.values > limit]
     if not above.size:
-        raise LikenessError(
-            f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence: the highest score is "
-            "of a nontarget trial, so that all are rejected; ask for a higher FAR"
-        )
+        rate = f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence"
+        raise LikenessError(f"{rate}: a nontarget trial scores highest; ask for a higher FAR")
     threshold = float(above.min())
     measured = float(np.mean(scores.nontargets >= threshold))
     return threshold, Guarantee(confidence, int(drawn.size), allowed, SEED, measured)

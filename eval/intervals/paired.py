@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.intervals import comparison
 from likeness.eval.results import aligned, metric_label, reasons
-from likeness.eval.types import Trials, number_items
+from likeness.eval.types import Trials, pair_numbers
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,10 @@ def num_differing(first: Trials, second: Trials) -> int:
 
 def _keys(first: Trials, second: Trials) -> list[NDArray[np.int64]]:
     """(P,) a number for each trial of both lists, with its label if both have labels."""
-    enrol = number_items(first.enrol_ids, second.enrol_ids)
-    probe = number_items(first.probe_ids, second.probe_ids)
-    width = len(first.probe_ids) + len(second.probe_ids)
-    keys = []
-    for of_enrol, of_probe, trials in zip(enrol, probe, (first, second), strict=True):
-        keys.append(2 * (of_enrol[trials.enrol] * width + of_probe[trials.probe]))
-        if first.target is not None and second.target is not None:
-            keys[-1] += np.asarray(trials.target)
-    return keys
+    keys = pair_numbers(first, second)
+    if first.target is None or second.target is None:
+        return keys
+    return [2 * keys[0] + first.target, 2 * keys[1] + second.target]
 
 
 def differences(

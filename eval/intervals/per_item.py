@@ -51,9 +51,7 @@ class PerItem:
         if self.groups is not None:
             sizes["groups"] = len(self.groups)
         if not self.ids or set(sizes.values()) - {len(self.ids)}:
-            raise LikenessError(
-                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; give equal numbers"
-            )
+            raise LikenessError(f"per-item results: {len(self.ids)} ids, but columns of {sizes}")
 
     @property
     def num_groups(self) -> int:
@@ -164,6 +162,5 @@ def read(path: Path) -> PerItem:
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
-        raise LikenessError(
-            f"{path}: no per-item results ({first_line(error)}); delete it to measure again"
-        ) from error
+        reason = first_line(error)
+        raise LikenessError(f"{path}: no per-item results ({reason}); delete it") from error

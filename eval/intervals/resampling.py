@@ -291,8 +291,7 @@ def _tar_at_far(block: Block, *, far: float) -> Floats:
 def _tar_at_far_cells(misses: Counts, accepts: Counts, *, far: float) -> Bools:
     """The cell of the highest nontarget score that is one too many, none if all are allowed."""
     allowed = num_allowed(far, accepts[:, :1])
-    limit: Bools = (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
-    return limit
+    return (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
 
 
 def metric_of_repeats(metric: Metric, block: Block) -> Floats:
@@ -382,9 +381,7 @@ def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> Counts:
         pending = pending[trials.is_empty(c)]
         if not pending.size:
             return counts
-    raise LikenessError(
-        f"bootstrap: {n} subjects are too few for an interval, as draws lack a kind of trials"
-    )
+    raise LikenessError(f"bootstrap: {n} subjects are too few for an interval; add some")
 
 
 def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:

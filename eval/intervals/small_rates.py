@@ -51,12 +51,7 @@ def upper_bound(num_errors: int, num_trials: int, confidence: float = 0.95) -> f
 
 
 def bound_of(
-    metric: str,
-    drawn: tuple[Drawn, Drawn],
-    level: float,
-    *,
-    c_miss: float = 1.0,
-    c_fa: float = 1.0,
+    metric: str, drawn: tuple[Drawn, Drawn], level: float, *, c_miss: float = 1.0, c_fa: float = 1.0
 ) -> Bounds:
     """The bound of a metric that saw no error.
 
@@ -131,9 +126,8 @@ def independent(scores: Scores, subjects: ArrayLike | None) -> tuple[Drawn, Draw
     """
     if subjects is None:
         optimistic = "nontarget trials, optimistic as they share subjects"
-        return Drawn(scores.targets.size, "target trials"), Drawn(
-            scores.nontargets.size, optimistic
-        )
+        targets = Drawn(scores.targets.size, "target trials")
+        return targets, Drawn(scores.nontargets.size, optimistic)
     pairs = np.asarray(subjects)
     apart = independent_scores(scores.nontargets, pairs[~scores.target])
     people = Drawn(np.unique(pairs[scores.target]).size, "subjects with target trials")
@@ -260,10 +254,8 @@ def parse_plan(text: str) -> Plan:
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
     made = Plan(*map(float, stated.groups() if stated else (0, 0)))
     if not (1e-9 <= made.far < 1 and 1e-3 <= made.width <= 1e3):
-        raise LikenessError(
-            f"plan {text!r}: give a rate from 1e-9 to 1 and a share from 0.001, as in "
-            "far=1e-4,width=.5"
-        )
+        example = "far=1e-4,width=.5"
+        raise LikenessError(f"plan {text!r}: give a rate from 1e-9 and a share, as in {example}")
     return made
 
 

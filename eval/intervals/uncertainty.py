@@ -206,9 +206,7 @@ def sides_with(
     partly = [name for name, of_side, _ in sides if 0 < len(missing[name]) < len(of_side)]
     if partly or not complete:
         first = partly[0] if partly else "enrolment"
-        raise LikenessError(
-            f"{missing[first][0]!r} of the {first} side has no {what}; give the file that has all"
-        )
+        raise LikenessError(f"{first} side: {missing[first][0]!r} has no {what}; add it")
     return complete
 
 
@@ -271,10 +269,8 @@ def _in_order(
     values, risks = np.asarray(quality, dtype=np.float64), np.asarray(risk, dtype=np.float64)
     shapes = values.ndim == 1 and values.size and risks.shape == values.shape
     if not shapes or not np.isfinite(values).all() or not ((risks >= 0) & (risks <= 1)).all():
-        raise LikenessError(
-            f"quality and risk: shapes {values.shape} and {risks.shape}, or numbers out of range; "
-            "give (N,) finite qualities and (N,) risks from 0 to 1"
-        )
+        both = f"{values.shape} and {risks.shape}"
+        raise LikenessError(f"quality and risk: {both}; give (N,) finite, and (N,) from 0 to 1")
     # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
     order = np.lexsort((risks, -values))
     ranked = values[order] + 0.0  # -0.0 becomes 0.0: they are equal

@@ -11,11 +11,8 @@ from likeness.eval.items.suffixes import AV_SOUNDS
 
 SECOND = 1_000_000  # of the durations of containers; av.time_base
 # The reader of FFmpeg for each suffix; others, some of which open further files, are never tried.
-_READERS = dict.fromkeys(AV_SOUNDS, "mov") | {
-    ".aac": "aac",
-    ".webm": "matroska",
-    ".mkv": "matroska",
-}
+_READERS = dict.fromkeys(AV_SOUNDS, "mov") | dict.fromkeys((".webm", ".mkv"), "matroska")
+_READERS[".aac"] = "aac"
 
 
 @contextmanager
@@ -33,24 +30,17 @@ def opened(source: Path | BinaryIO, kind: str) -> Iterator[tuple[Any, Any]]:
     try:
         av = import_module("av")
     except ImportError as error:
-        raise LikenessError(
-            f"{kind} needs PyAV, which is not installed; run `{install_line('m4a')}`, or convert "
-            "it to .flac"
-        ) from error
+        line = install_line("m4a")
+        raise LikenessError(f"{kind} needs PyAV; run `{line}`, or convert it to .flac") from error
     file = str(source) if isinstance(source, Path) else source
     try:
         options = {"format": _READERS[kind], "metadata_errors": "replace"}
         with av.open(file, mode="r", **options) as container:
             tracks = container.streams.audio
             if len(tracks) != 1:
-                raise LikenessError(
-                    f"it has {len(tracks)} sound tracks; write the one that is meant as a file of "
-                    "its own"
-                )
+                raise LikenessError(f"it has {len(tracks)} sound tracks; write one as a file alone")
             if tracks[0].codec_context is None:
                 raise LikenessError("FFmpeg has no decoder of its sound; convert it to .flac")
             yield container, tracks[0]
     except (av.FFmpegError, OSError) as error:
-        raise LikenessError(
-            f"unreadable, {error}; {', '.join(AV_SOUNDS)} are read through PyAV"
-        ) from error
+        raise LikenessError(f"unreadable by PyAV, {error}; convert it to .flac") from error

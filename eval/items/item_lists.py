@@ -20,16 +20,16 @@ from likeness.eval.types import name_first
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
+_WRITTEN = ("label", "start", "end", "channel")  # columns that a list has where they are filled
 _OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
 # How a column names channels; a number may be written as pandas does beside missing ones: 2.0.
 _CHANNEL = re.compile(r"(?:(\d{1,2})(?:\.0)?|(a|l|left)|(b|r|right))\Z", re.IGNORECASE)
 _NO_CHANNEL = ("", "<NA>", "nan", "NaN")
 _DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
-_UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
 def read_items(
-    path: Path, root: Path | None = None, *, columns: Mapping[str, str] | None = None
+    source: Any, root: Path | None = None, *, columns: Mapping[str, str] | None = None
 ) -> Items:
     """Reads a list or a table of files.
 
@@ -38,7 +38,7 @@ def read_items(
     other columns are carried along under their own names (Items.column).
 
     Args:
-        path: The file (see `likeness.eval.formats.tables`).
+        source: The file (see `likeness.eval.formats.tables`); or a table in memory, as of pandas.
         root: The folder that relative paths start from; by default that of the file.
         columns: Role -> column, where the names of the columns do not say it.
 
@@ -48,9 +48,17 @@ def read_items(
 
     Raises:
         LikenessError: Columns are not known, rows have no path, or ids are repeated.
+
+    Example:
+        >>> class Table(dict):
+        ...     columns = property(list)
+        >>> read_items(Table(file=["a.wav"], speaker=["ann"]), Path("voices"))[0].label
+        'ann'
     """
-    stated = columns or {}
-    chosen = partial(columns_of_items, stated=stated, where=str(path))
+    stated, where = columns or {}, "the table"
+    if isinstance(source, str | os.PathLike):
+        where = str(source)
+    path, chosen = Path(where), partial(columns_of_items, stated=stated, where=where)
 
     def shape(sample: list[str]) -> tables.Shape:
         separator = tables.separator_of(sample[0])
@@ -63,37 +71,14 @@ def read_items(
         width = len(tables.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
-                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, "
-                "with tabs where a name has blanks, or the first one names the columns"
+                f"{path}: a line has {width} fields, not `path` or `id path [label]`; name the "
+                "columns in the first line, or use tabs where a name has blanks"
             )
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return tables.Shape(separator, width, places)
 
-    blocks = tables.read_rows(path, shape, chosen)
-    return items_of_rows(blocks, str(path), path.parent if root is None else root)
-
-
-def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
-    """Makes items of a table in memory: anything with `columns` that gives each by its name.
-
-    Args:
-        table: The table, as of pandas or polars.
-        root: As for `read_items`; so is `columns`.
-
-    Raises:
-        LikenessError: As for `read_items`.
-
-    Example:
-        >>> class Table(dict):
-        ...     columns = property(list)
-        >>> table = Table(file=["a.wav"], speaker=["ann"])
-        >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
-        'ann'
-    """
-    chosen = partial(columns_of_items, stated=columns, where="the table")
-    read = tables.read_frame(table, chosen)
-    cells = {role: read.column(role).texts() for role in read.roles}
-    return items_of_rows([cells], "the table", root)
+    blocks = tables.read_rows(source, shape, chosen)
+    return items_of_rows(blocks, where, path.parent if root is None else root)
 
 
 def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None = None) -> None:
@@ -112,38 +97,29 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
         LikenessError: Items lie in tar shards, which a list of paths cannot name, or their names
             would be read back as others. They are counted.
     """
-    timed = any(item.stretch is not None for item in items)
-    labelled = any(item.label for item in items)
-    of_channels = any(item.channel is not None for item in items)
-    rows = []
+    cells: dict[str, list[str]] = {role: [] for role in ("id", "path", *_WRITTEN)}
     for item in items:
         start, end = item.stretch or ("", "")
-        times = [str(start), "" if end == np.inf else str(end)]
-        label = [item.label or ""] * labelled
-        channel = ["" if item.channel is None else str(item.channel)] * of_channels
-        rows.append([item.id, _place(item.path, root), *label, *times * timed, *channel])
+        channel = "" if item.channel is None else str(item.channel)
+        times = str(start), "" if end == np.inf else str(end)
+        row = (item.id, _place(item.path, root), item.label or "", *times, channel)
+        for column, text in zip(cells.values(), row, strict=True):
+            column.append(text)
+    unwritable = tables.UNWRITABLE.search
     bad = [
         item.id
-        for item, row in zip(items, rows, strict=True)
-        if item.span is not None or any(map(_UNWRITABLE.search, [*row[:2], item.label or "-"]))
+        for item, place in zip(items, cells["path"], strict=True)
+        if item.span is not None or any(map(unwritable, (item.id, place, item.label or "-")))
     ]
     if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
-            f"({name_first(bad)}): they lie in tar shards, or their names would be read back as "
-            "others; unpack the shards, or rename the files"
-        )
-    header = ["id", "path", *["label"] * labelled, *["start", "end"] * timed]
-    header += ["channel"] * of_channels
+        count = f"{len(bad)} of {len(items)} items cannot stand in a list of files"
+        raise LikenessError(f"{path}: {count} ({name_first(bad)}); unpack shards, or rename files")
+    columns = {role: texts for role, texts in cells.items() if role not in _WRITTEN or any(texts)}
+    rows = list(zip(*columns.values(), strict=True))
     # Where the first line could be a header, a header comes before it.
-    needed = (
-        timed
-        or of_channels
-        or Path(path).suffix.lower() in SUFFIXES
-        or (rows and is_header(rows[0]))
-    )
-    lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
-    write_text(path, "".join(lines))
+    is_table = Path(path).suffix.lower() in SUFFIXES or not columns.keys() <= {*_LAYOUTS[-1]}
+    headed = [tuple(columns)] * (is_table or (bool(rows) and is_header(rows[0])))
+    write_text(path, "".join("\t".join(row) + "\n" for row in [*headed, *rows]))
 
 
 def _place(path: Path, root: str | Path | None) -> str:
@@ -226,8 +202,7 @@ def channel_of(text: str) -> int | None:
     match = _CHANNEL.match(text)
     if match is None:
         raise LikenessError(
-            f"{text[:40]!r} in the column channel is no channel of a recording: write numbers from "
-            "1, A or B, left or right, or nothing for the average of all; or rename the column"
+            f"the channel {text[:40]!r} is no number from 1, A or B, left or right; correct it"
         )
     return int(match[1] or (1 if match[2] else 2))
 

@@ -26,9 +26,7 @@ MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
 _SECONDS = ("start", "end")  # further columns that are numbers; the others are texts
 # The columns of which an Item is made.
-_COLUMNS = (
-    *("id", "folder", "file", "label", "ending", "offset", "size", "start", "end", "channel"),
-)
+_COLUMNS = ("id", "folder", "file", "label", "ending", "offset", "size", "start", "end", "channel")
 _FURTHER = "further "  # before the names of the user's own columns in the table
 _FEW = 4096  # rows that are made together while items are gone through
 
@@ -104,9 +102,9 @@ class Item(NamedTuple):
                 shard.seek(offset)
                 content = shard.read(size)
         if len(content) != size:
+            part = f"{len(content)} of its {size} bytes from byte {offset}"
             raise LikenessError(
-                f"{self.name}: only {len(content)} of its {size} bytes from byte {offset} can be "
-                f"read, of at most {MAX_SPAN}; fetch the shard again, or delete its index"
+                f"{self.name}: {part} can be read, of at most {MAX_SPAN}; fetch the shard again"
             )
         return io.BytesIO(content)
 
@@ -201,10 +199,8 @@ class Items(Sequence[Item]):
             bad = (start < 0) | np.isinf(start) | (end <= np.nan_to_num(start))
             if bad.any():
                 place = int(bad.argmax())
-                raise LikenessError(
-                    f"the item {ids[place]} is from {start[place]:g} to {end[place]:g} s; "
-                    "a start of at least 0 and a later end are needed, in seconds"
-                )
+                times_of = f"from {start[place]:g} to {end[place]:g} s"
+                raise LikenessError(f"the item {ids[place]} is {times_of}; correct its times")
             columns |= {"start": parquet.as_arrow(start), "end": parquet.as_arrow(end)}
         if channels is not None and any(channel is not None for channel in channels):
             columns["channel"] = pyarrow.array(channels, pyarrow.int64())
@@ -320,13 +316,10 @@ class Items(Sequence[Item]):
             LikenessError: The list has no such column.
         """
         if name in _SECONDS and self.has(name):
-            times: NDArray[np.float64] = parquet.numbers(self.table[name].combine_chunks(), np.nan)
-            return times
+            return parquet.numbers(self.table[name].combine_chunks(), np.nan)
         if name not in self.further:
-            known = ", ".join([*filter(self.has, _SECONDS), *self.further])
-            raise LikenessError(
-                f"the items have no column {name!r}, but {known or 'none'}; add it to their table"
-            )
+            known = ", ".join([*filter(self.has, _SECONDS), *self.further]) or "none"
+            raise LikenessError(f"the items have no column {name!r}, but {known}; add it")
         return [text or None for text in self.table[_FURTHER + name].to_pylist()]
 
     def relabelled(self, labels: Sequence[str], further: Mapping[str, Sequence[str]]) -> Items:
@@ -423,9 +416,8 @@ def fingerprint(items: Sequence[Item]) -> str:
         True
     """
     items = Items.of(items)
-    labels = [*map(str, items.names), "None"]  # the last is that of -1
-    named = map(labels.__getitem__, items.numbers)
-    return digest(map("\0".join, zip(items.each_id(), named, strict=True)))
+    named = zip(items.each_id(), items.labels, strict=True)
+    return digest(f"{id}\0{label}" for id, label in named)
 
 
 def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -449,10 +441,11 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
     numbers, names = items.numbers, items.names
     if (numbers < 0).any():
         without = np.flatnonzero(numbers < 0).tolist()
+        first = name_first(items[number].id for number in without[:6])
+        by_name = if_option(", take labels from names by --label")
         raise LikenessError(
-            f"{len(without):,} of {counted(len(items), 'item')} have no label "
-            f"({name_first(items[number].id for number in without[:6])}); add labels to the list, "
-            f"utt2spk or shard{if_option(', take them from names by --label')}, or leave these out"
+            f"{len(without):,} of {counted(len(items), 'item')} have no label ({first}); add it to "
+            f"the list, utt2spk or shard{by_name}, or leave these out"
         )
     used, rank = np.unique(numbers, return_inverse=True)
     return tuple(names[number] for number in used.tolist()), rank
@@ -475,7 +468,5 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     if (hashes[1:] == hashes[:-1]).any() and len(set(items.ids)) < len(items):
         id = Counter(items.ids).most_common(1)[0][0]
         first, second = islice((item.path.name for item in items if item.id == id), 2)
-        raise LikenessError(
-            f"{where}: the id {id!r} is there twice ({first!a} and {second!a}; ids are compared in "
-            "Unicode NFC); remove one, or give each a name of its own"
-        )
+        both = f"{first!a} and {second!a}"
+        raise LikenessError(f"{where}: the id {id!r} is there twice ({both}); rename one")

@@ -15,8 +15,10 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import FURTHER
 from likeness.eval.items.items import Items
-from likeness.eval.items.levels import is_part
+from likeness.eval.items.levels import Names, is_part
 from likeness.eval.types import name_first
+
+Pairs = Sequence[tuple[str, str]]  # the first folder and the label of each path
 
 _COLUMNS = {"label", *FURTHER} - {"start", "end"}
 _MAX_PATH = 4096  # characters
@@ -52,10 +54,7 @@ class LabelPattern:
     def __post_init__(self) -> None:
         bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
         if "{label}" not in self.text or "{" in bare or "}" in bare:
-            raise LikenessError(
-                f"the pattern {self.text!r} of labels needs {{label}} where the label is, and may "
-                "have other names in braces, as in '{word}/{label}_NO_*.wav'"
-            )
+            raise LikenessError(f"the pattern {self.text!r} needs {{label}}, as in '{{label}}_*'")
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -159,7 +158,7 @@ def suggest_labels(
     why = "they are parts of a data set" if all(map(is_part, first)) else ""
     why = "one folder holds all items" if len(first) == 1 else why
     for pattern, pairs in _candidates(deep):
-        shared, names = _shared(pairs), _names(pairs)
+        shared, names = _shared(pairs), tuple(sorted({name for _, name in pairs}))
         is_few = 1 < len(names) <= len(pairs) / 2
         if why and is_few and _are_subjects({*names}, first, deep, True):
             return pattern, names, why
@@ -171,11 +170,7 @@ def suggest_labels(
     return None
 
 
-def _names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    return tuple(sorted({name for _, name in pairs}))
-
-
-def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+def _candidates(deep: Names) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Patterns, and the first folder and the label that each path has by the pattern."""
     depth = Counter(map(len, deep)).most_common(1)[0][0]
     patterns = []
@@ -193,7 +188,7 @@ def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple
             yield pattern.text, pairs
 
 
-def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+def _shared(pairs: Pairs) -> dict[str, int]:
     """The names that are under several first folders, and under how many; none if few are."""
     folders = defaultdict(set)
     for folder, name in pairs:
@@ -203,9 +198,7 @@ def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
     return shared if len(shared) > 1 and num_items >= _SHARED * len(pairs) else {}
 
 
-def _are_numbered(
-    pattern: str, pairs: Sequence[tuple[str, str]], deep: Sequence[Sequence[str]]
-) -> bool:
+def _are_numbered(pattern: str, pairs: Pairs, deep: Names) -> bool:
     """Whether names are numbers of subjects, of whom each folder has the same."""
     folders, values = {folder for folder, _ in pairs}, {name for _, name in pairs}
     cells, behind = len(set(pairs)), 2 * pattern.count("{part") + 2
@@ -220,9 +213,7 @@ def _are_numbered(
     )
 
 
-def _are_subjects(
-    values: set[str], folders: set[str], deep: Sequence[Sequence[str]], are_voices: bool
-) -> bool:
+def _are_subjects(values: set[str], folders: set[str], deep: Names, are_voices: bool) -> bool:
     """Whether names that return under many folders look like subjects."""
     if all(map(is_part, values)) or values <= folders:
         return False

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice, zip_longest
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import counted, item_keys
+
+Names = Sequence[Sequence[str]]  # of folders, or of the folders of each level
 
 _TOGETHER = 2**16  # files that are looked at together
 _MOST = 0.9  # the share of the files that a rule has to hold for
@@ -46,12 +48,10 @@ def is_part(name: str) -> bool:
 
 def _are_splits(names: Sequence[str]) -> bool:
     """Whether half of the names or more begin or end with a split, as test_set does, and differ."""
-    found = list[str]()
-    for name in names:
-        words = [word for word in re.split(r"[\W\d_]+", name.casefold()) if word]
-        ends = [word for word in (words[:1] + words[-1:]) if re.fullmatch(_SPLIT, word)]
-        found += ends[:1]
-    return len(set(found)) > 1 and 2 * len(found) >= len(names)
+    words = [re.findall(r"[^\W\d_]+", name.casefold()) for name in names]
+    ends = (filter(re.compile(_SPLIT).fullmatch, each[:1] + each[-1:]) for each in words)
+    splits = [split for split in (next(each, "") for each in ends) if split]
+    return len(set(splits)) > 1 and 2 * len(splits) >= len(names)
 
 
 def doubt_of_levels(ids: Iterable[str], *, remedy: str = "") -> str:
@@ -82,26 +82,19 @@ def doubt_of_levels(ids: Iterable[str], *, remedy: str = "") -> str:
         counts.update([folder for folder, _, _ in split])
         examples.update([(folder, file) for folder, _, file in split])
     del counts[""]
-    folders = [(folder.split("/"), count) for folder, count in counts.items()]
-    num = sum(counts.values())
-    levels = list[list[str]]()
-    depth_of = [0] * (max((len(names) for names, _ in folders), default=0) + 1)
-    for names, count in folders:
-        for level in range(len(names)):
-            depth_of[level] += count
-    for level, reached in enumerate(depth_of):
-        if reached >= max(_SHOWN * num, 1):
-            levels.append(sorted({names[level] for names, _ in folders if len(names) > level}))
+    folders = [folder.split("/") for folder in counts]
+    columns = list(zip_longest(*folders, fillvalue=""))
+    depth_of = [sum(compress(counts.values(), names)) for names in columns]
+    least = _SHOWN * sum(counts.values())
+    reached = [names for names, num in zip(columns, depth_of, strict=True) if num >= least]
+    levels = [sorted(set(filter(None, names))) for names in reached]
     if not levels or not _is_doubtful(levels, folders, depth_of, examples):
         return ""
-    return _proposal(levels, [names for names, _ in folders], remedy)
+    return _proposal(levels, folders, remedy)
 
 
 def _is_doubtful(
-    levels: Sequence[Sequence[str]],
-    folders: Sequence[tuple[Sequence[str], int]],
-    depth_of: Sequence[int],
-    files: dict[str, str],
+    levels: Names, folders: Names, depth_of: Sequence[int], files: dict[str, str]
 ) -> bool:
     """Whether another level than the first may be the label."""
     first = levels[0]
@@ -117,7 +110,7 @@ def _is_doubtful(
         return False
     if all(_GROUPS.fullmatch(name.casefold()) for name in first):
         return True
-    pairs = {tuple(names[:2]) for names, _ in folders if len(names) > 1}
+    pairs = {tuple(names[:2]) for names in folders if len(names) > 1}
     is_number = all(map(str.isdigit, first))
     if len(pairs) == len(first) == len(second) and not is_number:  # ann/ann_photos
         return False
@@ -132,9 +125,7 @@ def _is_doubtful(
     return len(words) > len(second) / 2
 
 
-def _proposal(
-    levels: Sequence[Sequence[str]], folders: Sequence[Sequence[str]], remedy: str
-) -> str:
+def _proposal(levels: Names, folders: Names, remedy: str) -> str:
     """What a user reads of doubtful levels."""
     top = "{split}" if _are_splits(levels[0]) else "*"
     shown = []

@@ -83,36 +83,23 @@ def list_items(
         refuse_device(path)  # of a list a pipe will do
     path = path.parent if path.name == "wav.scp" else path
     base = Path(root) if root else path if path.is_dir() else path.parent
-    items = _listed(path, base, suffixes, stated, passed_over)
+    is_table = not path.is_dir() and not is_rttm(path)
+    if stated and not is_table:
+        raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
+    if is_table:
+        items = read_items(path, base, columns=stated)
+    elif is_rttm(path):
+        items = read_rttm(path, suffixes, base)
+    elif is_kaldi_folder(path):
+        items = read_kaldi_folder(path, base)
+    else:
+        items = files_below(path, suffixes, passed_over=passed_over)
+    if not items:
+        raise LikenessError(f"{path}: the folder has no {', '.join(suffixes)}; name another")
     if label:
         items = LabelPattern(label).relabelled(items, base, str(path))
     if missing == "refuse":
         _refuse_missing(items, path, base)
-    return items
-
-
-def _listed(
-    path: Path,
-    base: Path,
-    suffixes: Collection[str],
-    columns: Mapping[str, str],
-    passed_over: list[str] | None,
-) -> Items:
-    """The items of a folder, a folder of Kaldi, an RTTM file, or a table or list."""
-    has_columns = not path.is_dir() and not is_rttm(path)
-    if columns and not has_columns:
-        raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
-    if has_columns:
-        return read_items(path, base, columns=columns)
-    if not path.is_dir():
-        return read_rttm(path, suffixes, base)
-    if is_kaldi_folder(path):
-        return read_kaldi_folder(path, base)
-    items = files_below(path, suffixes, passed_over=passed_over)
-    if not items:
-        raise LikenessError(
-            f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
-        )
     return items
 
 
@@ -122,10 +109,10 @@ def _refuse_missing(items: Items, path: Path, base: Path) -> None:
     # Path.is_file raises where a name is too long.
     missing = [str(p) for p in paths if not is_url(p) and not os.path.isfile(p)]
     if missing:
+        by_root = if_option(f", say with --root where they start (now {base})")
         raise LikenessError(
             f"{path}: {len(missing)} of {len(paths)} files do not exist ({name_first(missing)}); "
-            f"correct the paths{if_option(f', say with --root where they start (now {base})')}, "
-            "or put the names of the columns, such as path,label, above the list"
+            f"correct the paths{by_root}, or name the columns above the list, as in path,label"
         )
 
 
@@ -169,8 +156,8 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
         id, path = (*line.split(maxsplit=1), "")[:2]
         if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
             raise LikenessError(
-                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, or repeats a "
-                "recording; a pipe is never run, and no archive (.ark) is read: list files"
+                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, but a pipe, an "
+                "archive or a repeated recording; list files"
             )
         recordings[id] = path
     cells = {"id": list(recordings), "path": list(recordings.values())}
@@ -186,11 +173,9 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     cells["label"] = [speakers.get(item_id(id), "") for id in cells["id"]]
     absent = speakers.keys() - map(item_id, cells["id"])
     if absent:
-        warnings.warn(
-            f"{folder / 'utt2spk'}: what wav.scp or segments lack is left out: {len(absent):,} "
-            f"of {counted(len(speakers), 'utterance')} ({name_first(sorted(absent))})",
-            stacklevel=2,
-        )
+        total, first = counted(len(speakers), "utterance"), name_first(sorted(absent))
+        text = f"{len(absent):,} of {total} ({first}) are not in wav.scp or segments"
+        warnings.warn(f"{folder / 'utt2spk'}: {text}, and are left out", stacklevel=2)
     if sexes:
         cells["sex"] = [sexes.get(label, "") for label in cells["label"]]
     return items_of_rows([cells], str(folder), root)
@@ -216,10 +201,9 @@ def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list
         if len(row) < 4 or row[1] not in rows_of or not re.fullmatch(r"\d{0,2}", "".join(row[4:]))
     ]
     if wrong:
-        raise LikenessError(
-            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end [channel]` "
-            "of a recording in wav.scp; correct or remove it"
-        )
+        line = " ".join(wrong[0])[:80]
+        form = "utterance recording start end [channel]"
+        raise LikenessError(f"{file}: {line!r} is no `{form}` of a recording in wav.scp; fix it")
     of = [rows_of[row[1]] for row in rows]
     return {
         "id": [row[0] for row in rows],
@@ -275,15 +259,13 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
             if not math.isfinite(end):
                 raise ValueError
         except ValueError:
-            raise LikenessError(
-                f"{path}: {line[:100]!r} is no `SPEAKER file channel start duration <NA> <NA> "
-                "speaker`; correct it"
-            ) from None
+            form = "SPEAKER file channel start duration <NA> <NA> speaker"
+            raise LikenessError(f"{path}: {line[:100]!r} is no `{form}`; fix it") from None
         recording = recordings[file]
         if len(recording) != 1:
+            remedy = f"name a folder that has each once{if_option(' with --root')}"
             raise LikenessError(
-                f"{path}: {len(recording)} recordings in {folder} are called {file!r} (as .wav or "
-                f"such); name a folder that has each once{if_option(' with --root')}"
+                f"{path}: {len(recording)} recordings in {folder} are called {file!r}; {remedy}"
             )
         label = "" if speaker == "<NA>" else speaker
         id = f"{speaker}/{file}@{start:.10g}-{end:.10g}{channel_mark(channel)}"
@@ -333,11 +315,8 @@ def files_below(
     items = Items.joined(map(rows, blocks)).sorted_as_paths()
     if unread:
         formats = ", ".join(f"{suffix} {count:,}" for suffix, count in unread.most_common())
-        warnings.warn(
-            f"{root}: files were passed over whose formats are not read here ({formats}); convert "
-            "them, as to .jpg or .flac, if they are wanted",
-            stacklevel=2,
-        )
+        text = f"{root}: files were passed over that are not read ({formats}); convert them"
+        warnings.warn(f"{text}, as to .jpg or .flac", stacklevel=2)
     return items
 
 

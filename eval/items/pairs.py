@@ -138,10 +138,8 @@ def draw_pairs(
     num_target = int((label_end - start).sum())
     if not num_target:
         reason = "has a single item" if across is None else "has items of one session only"
-        raise LikenessError(
-            f"each of the {np.unique(label).size} labels {reason}, so that no target trial exists; "
-            "add items"
-        )
+        num_labels = np.unique(label).size
+        raise LikenessError(f"no target trial: each of the {num_labels} labels {reason}; add items")
     num_nontarget = int((group_end - label_end).sum())
     num_trials = min(num_trials, num_target + num_nontarget)
     targets = min(num_target, max(num_trials // 2, num_trials - num_nontarget))
@@ -172,29 +170,23 @@ def _numbers(names: Sequence[str | None] | None, size: int) -> Index:
 
 def _run_ends(*keys: Index) -> Index:
     """(N,) the position after the last of the run of equal keys that each position is in."""
-    changes = np.zeros(keys[0].size, dtype=np.bool_)
-    changes[-1:] = True
-    for key in keys:
-        changes[:-1] |= key[1:] != key[:-1]
-    ends = np.flatnonzero(changes) + 1
-    return ends[np.searchsorted(ends, np.arange(keys[0].size), side="right")].astype(np.int64)
+    changes = np.any([np.diff(key) != 0 for key in keys], axis=0)
+    runs = np.append(0, np.cumsum(changes))
+    return np.searchsorted(runs, runs, side="right").astype(np.int64)
 
 
-def _decode(
-    first_partner: Index, num_partners: Index, size: int, rng: np.random.Generator
-) -> Index:
+def _decode(first: Index, num: Index, size: int, rng: np.random.Generator) -> Index:
     """(2, size) distinct pairs of positions.
 
-    They are uniform over the pairs (p, first_partner[p] + 0 ... num_partners[p] - 1).
+    They are uniform over the pairs (p, first[p] + 0 ... num[p] - 1).
     """
-    upto = np.cumsum(num_partners)
+    upto = np.cumsum(num)
     drawn = np.zeros(0, dtype=np.int64)
     if size:
         drawn = rng.choice(int(upto[-1]), size=size, replace=False)
     position = np.searchsorted(upto, drawn, side="right")
-    return np.stack(
-        (position, first_partner[position] + drawn - (upto[position] - num_partners[position]))
-    )
+    before = upto[position] - num[position]
+    return np.stack((position, first[position] + drawn - before))
 
 
 def _trials(items: Sequence[Item], enrol: Index, probe: Index) -> Trials:

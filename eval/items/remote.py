@@ -54,10 +54,7 @@ def url_of(path: str | Path) -> str:
     scheme, _, rest = str(path).partition(":")
     rest = rest.lstrip("/")
     if re.match("[^/@]*:[^/]*@", rest):
-        raise LikenessError(
-            f"a URL of {scheme}:// holds a password before an @; leave user and password out, and "
-            "give them by the environment, as fsspec reads it"
-        )
+        raise LikenessError(f"a URL of {scheme}:// holds a password; give it by the environment")
     return f"{scheme}://{rest}"
 
 
@@ -82,10 +79,10 @@ def listed_path(root: Path, url: str) -> str:
     ):
         _named.add(scheme)
     if scheme not in _named and not (is_url(root) and _store_of(root) == store):
+        remedy = f"{if_option(f'say --root {store}, or ')}name its credentials by the environment"
         raise LikenessError(
-            f"{url_of(url)}: no store was named that a list may lead to; "
-            f"{if_option(f'say --root {store}, or ')}name its credentials by the environment, as "
-            f"by AWS_PROFILE, or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
+            f"{url_of(url)}: a list may not lead to a store that you did not name; {remedy}, as by "
+            f"AWS_PROFILE, or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
         )
     return Path(url).as_posix()
 
@@ -109,7 +106,7 @@ def read(url: str, limit: int) -> bytes:
     """
     with asked(url) as (system, path):
         if system.info(path)["size"] > limit:
-            raise LikenessError(f"{url}: it has over {limit} bytes, but at most so many are read")
+            raise LikenessError(f"{url}: it has over {limit} bytes, more than are read")
         return bytes(system.cat_file(path))
 
 

@@ -49,16 +49,17 @@ def itself_text(what: str, count: int, total: int, first: str, *, left_out: bool
         '1 of 20 trials compares an item with itself (first: a a), which measures nothing and is \
 left out'
     """
-    compare = "compares" if count == 1 else "compare"
-    end = " and is left out" if left_out else ""
-    return (
-        f"{count:,} of {total:,} {what} {compare} an item with itself (first: {first}), which "
-        f"measures nothing{end}"
-    )
+    text = f"{_share(count, total, what, 'compare')} an item with itself (first: {first})"
+    return f"{text}, which measures nothing{' and is left out' * left_out}"
+
+
+def _share(count: int, total: int, what: str, verb: str) -> str:
+    """How many of some comparisons do something."""
+    return f"{count:,} of {total:,} {what} {verb}{'s' * (count == 1)}"
 
 
 def without_self_trials(
-    trials: Trials, itself: Rows | None = None, *, left_out: bool = True, what: str = "trials"
+    trials: Trials, itself: Rows | None = None, *, left_out: bool = True
 ) -> tuple[Trials, Bools]:
     """Leave out the trials of an item with itself, and name them and those that repeat a pair.
 
@@ -66,7 +67,6 @@ def without_self_trials(
         trials: P trials.
         itself: The rows of those with themselves (default: those whose ids name one item).
         left_out: Whether they are left out; else they are only named.
-        what: What a message calls them.
 
     Returns:
         The other trials, and (P,) which these are.
@@ -82,18 +82,13 @@ def without_self_trials(
     """
     itself = trials.itself if itself is None else itself
     others: Bools = np.ones(len(trials), dtype=np.bool_)
-    total = len(trials)
     if itself.size:
         row, others[itself] = itself[0], not left_out
-        pair = pair_text(trials, row)
+        text = ("trials", itself.size, len(trials), pair_text(trials, row))
         if not others.any():
-            raise LikenessError(
-                f"all {total:,} {what} compare an item with itself (first: {pair}), which "
-                "measures nothing; give pairs of different items"
-            )
-        text = itself_text(what, itself.size, total, pair, left_out=left_out)
-        warnings.warn(text, stacklevel=3)
-    warn_of_repeats(trials, what)
+            raise LikenessError(f"{itself_text(*text)}; give pairs of different items")
+        warnings.warn(itself_text(*text, left_out=left_out), stacklevel=3)
+    warn_of_repeats(trials, "trials")
     if not others.all():
         trials = trials.rows(others, self_matches=trials.self_matches + itself.size)
     return trials, others
@@ -102,12 +97,8 @@ def without_self_trials(
 def warn_of_repeats(trials: Trials, what: str) -> None:
     """Name the labelled trials that repeat a pair."""
     if trials.repeats:
-        repeat = "repeats" if trials.repeats == 1 else "repeat"
-        warnings.warn(
-            f"{trials.repeats:,} of {len(trials):,} {what} {repeat} a pair, in the same or in the "
-            "other order; each counts, as in published lists",
-            stacklevel=4,
-        )
+        text = f"{_share(trials.repeats, len(trials), what, 'repeat')} a pair, in any order; each"
+        warnings.warn(f"{text} counts, as in published lists", stacklevel=4)
 
 
 def warn_of_two_scores(where: str, trials: Trials, values: Floats) -> None:
@@ -128,11 +119,9 @@ def warn_of_two_scores(where: str, trials: Trials, values: Floats) -> None:
     if differ.size:
         rows = int(first[differ[0]]), int(second[differ[0]])
         shown = " and ".join(f"{values[row]:.6g}" for row in rows)
-        warnings.warn(
-            f"{where}: {counted(differ.size, 'pair')} scored twice with scores that differ (first: "
-            f"{pair_text(trials, rows[0])}, {shown}); each counts, so remove the wrong ones",
-            stacklevel=4,
-        )
+        text = f"{where}: {counted(differ.size, 'pair')} scored twice with scores that differ"
+        example = f"(first: {pair_text(trials, rows[0])}, {shown})"
+        warnings.warn(f"{text} {example}; each counts, so remove the wrong ones", stacklevel=4)
 
 
 def trial_counts(trials: Trials) -> dict[str, int]:
@@ -178,13 +167,9 @@ def warn_of_copies(what: str, copies: NDArray[Any], total: int, pair: Callable[[
         pair: The names of both sides of a row.
     """
     if copies.size:
-        compare = "compares" if copies.size == 1 else "compare"
-        warnings.warn(
-            f"{copies.size:,} of {total:,} {what} {compare} two copies of one item (first: "
-            f"{shorten(pair(int(copies[0])))}, whose embeddings are equal); they count, so remove "
-            "one of each copy",
-            stacklevel=4,
-        )
+        text = f"{_share(copies.size, total, what, 'compare')} two copies of one item (first: "
+        text += f"{shorten(pair(int(copies[0])))}, whose embeddings are equal)"
+        warnings.warn(f"{text}; they count, so remove one of each copy", stacklevel=4)
 
 
 def warn_of_copied_trials(trials: Trials, enrol: Embeddings, probe: Embeddings) -> None:
@@ -251,11 +236,8 @@ def without_copies(embeddings: Embeddings) -> Embeddings:
     if not again.size:
         return embeddings
     name = shorten(embeddings.ids[again[0]])
-    warnings.warn(
-        f"items that repeat another are left out: {again.size} of {len(embeddings)} (first: "
-        f"{name})",
-        stacklevel=3,
-    )
+    text = f"items that repeat another are left out: {again.size} of {len(embeddings)}"
+    warnings.warn(f"{text} (first: {name})", stacklevel=3)
     first = np.setdiff1d(every, again)
     ids = tuple(embeddings.ids[row] for row in first)
     return Embeddings(ids, embeddings.matrix[first], embeddings.meta)
@@ -283,8 +265,6 @@ def self_matches(queries: Labelled, gallery: Labelled) -> Pairs:
     rows, found = same_items(queries.embeddings.ids, gallery.embeddings.ids)
     labels = np.asarray(queries.labels)[rows], np.asarray(gallery.labels)[found]
     for at in np.flatnonzero(labels[0] != labels[1])[:1].tolist():
-        raise LikenessError(
-            f"{queries.embeddings.ids[rows[at]]!r} is labelled both {quoted(str(labels[0][at]))} "
-            f"and {quoted(str(labels[1][at]))}; remove one label"
-        )
+        name, both = queries.embeddings.ids[rows[at]], [quoted(str(of[at])) for of in labels]
+        raise LikenessError(f"{name!r} is labelled both {' and '.join(both)}; remove one label")
     return rows, found

@@ -89,9 +89,8 @@ class Fusion:
         pairs = (self.weights, systems), (self.quality_weights, self.names)
         named = all(len(weights) == len(names) for weights, names in pairs)
         if not self.weights or not named or not all(abs(each) < _MOST for each in numbers):
-            raise LikenessError(
-                f"fusion: its weights do not fit {len(self.systems)} systems; fit it anew"
-            )
+            num = len(self.systems)
+            raise LikenessError(f"fusion: not a weight for each of {num} systems; fit it anew")
 
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
         """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M); (P,) for one.
@@ -103,10 +102,8 @@ class Fusion:
         values = finite_columns("scores", values, len(values))
         measures = finite_columns("quality", quality, len(values))
         if (values.shape[1], measures.shape[1]) != (len(self.weights), len(self.names)):
-            raise LikenessError(
-                f"the fusion is of {len(self.weights)} scores and {len(self.names)} quality "
-                f"measures of each trial, but {values.shape[1]} and {measures.shape[1]} are given"
-            )
+            needed = f"{len(self.weights)} scores and {len(self.names)} measures of each trial"
+            raise LikenessError(f"fusion: {values.shape} and {measures.shape}; give {needed}")
         llrs: Floats = values @ self.weights + measures @ self.quality_weights + self.offset
         if self.against_spoofs is None:
             return llrs
@@ -199,19 +196,13 @@ def fit_fusion(
     constant = columns.std(axis=0) <= 1e-12 * np.abs(columns).max(axis=0)
     flat = [name for name, same in zip([*called, *names], constant, strict=False) if same]
     if flat:
-        raise LikenessError(
-            f"calibration: {', '.join(flat)} are the same for every trial; leave them out"
-        )
+        raise LikenessError(f"calibration: {', '.join(flat)} never vary; leave them out")
     weights, offset = _logistic(columns, labels, p_target)
     along = columns @ weights
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
-        raise LikenessError(
-            f"calibration: {len(columns)} trials are separated without an error; take a larger list"
-        )
+        raise LikenessError(f"calibration: {len(columns)} trials have no error; take a larger list")
     if values.shape[1] == 1 and not weights[0] > 0:
-        raise LikenessError(
-            f"calibration: the weight is {weights[0]:g}; are labels or scores inverted?"
-        )
+        raise LikenessError(f"calibration: the weight is {weights[0]:g}; are scores inverted?")
     own, of_quality = np.split(weights, [len(systems)])
     fitted = tuple(own.tolist()), offset, tuple(systems), tuple(of_quality.tolist())
     return Fusion(*fitted, tuple(names), float(p_target))
@@ -404,11 +395,8 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     numbers = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
-        raise LikenessError(
-            f"calibration: {bad} of {numbers.size} values of {name} are not above 0; remove them"
-        )
-    logs: Floats = np.log(numbers)
-    return logs
+        raise LikenessError(f"calibration: {bad} of {numbers.size} {name} are not above 0")
+    return np.log(numbers)
 
 
 def _labels(target: ArrayLike, size: int) -> Bools:
@@ -417,9 +405,8 @@ def _labels(target: ArrayLike, size: int) -> Bools:
     if labels.shape != (size,):
         raise LikenessError(f"calibration: labels {labels.shape} for {size} trials; give ({size},)")
     if labels.all() or not labels.any():
-        raise LikenessError(
-            f"calibration: {int(labels.sum())} of {size} trials are targets; give both kinds"
-        )
+        num = int(labels.sum())
+        raise LikenessError(f"calibration: {num} of {size} trials are targets; give both kinds")
     return labels
 
 
@@ -428,7 +415,5 @@ def finite_columns(what: str, values: ArrayLike | None, size: int) -> Floats:
     columns = np.zeros((size, 0)) if values is None else np.asarray(values, dtype=np.float64)
     columns = columns[:, None] if columns.ndim == 1 else columns
     if columns.ndim != 2 or len(columns) != size or not np.isfinite(columns).all():
-        raise LikenessError(
-            f"{what}: shape {columns.shape}, or NaN or infinite; give ({size}, K) finite numbers"
-        )
+        raise LikenessError(f"{what}: shape {columns.shape}; give ({size}, K) finite numbers")
     return columns

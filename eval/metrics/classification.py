@@ -61,9 +61,7 @@ def ece(
     check_choice("bins", bins, ("mass", "width"))
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
-        raise LikenessError(
-            f"confidence: {outside} of {values.size} values lie outside [0, 1]; give probabilities"
-        )
+        raise LikenessError(f"confidence: {outside} of {values.size} are outside [0, 1]")
     if bins == "mass":
         size, mean, accuracy_of = equal_mass(values, right, num_bins)
     else:
@@ -111,8 +109,7 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     """
     from scipy.special import softmax as of_logits  # slow to import, needed here only
 
-    probabilities: Floats = of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
-    return probabilities
+    return of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
@@ -134,9 +131,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     # against the true one
     own = scores[rows, classes]
     if not (own - scores.mean(axis=1)).mean() > 0 or np.all(own == scores.max(axis=1)):
-        raise LikenessError(
-            "logits: their likelihood has no maximum; fit the temperature on held-out data"
-        )
+        raise LikenessError("logits: no temperature fits best; fit it on held-out data")
 
     def loss(log_temperature: float) -> float:
         return -float(
@@ -165,16 +160,12 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
 def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
     values, classes = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     if values.ndim != 2 or not np.isfinite(values).all():
-        raise LikenessError(
-            f"{name}: shape {values.shape}, or NaN or infinity; give finite numbers (N, C)"
-        )
+        raise LikenessError(f"{name}: shape {values.shape}; give finite numbers (N, C)")
     num_items, num_classes = values.shape
     fits = classes.shape == (num_items,) and classes.dtype.kind in "iu"
     if not fits or ((classes < 0) | (classes >= num_classes)).any():
-        raise LikenessError(
-            f"labels: {classes.dtype} of shape {classes.shape}; give ({num_items},) integers from "
-            f"0 to {num_classes - 1}"
-        )
+        what = f"({num_items},) integers from 0 to {num_classes - 1}"
+        raise LikenessError(f"labels: {classes.dtype} of shape {classes.shape}; give {what}")
     return values, classes.astype(np.int64)
 
 
@@ -182,8 +173,5 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     fits = values.ndim == 1 and hits.shape == values.shape
     if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
-        raise LikenessError(
-            f"confidence {values.shape} and correct {hits.shape}: give finite numbers (N,), and a "
-            "boolean for each"
-        )
+        raise LikenessError(f"confidence {values.shape}, correct {hits.shape}: give (N,) each")
     return values, hits.astype(np.float64)

@@ -154,10 +154,7 @@ def cluster(
         raise LikenessError(f"{len(items):,} items cannot be grouped; give 2 to {MAX_ITEMS:,}")
     num_limits = (threshold is not None) + (num_clusters is not None)
     if num_limits != (method == "agglomerative"):
-        raise LikenessError(
-            f"{num_limits} of threshold and num_clusters are given; agglomerative needs one of "
-            "them, and hdbscan none"
-        )
+        raise LikenessError("agglomerative needs one of threshold and num_clusters, hdbscan none")
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])
         if num_clusters > len(items):

@@ -44,9 +44,8 @@ from likeness.eval.results import (
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 
 MAX_GROUPS = 50  # more are ages, not age bands
-MIN_ERRORS = (
-    30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
-)
+# Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
+MIN_ERRORS = 30
 _BLOCK = 1 << 20  # draws held at once: 8 MB
 
 
@@ -109,14 +108,10 @@ def group_sides(
     groups = {name: group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in ids}
     missing = [name for name, group in groups.items() if group is None]
     if missing:
-        raise LikenessError(
-            f"groups: {missing[0]!r} has no group, nor has its subject; add one, such as `unknown`"
-        )
+        raise LikenessError(f"groups: {missing[0]!r} has no group; add one, such as `unknown`")
     names = tuple(sorted({str(group) for group in groups.values()}))
     if not 2 <= len(names) <= MAX_GROUPS:
-        raise LikenessError(
-            f"groups: {len(names)} groups ({name_first(names)}); give 2 to {MAX_GROUPS}"
-        )
+        raise LikenessError(f"groups: {len(names)} ({name_first(names)}); give 2 to {MAX_GROUPS}")
     enrol, probe = (
         np.array([names.index(str(groups[name])) for name in side], dtype=np.int32)
         for side in (trials.enrol_ids, trials.probe_ids)
@@ -140,9 +135,8 @@ def evaluate_groups(
     thresholds are strict. LikenessError: an empty class over all trials, labels that contradict the
     subjects.
     """
-    measured = verification_metrics(
-        scores.targets, scores.nontargets, p_targets=(), fars=settings.fars
-    )
+    classes = scores.targets, scores.nontargets
+    measured = verification_metrics(*classes, p_targets=(), fars=settings.fars)
     thresholds = {
         at.removeprefix("tar_at_far(").removesuffix(")"): float(metric.threshold)
         for at, metric in measured.items()
@@ -258,9 +252,7 @@ def _row(group: str, part: Part, rates: Mapping[str, Rate], settings: Verificati
     flags = list(filter(None, [few_of(fewest.number, fewest.what)]))
     few = [f"{far:g}" for far in settings.fars if far * num_nontargets < MIN_ERRORS]
     if few:
-        flags.append(
-            f"fewer than {MIN_ERRORS} false accepts to be expected at FAR {', '.join(few)}"
-        )
+        flags.append(f"fewer than {MIN_ERRORS} false accepts expected at FAR {', '.join(few)}")
     return Row(group, count, num_targets, num_nontargets, tuple(flags), rates)
 
 

@@ -148,17 +148,13 @@ def tpir_at_fpir(
     """
     check_rate("fpir", fpir)
     keep = _num_required(fpir, len(np.asarray(probe_subjects))) if protocol == "closed" else 0
-    return tpir(
-        search(scores, gallery_subjects, probe_subjects, keep=keep), fpir, protocol=protocol
-    ).value
+    searched = search(scores, gallery_subjects, probe_subjects, keep=keep)
+    return tpir(searched, fpir, protocol=protocol).value
 
 
 def rank_hits(searched: Searched, k: int) -> Floats:
     """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
-    hits: Floats = np.where(
-        searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
-    )
-    return hits
+    return np.where(searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0)
 
 
 def rank_rate(searched: Searched, k: int) -> float:
@@ -228,10 +224,8 @@ def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Proto
     mated = searched.mated
     num_non_mated = int(counts.sum() - np.sum(counts * mated))
     if not mated.any() or not num_non_mated:
-        raise LikenessError(
-            f"tpir: {np.count_nonzero(mated)} mated and {np.count_nonzero(~mated)} non-mated "
-            "probes, but an open set needs both; add such probes, or use protocol='closed'"
-        )
+        num = np.count_nonzero(mated)
+        raise LikenessError(f"tpir: {num} of {mated.size} mated; give both, or protocol='closed'")
     allowed = num_allowed(fpir, num_non_mated)
     order = searched.non_mated_first
     n = allowed if protocol == "open" else max(allowed - 1, 0)
@@ -257,10 +251,8 @@ def _num_required(fpir: float, number: int) -> int:
 def _need_mates(searched: Searched, remedy: str) -> None:
     lone = np.flatnonzero(~searched.mated)
     if lone.size:
-        raise LikenessError(
-            f"identification: {lone.size} of {searched.mate.size} probes have no mate in the "
-            f"gallery (first: probe {int(lone[0]) + 1}); {remedy}"
-        )
+        who = f"{lone.size} of {searched.mate.size} probes (first: probe {int(lone[0]) + 1})"
+        raise LikenessError(f"identification: {who} have no mate in the gallery; {remedy}")
 
 
 def search(
@@ -277,10 +269,8 @@ def search(
     enrolled, mate = _labels(gallery_subjects, probe_subjects)
     is_number = values.dtype.kind in "fiub"
     if values.shape != (mate.size, enrolled.size) or not is_number or not np.isfinite(values).all():
-        raise LikenessError(
-            f"identification: scores {values.dtype} {values.shape}; give ({mate.size}, "
-            f"{enrolled.size}) finite numbers"
-        )
+        shape = f"({mate.size}, {enrolled.size})"
+        raise LikenessError(f"identification: scores {values.shape}; give {shape} finite numbers")
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
     return _search(

@@ -74,9 +74,7 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
             values.dtype == object and all(isinstance(label, int) for label in values.flat)
         )
         if values.ndim != 1 or not exact:
-            raise LikenessError(
-                f"labels: {values.dtype} of shape {values.shape}; give integers or texts (N,)"
-            )
+            raise LikenessError(f"labels: {values.dtype} {values.shape}; give (N,) names")
         labels.append(values)
     if len({side.dtype.kind in "US" for side in labels}) > 1:
         raise LikenessError("some labels are integers and others texts; write all the same way")
@@ -95,9 +93,7 @@ def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floa
     fits = values.ndim == 2 and values.size and (labels is None or len(labels) == len(values))
     if not fits or not np.isfinite(values).all():
         expected = "N >= 1" if labels is None else len(labels)
-        raise LikenessError(
-            f"{name}: shape {values.shape}, or NaN or infinity; give finite rows ({expected}, D)"
-        )
+        raise LikenessError(f"{name}: shape {values.shape}; give finite rows ({expected}, D)")
     return values
 
 
@@ -167,9 +163,7 @@ def rank_blocks(
     items = queries if gallery is None else gallery
     longest = norms_of(items).max()
     if similarity != "cosine" and longest > _LONGEST:
-        raise LikenessError(
-            f"similarity {similarity!r}: rows of norm {longest:.3g} overflow; scale them down"
-        )
+        raise LikenessError(f"{similarity}: rows of norm {longest:.3g} overflow; scale them down")
     order = np.argsort(gallery_codes, kind="stable")
     begin, end = (
         np.searchsorted(gallery_codes[order], query_codes, side=side) for side in ("left", "right")

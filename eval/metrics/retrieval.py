@@ -79,9 +79,8 @@ def map_at_k(ranks: Ranks, k: int) -> Floats:
     """(Q,) MAP@k = (1/min(R, k)) sum_{i<=k} precision(i) rel(i): a perfect ranking scores 1 at any
     k. NaN for lone queries.
     """
-    return _ratio(
-        _precision_sum(ranks, np.full_like(ranks.relevant, k)), np.minimum(ranks.relevant, k)
-    )
+    places = np.full_like(ranks.relevant, k)
+    return _ratio(_precision_sum(ranks, places), np.minimum(ranks.relevant, k))
 
 
 def _ratio(value: Floats, by: Counts) -> Floats:
@@ -179,10 +178,8 @@ def query_metrics(
     rows = check_rows("embeddings", embeddings, codes)
     gallery_rows = None if gallery is None else check_rows("gallery", gallery, gallery_codes)
     if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
-        raise LikenessError(
-            f"similarity: embeddings of {rows.shape[1]} and gallery of {gallery_rows.shape[1]} "
-            "dims; embeddings of two models do not compare"
-        )
+        dims = f"{rows.shape[1]} and {gallery_rows.shape[1]} dims"
+        raise LikenessError(f"embeddings and gallery have {dims}; embed both by one model")
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
     blocks = rank_blocks(
         rows,
@@ -249,10 +246,9 @@ def retrieval_metrics(
     alone: Bools = values.pop("relevant") == 0
     excluded = lone != "zero" and compat in (None, "pml")
     if (lone == "error" and alone.any()) or (excluded and alone.all()):
-        raise LikenessError(
-            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item (first: row "
-            f"{int(np.argmax(alone))}); remove them; classes need two items, or a gallery with them"
-        )
+        who = f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item"
+        first = f"first: row {int(np.argmax(alone))}"
+        raise LikenessError(f"{who} ({first}); remove them, or add items of their classes")
     used = ~alone if excluded else np.ones_like(alone)
     means = {
         name: float((np.nan_to_num(each) if lone == "zero" else each)[used].mean())

@@ -75,6 +75,7 @@ ALLOWED = (
 )
 
 Rows = NDArray[Any]  # (N, D) float32 or float64
+Places = NDArray[Any]  # (P,) rows of a side
 
 _CELLS = 75_000_000  # of one float32 product: 300 MB
 _BLOCK_CELLS = 1 << 24  # of each product where one is not enough: 64 MB
@@ -136,9 +137,7 @@ def _formula(similarity: str, dim: int) -> _Formula:
         except ValueError:
             value = np.nan
         if not low <= value <= high:
-            raise LikenessError(
-                f"similarity {similarity!r}: give a number from {low:g} to {high:g}"
-            )
+            raise LikenessError(f"{similarity!r}: give a number from {low:g} to {high:g}")
         if name == "simple":
             return _Formula(False, lambda dot, x, y: dot - value * (x[0] * y[0]))
         return _poincare(np.sqrt(value)) if name == "poincare" else _vmf(name, value, dim)
@@ -317,7 +316,7 @@ def score_trials(
     return pairs(enrol.matrix, probe.matrix, rows[trials.enrol], columns[trials.probe], similarity)
 
 
-def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
+def warn_of_zeros(*sides: tuple[Embeddings, Places]) -> None:
     """Warn of zero vectors among the embeddings: (embeddings, the numbers of the rows that are
     used) of each side; all counted, the first named.
     """
@@ -329,16 +328,11 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
             for row in maybe[~embeddings.matrix[maybe].any(axis=1)].tolist()
         }
     if zeros:
-        warnings.warn(
-            f"{len(zeros)} embeddings, such as {next(iter(zeros))!r}, are zero vectors, whose "
-            "scores mean nothing: embed these items again, or leave their trials out",
-            stacklevel=3,
-        )
+        text = f"{len(zeros)} embeddings, such as {next(iter(zeros))!r}, are zero vectors"
+        warnings.warn(f"{text}: embed them again, or leave their trials out", stacklevel=3)
 
 
-def _product_then_gather(
-    x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]
-) -> Iterator[tuple[Any, Rows]]:
+def _product_then_gather(x: Rows, y: Rows, i: Places, j: Places) -> Iterator[tuple[Any, Rows]]:
     """Which trials, and their dot products: bands of rows of x @ y.T, and each trial picks its
     cell.
     """
@@ -372,9 +366,7 @@ def _product_then_gather(
             yield part, cells.take(flat)
 
 
-def _gather_then_dot(
-    x: Rows, y: Rows, i: NDArray[Any], j: NDArray[Any]
-) -> Iterator[tuple[Any, Rows]]:
+def _gather_then_dot(x: Rows, y: Rows, i: Places, j: Places) -> Iterator[tuple[Any, Rows]]:
     """Which trials, and their dot products: for few trials over many rows."""
     step = max(1, (1 << 20) // x.shape[1])
     inner = max(1, _GATHERED // (x.shape[1] * x.itemsize))
@@ -392,7 +384,7 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
         raise LikenessError(
-            f"similarity: shapes {x.shape} and {y.shape} must be (N, D) and (M, D) with one D"
+            f"similarity: {x.shape} and {y.shape} are not (N, D), (M, D) with one D"
         )
     return x, y
 
@@ -414,13 +406,13 @@ def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows
     return formula, left, right, sides_x, sides_y
 
 
-def _indices(index: ArrayLike) -> NDArray[Any]:
+def _indices(index: ArrayLike) -> Places:
     """As int32 or int64: others overflow, or do not mix with int64, when cells are counted."""
     index = np.asarray(index)
     return index if index.dtype in (np.int32, np.int64) else index.astype(np.int64)
 
 
-def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
+def _occurring(rows: Rows, index: Places) -> tuple[Rows, Places]:
     """The rows that occur in `index`, and the index into these."""
     occurs = np.zeros(len(rows), dtype=np.bool_)
     occurs[index] = True

@@ -28,6 +28,8 @@ _TAR_RULES = {
 }
 _ACCURACY = "the mean of TAR and 1 - FAR at the best threshold of these trials: optimistic"
 
+NumResamples = Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)]
+
 
 @dataclass(frozen=True)
 class VerificationSettings:
@@ -65,9 +67,7 @@ class VerificationSettings:
     llr: bool = False
     terms: Terms = "likeness"
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
-        1000
-    )
+    num_resamples: NumResamples = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -171,9 +171,10 @@ class _Measure(NamedTuple):
     conventions: Conventions
 
 
-def _measures(
-    target: Floats, nontarget: Floats, settings: VerificationSettings
-) -> dict[str, _Measure]:
+_Measures = dict[str, _Measure]  # by their names
+
+
+def _measures(target: Floats, nontarget: Floats, settings: VerificationSettings) -> _Measures:
     """Every metric by its name, in the order of the table, on one sort."""
     ordered = verification.sort_scores(target, nontarget)
     metric: bootstrap.Metric = partial(verification.eer, method=settings.eer_method)
@@ -203,9 +204,7 @@ def _measures(
     return measures
 
 
-def _llr_measures(
-    target: Floats, nontarget: Floats, settings: VerificationSettings
-) -> dict[str, _Measure]:
+def _llr_measures(target: Floats, nontarget: Floats, settings: VerificationSettings) -> _Measures:
     """What log-likelihood ratios are measured by in addition."""
     bits, least = verification.cllr(target, nontarget), verification.min_cllr(target, nontarget)
     of_bits: Conventions = {"unit": "bits", "scores": "log-likelihood ratios"}

@@ -52,9 +52,7 @@ def check_far(far: float) -> None:
         LikenessError: It is such a rate.
     """
     if not LEAST_FAR <= far <= LARGEST_FAR:
-        raise LikenessError(
-            f"far {far}: give {LEAST_FAR:g} to {LARGEST_FAR:g}; other rates need labelled trials"
-        )
+        raise LikenessError(f"far {far}: give {LEAST_FAR:g} to {LARGEST_FAR:g}, or labelled trials")
 
 
 def estimated_thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> list[float]:
@@ -77,9 +75,7 @@ def estimated_thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> l
         0.3
     """
     if len(unit) < LEAST_ITEMS:
-        raise LikenessError(
-            f"{len(unit)} unlabelled items are too few for a threshold; give {LEAST_ITEMS} or more"
-        )
+        raise LikenessError(f"{len(unit)} unlabelled items are too few; give {LEAST_ITEMS} or more")
     for far in fars:
         check_far(far)
     chosen = np.linspace(0, len(unit) - 1, min(len(unit), _MOST_ITEMS)).astype(int)

@@ -86,9 +86,8 @@ class Sorted:
         """
         first = np.flatnonzero(np.append(True, self.target[1:] != self.target[:-1]))
         thresholds = self.target[first]
-        false_accepts = self.nontarget.size - np.searchsorted(
-            self.nontarget, thresholds, side="left"
-        )
+        below = np.searchsorted(self.nontarget, thresholds, side="left")
+        false_accepts = self.nontarget.size - below
         return thresholds, np.append(first, self.target.size), np.append(false_accepts, 0)
 
     def above(self, threshold: Any) -> float:
@@ -111,19 +110,15 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
     if values.dtype.kind in "biu" or values.dtype == np.longdouble:
         values = values.astype(np.float64)
     if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
-        raise LikenessError(
-            f"{name}: {values.dtype} of shape {values.shape}; give one real number per trial"
-        )
+        raise LikenessError(f"{name}: {values.dtype} {values.shape}; give a number per trial")
     return values
 
 
 def _refuse_non_finite(name: str, values: AnyFloats) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise LikenessError(
-            f"{name}: {bad.size} of {values.size} scores are NaN or infinite (first at position "
-            f"{int(bad[0]) + 1}); score these trials again or remove them"
-        )
+        first = f"first at position {int(bad[0]) + 1}"
+        raise LikenessError(f"{name}: {bad.size} scores are not finite ({first}); score them again")
 
 
 def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
@@ -142,9 +137,7 @@ def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
         ]
         wrong += binary if len(binary) == 1 else []
     if wrong:
-        raise LikenessError(
-            f"{wrong[0]}: these are labels; call metric(scores[labels == 1], scores[labels == 0])"
-        )
+        raise LikenessError(f"{wrong[0]}: these are labels; give the scores of each class")
     return {name: _as_floats(name, values) for name, values in sides.items()}
 
 
@@ -343,9 +336,8 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
     """
     infinity = float("inf")
     if not (0 < p_target < 1 and 0 < c_miss < infinity and 0 < c_fa < infinity):
-        raise LikenessError(
-            f"p_target {p_target}, c_miss {c_miss}, c_fa {c_fa}: give 0 < p_target < 1, costs > 0"
-        )
+        costs = f"c_miss {c_miss}, c_fa {c_fa}"
+        raise LikenessError(f"p_target {p_target}, {costs}: give 0 < p_target < 1, costs > 0")
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
     return miss / min(miss, fa), fa / min(miss, fa)
 

@@ -152,5 +152,4 @@ def mean_resultant(kappa: ArrayLike, dim: int) -> Floats:
     [0.0, 0.313035, 1.0]
     """
     # rounding may put it 1e-15 above
-    length: Floats = np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)
-    return length
+    return np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)

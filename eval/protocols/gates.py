@@ -26,10 +26,8 @@ def parse_condition(text: str) -> tuple[str, ...]:
     """
     if found := _CONDITION.fullmatch(text):
         return found.groups("")
-    raise LikenessError(
-        f"condition {shorten(text)!r}: write [difference] METRIC [low|high] SIGN NUMBER, such as "
-        "'mean_score < 0.7' or 'difference eer low > 0'"
-    )
+    form = "[difference] METRIC [low|high] SIGN NUMBER"
+    raise LikenessError(f"condition {shorten(text)!r}: write {form}, as in 'mean_score < 0.7'")
 
 
 def met_conditions(compared: Compared, conditions: Sequence[str]) -> list[str]:

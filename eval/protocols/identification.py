@@ -31,6 +31,7 @@ from likeness.eval.metrics.identification import (
 )
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.metrics.system import NumResamples
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.option import Option
 from likeness.eval.progress import step
@@ -82,9 +83,7 @@ class IdentificationSettings:
     protocol: Protocol = "open"
     terms: report.Terms = "likeness"
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
-        1000
-    )
+    num_resamples: NumResamples = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -200,9 +199,10 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
     is_left: Bools = np.ones(labels.size, dtype=np.bool_)
     is_left[found] = others[found] > 0
     if not is_left.any():
+        first = f"first: {probes.embeddings.ids[0]!r}"
         raise LikenessError(
-            f"each of {labels.size:,} probes is the only template of its subject in the gallery "
-            f"(first: {probes.embeddings.ids[0]!r}), and an item does not find itself; give others"
+            f"all {labels.size:,} probes are alone of their subject in the gallery ({first}); add "
+            "others, as an item does not find itself"
         )
     return is_left
 
@@ -224,10 +224,7 @@ def identify_labelled(
     searched, names = _searched(galleries, probes, settings, itself)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
-        raise LikenessError(
-            f"identification: none of {mated.size} probes has a mate in the gallery; check that "
-            "both name their subjects alike"
-        )
+        raise LikenessError(f"none of {mated.size} probes has a mate; name subjects alike in both")
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))
     if without := mated.size - num_mated:
@@ -273,10 +270,8 @@ def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -
     """The similarity that the settings name, else the one that all embeddings name."""
     stated = {rows.meta["similarity"] for rows in sides if rows.meta.get("similarity")}
     if settings.similarity is None and len(stated) > 1:
-        raise LikenessError(
-            f"the embedding files ask for different similarities ({name_first(sorted(stated))}); "
-            "embed both with one model, or name one"
-        )
+        names = name_first(sorted(stated))
+        raise LikenessError(f"the files ask for different similarities ({names}); name one")
     return settings.similarity or next(iter(stated), "cosine")
 
 

@@ -21,6 +21,7 @@ from likeness.eval.formats.files import text_lines
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, nfc
 
 Folds = int | Sequence[int] | NDArray[np.integer]
+Numbers = NDArray[np.intp]  # (P,) the fold of each pair
 
 
 class TenFold(NamedTuple):
@@ -109,18 +110,14 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     if len(header) in (1, 2) and all(map(str.isdecimal, header)):
         num_folds, each = int(header[0]) if len(header) == 2 else 1, int(header[-1])
     if not num_folds * each or len(lines) - 1 != 2 * num_folds * each:
-        raise LikenessError(
-            f"{path}: it has {max(0, len(lines) - 1)} pairs below the line {' '.join(header)!r}, "
-            "which states folds and pairs per class, as `10 300` does; fetch the file again"
-        )
+        size = f"{max(0, len(lines) - 1)} pairs below the line {' '.join(header)!r}"
+        raise LikenessError(f"{path}: {size}, not FOLDS and PAIRS of each kind; fetch it again")
     pairs: list[tuple[str, str, bool]] = []
     for place, (number, line) in enumerate(lines[1:]):
         fields, same = line.split(), place // each % 2 == 0
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
-            raise LikenessError(
-                f"{path}, line {number}: {line[:80]!r} is no `name i j` or `name1 i name2 j`"
-            )
+            raise LikenessError(f"{path}, line {number}: {line[:80]!r} is no pair; fetch it again")
         first, second = fields[0], fields[0] if same else fields[2]
         a, b = int(fields[1]), int(fields[-1])
         paths = (f"{first}/{first}_{a:04d}{suffix}", f"{second}/{second}_{b:04d}{suffix}")
@@ -136,9 +133,7 @@ def make_trials(pairs: Sequence[tuple[str, str, bool]]) -> Trials:
     return Trials(ids, ids, index[:, 0], index[:, 1], np.array([same for *_, same in pairs], bool))
 
 
-def _checked(
-    scores: ArrayLike, same: ArrayLike, folds: Folds
-) -> tuple[Floats, Bools, NDArray[np.intp]]:
+def _checked(scores: ArrayLike, same: ArrayLike, folds: Folds) -> tuple[Floats, Bools, Numbers]:
     """The scores, the labels and the fold numbers, checked and converted."""
     checked = Scores(scores, same)  # type: ignore[arg-type]  # which makes arrays of them
     values, labels = checked.values, checked.target
@@ -148,16 +143,13 @@ def _checked(
         numbers = np.repeat(np.arange(len(sizes)), sizes)
     one_kind = labels.all() or not labels.any()
     if one_kind or numbers.shape != values.shape or np.unique(numbers).size < 2:
-        raise LikenessError(
-            f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different pairs "
-            f"in folds of shape {numbers.shape}; give both kinds, and two folds or more, one for "
-            "each pair"
-        )
+        num = f"{np.count_nonzero(labels)} of {labels.size} pairs are the same"
+        raise LikenessError(f"lfw: {num}, folds {numbers.shape}; give both kinds, and two folds")
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 
 
 def _accepted(
-    values: Floats, labels: Bools, fold: NDArray[np.intp], candidates: Floats
+    values: Floats, labels: Bools, fold: Numbers, candidates: Floats
 ) -> NDArray[np.int64]:
     """How many pairs of each fold each of K thresholds accepts: (folds, 2, K), same first."""
     groups = [

@@ -20,6 +20,7 @@ from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.similarity import check_similarity
+from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.protocols.searching import SearchEvaluation
@@ -63,9 +64,7 @@ class RetrievalSettings:
     similarity: str | None = None
     ks: Annotated[Sequence[int], Option("--k", least=1, most=1_000_000)] = (1, 2, 4, 8)
     level: float = 0.95
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=bootstrap.MOST_RESAMPLES)] = (
-        1000
-    )
+    num_resamples: NumResamples = 1000
     seed: int = 0
     quality: Annotated[Quality | None, Option(is_typed=False)] = None
 
@@ -195,11 +194,7 @@ def _measured(
 
 
 def _of_queries(
-    queries: Labelled,
-    searched: Labelled,
-    itself: Pairs,
-    ks: Sequence[int],
-    similarity: str,
+    queries: Labelled, searched: Labelled, itself: Pairs, ks: Sequence[int], similarity: str
 ) -> tuple[dict[str, Floats], Bools]:
     """The metrics (Q,) of the queries with a relevant item, and (N,) which these are."""
     rows = queries.embeddings
@@ -214,10 +209,8 @@ def _of_queries(
     )
     used: Bools = values.pop("relevant") > 0
     if not used.any():
-        raise LikenessError(
-            f"none of {used.size} queries has a relevant item (first: {rows.ids[0]!r}); classes "
-            "need two items, or a gallery that holds them"
-        )
+        first = f"first: {rows.ids[0]!r}"
+        raise LikenessError(f"none of {used.size} queries has a relevant item ({first}); add some")
     return {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}, used
 
 
@@ -255,9 +248,8 @@ def _rated(
     if recall is None:
         raise LikenessError("quality needs recall@1, which is not measured; add 1 to ks")
     is_norm = settings.quality == "norm"
-    answers = uncertainty.Answers(
-        quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality"
-    )
+    name, risk = "norm" if is_norm else "quality", np.clip(1 - recall, 0, 1)
+    answers = uncertainty.Answers(quality, risk, name)
     auroc = uncertainty.drawn_auroc(answers.quality, answers.risk)
     value = auroc(np.ones(quality.size))
     if np.isnan(value):
@@ -282,10 +274,8 @@ def _gallery(
     """The gallery with the class of each item, which the model of the queries embedded."""
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
-        raise LikenessError(
-            f"the queries and the gallery were made by different models ({models[0][:12]} and "
-            f"{models[1][:12]}); embed both with one model"
-        )
+        both = f"{models[0][:12]} and {models[1][:12]}"
+        raise LikenessError(f"queries and gallery are of two models ({both}); embed both by one")
     return Labelled(gallery, labels_of("gallery", gallery.ids, class_of, "label"))
 
 

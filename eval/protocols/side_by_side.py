@@ -94,7 +94,7 @@ def check_labels(name: str, target: Bools | None) -> None:
     >>> check_labels("x.txt", np.array([True, True]))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: x.txt: all 2 trials are target trials; metrics need both kinds
+    likeness.LikenessError: x.txt: all 2 are target trials; rates need both kinds
     """
     if target is None:
         remedy = f"give the trial list that has them{if_option(', by --trials')}"
@@ -102,9 +102,7 @@ def check_labels(name: str, target: Bools | None) -> None:
         raise LikenessError(f"{name}: it has no labels; {remedy}")
     if target.all() or not target.any():
         kind = "target" if target.any() else "nontarget"
-        raise LikenessError(
-            f"{name}: all {target.size} trials are {kind} trials; metrics need both kinds"
-        )
+        raise LikenessError(f"{name}: all {target.size} are {kind} trials; rates need both kinds")
 
 
 @step("measuring")
@@ -188,11 +186,8 @@ def _find_subjects(
         compared.subjects[name] = np.stack(sides, axis=1)
         compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
     elif warns:
-        warnings.warn(
-            f"{name}: intervals are over trials, which makes them too narrow; subjects are "
-            f"{source}: correct the labels, or give the subjects",
-            stacklevel=5,
-        )
+        text = f"{name}: intervals are over trials, so they are too narrow; subjects are {source}"
+        warnings.warn(f"{text}: correct the labels, or give the subjects", stacklevel=5)
     return source
 
 
@@ -205,10 +200,7 @@ def _compare_groups(
 ) -> None:
     """Adds the error rates of a system by groups."""
     if name not in compared.subjects:
-        raise LikenessError(
-            f"{name}: groups are compared by their subjects, and the ids do not name them; "
-            "give an `id subject` list with --subjects"
-        )
+        raise LikenessError(f"{name}: groups need subjects; give lists by --subjects")
     for by, group_of in groupings.items():
         sides = groups.group_sides(compared.trials[name], group_of, compared.subject_of)
         scores, subjects = compared.scores[name], compared.subjects[name]
@@ -242,11 +234,8 @@ def name_equal(scores: Mapping[str, Scores]) -> None:
     for name, of in scores.items():
         other = first.setdefault(of.values.tobytes(), name)
         if other != name:
-            warnings.warn(
-                f"{name} and {other} have the same scores in all {len(of):,} trials; give the "
-                "scores of two systems",
-                stacklevel=4,
-            )
+            text = f"{name} and {other} have the same scores in all {len(of):,} trials"
+            warnings.warn(f"{text}; give the scores of two systems", stacklevel=4)
 
 
 def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str, str]:

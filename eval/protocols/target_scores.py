@@ -66,8 +66,8 @@ def limits_for(
     theirs = name_first({entry.origin.system for entry in entries}) or "nothing"
     ours = name_first({origin.system if origin else "unknown" for origin in origins})
     raise LikenessError(
-        f"thresholds {thresholds}: none is of these scores, which are by {ours}; there are "
-        f"thresholds of {theirs}: score all as the model does, or give a number as the threshold"
+        f"thresholds {thresholds}: none is of these scores, which are of {ours}, but of {theirs}; "
+        "score as the model does, or give a number as the threshold"
     )
 
 
@@ -105,10 +105,8 @@ def evaluate_targets(
     """
     plain = VerificationSettings(**draws_of(settings))
     if idle := [name for name, value in vars(plain).items() if getattr(settings, name) != value]:
-        raise LikenessError(
-            f"all trials are target trials, so {', '.join(idle)} would change nothing; leave that "
-            "out, or add nontarget trials"
-        )
+        names = ", ".join(idle)
+        raise LikenessError(f"{names} would change nothing for target trials alone; leave it out")
     reference, (first, _) = next(iter(systems.items()))
     compared = Compared([], {}, {}, subject_of=dict(subject_of or {}))
     unpaired, outcomes = dict[str, int](), dict[str, Outcome]()
@@ -193,9 +191,6 @@ def _subjects(
     numbers, source = subjects_of(trials, known)
     assert numbers is not None  # target trials alone contradict no groups
     if source == CONNECTED and settings.num_resamples:
-        warnings.warn(
-            "each group of ids that trials connect counts as a subject; if one has several such "
-            f"groups, give the subjects{if_option(' by --subjects')}",
-            stacklevel=5,
-        )
+        text = "each group of ids that trials connect counts as a subject; if one has several, give"
+        warnings.warn(f"{text} the subjects{if_option(' by --subjects')}", stacklevel=5)
     return numbers[0][trials.enrol], source

@@ -209,10 +209,8 @@ class Evaluation:
             True
         """
         if guarantee is not None and self.run is not None:
-            warnings.warn(
-                "the held-out subjects chose the checkpoint, so score others for a guarantee",
-                stacklevel=2,
-            )
+            text = "the held-out subjects chose the checkpoint, so score others for a guarantee"
+            warnings.warn(text, stacklevel=2)
         name, scores = self._system, self._scores
         compared, fars = self.compared, self.settings.fars
         result = self.results[0]
@@ -233,11 +231,9 @@ class Evaluation:
         )
         if too_low:
             rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
-            warnings.warn(
-                f"not stored: the threshold at FAR {rates}, where fewer than "
-                f"{thresholds.LEAST_ERRORS} of {stored.nontargets:,} nontarget trials may pass",
-                stacklevel=2,
-            )
+            few = f"fewer than {thresholds.LEAST_ERRORS} of {stored.nontargets:,} nontarget trials"
+            text = f"not stored: the threshold at FAR {rates}, where {few} may pass"
+            warnings.warn(text, stacklevel=2)
         return write_thresholds(path, stored, replaces=replaces)
 
     def plan(self, far: float, width: float) -> str:
@@ -469,10 +465,7 @@ def evaluate(
     with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
     if bare:
         if with_ids or any(each is not None for each in (*about, *of_targets)):
-            raise LikenessError(
-                "Scores have no ids, which trials, subjects, groups, quality, embeddings and other "
-                "systems need; give a score file, or what likeness.score gives"
-            )
+            raise LikenessError("Scores have no ids; give a score file, or what score() gives")
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
@@ -506,10 +499,7 @@ def evaluate(
     for name, of in systems.items():
         check_labels(name, of[1].target)
     if any(each is not None for each in of_targets):
-        raise LikenessError(
-            "threshold, thresholds and pair_by are for lists of target trials alone, and this one "
-            "has nontarget trials; leave them out, and see the TAR at each far"
-        )
+        raise LikenessError("threshold, thresholds and pair_by are for target trials alone")
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
@@ -534,11 +524,8 @@ def evaluate(
 def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
-            warnings.warn(
-                f"{result.system}: more pairs are decided wrongly than by chance; are these "
-                "distances? A higher score has to mean more similar",
-                stacklevel=3,
-            )
+            text = f"{result.system}: more pairs are decided wrongly than by chance; are these"
+            warnings.warn(f"{text} distances? A higher score must be more similar", stacklevel=3)
 
 
 def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
@@ -557,19 +544,13 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
         of_files = iter(names_of_files(files, "score"))
         names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
     if len(set(names)) < len(names) or not names:
-        raise LikenessError(
-            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
-            "more, or a mapping from names of your own to scores"
-        )
+        distinct = ", ".join(sorted(set(names)))
+        raise LikenessError(f"{len(names)} systems are called {distinct}; give a mapping by name")
     return dict(zip(names, listed, strict=True))
 
 
 def _read(
-    name: str,
-    system: File | Scored,
-    labels: Trials | None,
-    columns: ColumnNames,
-    all_targets: bool,
+    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames, all_targets: bool
 ) -> tuple[Trials, Scores, Origin | None]:
     """The trials of a system, its scores, and what gave them.
 
@@ -648,9 +629,8 @@ def _by_system(
         embeddings = [embeddings]
     read = [embeddings_of(of, columns) for of in embeddings]
     if len(read) not in (1, len(systems)):
-        raise LikenessError(
-            f"{len(read)} embedding files for {len(systems)} systems; give one for all or one each"
-        )
+        num = f"{len(read)} embedding files for {len(systems)} systems"
+        raise LikenessError(f"{num}; give one for all or one each")
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
 

@@ -45,9 +45,7 @@ def embedding_map(
     if labels:
         num_labels = len({labels[id] for id in embeddings.ids if id in labels})
         text += f", from {len(set(classes)):,} of {num_labels:,} classes"
-    text += (
-        "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
-    )
+    text += "; on it neighbours are near, but gaps between groups and their sizes mean nothing."
     norms, ids = embeddings.norms[rows], [embeddings.ids[i] for i in rows]
     matrix = embeddings.matrix[rows].astype(np.float64)
     directions = unit_rows(matrix, norms_of(matrix))

@@ -172,10 +172,8 @@ def caution(comparison: Comparison) -> str:
     if len(variants) < 2 or not untuned:
         return ""
     if not tuned:
-        return (
-            "No variant was tuned, so a difference may come from settings that suit one of them: "
-            "--tune N first searches the settings of each."
-        )
+        text = "No variant was tuned, so a difference may come from settings that suit one of them"
+        return f"{text}: --tune N first searches the settings of each."
     return f"Not tuned: {', '.join(untuned)}, which puts them at a disadvantage."
 
 
@@ -185,15 +183,10 @@ def notes(comparison: Comparison) -> list[str]:
     texts = [*_notes_on_intervals(c), *_interval_notes(c)]
     texts.append(f"The variants differ in {', '.join(c.varied) or 'nothing'}.")
     if c.allowed:
-        texts.append(
-            f"As allowed, they differ in {', '.join(c.allowed)} too: this is no comparison of "
-            "methods alone."
-        )
+        allowed = ", ".join(c.allowed)
+        texts.append(f"As allowed, they differ in {allowed} too, and not in methods alone.")
     if c.watched:
-        texts.append(
-            f"Checkpoints were picked by {c.watched} on these very trials, which flatters every "
-            "variant."
-        )
+        texts.append(f"Checkpoints were picked by {c.watched} on these trials, which flatters all.")
     texts += _tuning_notes(c)
     return texts + [f"Failed: {run.variant} seed {run.seed}: {run.failed}" for run in c.failed]
 
@@ -209,10 +202,7 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         f"bootstrap of that mean over {over}, {c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
     if c.differences:
-        picked = (
-            "; it was picked as the best on these trials, which flatters it: --reference names one "
-            "beforehand"
-        )
+        picked = "; picked as the best on these trials, which flatters it: name one by --reference"
         texts.append(
             f"Differences are to {c.reference}{picked if c.picked else ''}. "
             f"Over {resampled}: models fixed, the same resampled {resampled} for all variants. "

@@ -188,8 +188,7 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     least = max(1e-6 * max(abs(low), abs(high)), float(np.finfo(np.float32).tiny))
     if high - low < least:
         low, high = low - least, high + least
-    edges: Floats = np.linspace(low, high, num_bins + 1)
-    return edges
+    return np.linspace(low, high, num_bins + 1)
 
 
 def histogram(
@@ -403,9 +402,7 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike) -> Markup:
     values, right = np.asarray(norms, dtype=np.float64), np.asarray(correct, dtype=np.bool_)
     text = f"{right.sum():,} of {right.size:,} answers are right ({100 * right.mean():.2f} %)."
     if right.all() or not right.any():
-        return prose(
-            text + " All are of one kind, so their norms cannot be set against each other."
-        )
+        return prose(f"{text} All are of one kind, so their norms cannot be compared.")
     text += (
         f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
         "than every wrong one; 0.5: the norm says nothing)."

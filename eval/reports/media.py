@@ -64,10 +64,8 @@ def formats_of(file: BinaryIO) -> tuple[str, ...]:
     try:
         import_module("pillow_heif").register_heif_opener(thumbnails=False)
     except ImportError:
-        raise LikenessError(
-            "HEIC is read by pillow-heif, which is not installed; run "
-            f"`{install_line('heic')}`, or convert it to .jpg"
-        ) from None
+        line = install_line("heic")
+        raise LikenessError(f"HEIC needs pillow-heif; run `{line}`, or use .jpg") from None
     return (*FORMATS, "HEIF")
 
 
@@ -279,9 +277,8 @@ def read_sound(source: Path | Item) -> Heard:
         if not raw.size:
             raise LikenessError("0 samples, or no such channel")
         seconds = max(seconds, len(raw) / rate)
-        wave: Floats = np.nan_to_num(
-            raw.mean(axis=1, dtype=np.float64), nan=0.0, posinf=1.0, neginf=-1.0
-        )
+        mono = raw.mean(axis=1, dtype=np.float64)
+        wave: Floats = np.nan_to_num(mono, nan=0.0, posinf=1.0, neginf=-1.0)
         if rate > RATE_HZ:
             from scipy.signal import resample_poly
 

@@ -164,9 +164,8 @@ def _quality(rated: Answers) -> Markup:
     wrong answers by quality.
     """
     text = (
-        f"The {rated.name} of a query as a sign of a wrong answer. The queries of lowest "
-        f"{rated.name} are left out first; the share of wrong ones among the rest falls if it is "
-        "worth its name, and stays at the dotted line if it says nothing."
+        f"The {rated.name} of a query as a sign of a wrong answer: the lowest are left out first. "
+        "The share of wrong ones among the rest falls if it is one, or stays at the dotted line."
     )
     curve = {rated.name: risk_coverage(rated.quality, rated.risk)}
     shown = drawn(coverage_figure, curve, alt="Risk and coverage")
@@ -182,18 +181,13 @@ def _curves(searched: Sequence[Searched]) -> Markup:
     mated = [search for search in searched if search.mated.any()]
     hits = np.array([[rank_hits(search, int(k)).sum() for k in ranks] for search in mated])
     cmc = hits.sum(axis=0) / sum(int(search.mated.sum()) for search in mated)
-    text = (
-        "The CMC curve shows how many of the probes with a mate have it among the first subjects, "
-        "by rank."
-    )
+    text = "The CMC curve: how many probes with a mate have it among the first subjects, by rank."
     alt = f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %."
     label = "Found at this rank or before (%)"
     figures = [drawn(_curve_figure, ranks, 100 * cmc, "Rank", label, alt=alt)]
     if without := min(int(np.count_nonzero(~search.mated)) for search in searched):
-        text += (
-            " The other curve shows how many of them are found (TPIR) at the threshold at which "
-            "this share of the probes without a mate raises a false alarm (FPIR)."
-        )
+        text += " The other curve: how many are found (TPIR) where this share of the probes without"
+        text += " a mate raises a false alarm (FPIR)."
         fpir = np.geomspace(1 / without, 0.5, _NUM_RATES)
         rates = [[tpir(search, float(rate)).value for search in mated] for rate in fpir]
         values = 100 * np.mean(rates, axis=1)
@@ -320,8 +314,7 @@ def _doubtful(ids: Sequence[str], fit: Fit, media: Media) -> Markup:
     ]
     text = prose(
         "Look and listen here first. The score is the cosine to the mean of the other items of its "
-        "cluster minus that to the mean of the nearest other one: near 0 the item may belong to "
-        "either."
+        "cluster minus that to the nearest other mean: near 0 the item may belong to either."
     )
     head = "Item, its cluster, and the other one"
     return text + block("trials", caption="Least certain", head=head, rows=rows)

@@ -210,10 +210,9 @@ def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup
         curves[name] = risk_coverage(quality, errors_at(scores, threshold))
         meanings.append(meaning)
     text = (
-        "The norm of an embedding as a measure of the quality of its input. Trials are left out "
-        f"by quality, {'; '.join(dict.fromkeys(meanings))}. The decisions are those at the "
-        "threshold of the EER of all trials. The share of wrong ones among the rest falls if the "
-        "measure is worth its name, and stays at the dotted line if it says nothing."
+        "The norm of an embedding as a measure of quality. Trials are left out by quality, "
+        f"{'; '.join(dict.fromkeys(meanings))}, and decided at the threshold of the EER of all: "
+        "the share of wrong ones falls if the norm tells them, and else stays at the dotted line."
     )
     return prose(text) + drawn(coverage_figure, curves, alt="Risk and coverage")
 

@@ -64,10 +64,8 @@ def fuse(
         None in pair or (pair[0] and pair[0] != pair[1] and (pair[1] or pair[0] in known))
         for pair in pairs
     ):
-        raise LikenessError(
-            f"the fusion {fitted.mismatch(systems)}; give the score files of its models, in its "
-            "order, or fit it anew on these by `likeness fit fusion`"
-        )
+        problem = fitted.mismatch(systems)
+        raise LikenessError(f"the fusion {problem}; give its scores, or fit one on these")
     return Fused(trials, fitted, fitted.apply(values, measured))
 
 
@@ -97,9 +95,7 @@ def fit(
     for measure in quality:
         check_choice("quality measure", measure, ("log_norm", "log_duration"))
     if quality and method == "likelihood_ratio":
-        raise LikenessError(
-            f"likelihood_ratio takes no quality, and {', '.join(quality)} was given; leave it out"
-        )
+        raise LikenessError(f"likelihood_ratio takes no quality; leave {', '.join(quality)} out")
     trials, values, systems = _read(scores)
     measured = _measured(trials, quality, embeddings, durations)
     if trials.target is None:
@@ -141,8 +137,6 @@ def _measured(
     if not measures:
         return None
     if embeddings is None:
-        raise LikenessError(
-            f"the quality measures {', '.join(measures)} need the embeddings; give --embeddings"
-        )
+        raise LikenessError(f"{', '.join(measures)} need the embeddings; give --embeddings")
     scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
     return quality_of(sides_of(trials, embeddings_of(embeddings), scoring), measures, scoring)

@@ -88,10 +88,7 @@ def check_cohort(size: int, top_n: int | None) -> None:
     for; None stands for all of them.
     """
     if size < 2 or (top_n is not None and not 2 <= top_n <= size):
-        raise LikenessError(
-            f"score normalisation: a cohort of {size} with top_n = {top_n}; give two embeddings or "
-            "more, and a top_n from 2 to their number"
-        )
+        raise LikenessError(f"a cohort of {size} with top_n = {top_n}; give 2 <= top_n <= size")
 
 
 def z_norm(
@@ -202,10 +199,8 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
     """
     rows, others = np.asarray(embeddings), np.asarray(cohort)
     if rows.shape[1] != others.shape[1] or not len(others):
-        raise LikenessError(
-            f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
-            "with one D"
-        )
+        shapes = f"{rows.shape} and {others.shape}"
+        raise LikenessError(f"subtract_mean: {shapes} are not (N, D) and (C >= 1, D) with one D")
     centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
     return centred
 
@@ -223,25 +218,15 @@ def _half(
     at = np.asarray(range(statistics.std.size) if index is None else index)
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
-        raise LikenessError(
-            f"score normalisation: scores of shape {values.shape} for {at.size} {side} embeddings; "
-            "give the row of the embedding of each score"
-        )
-    flat = int(np.count_nonzero(statistics.std == 0))
-    if flat and flat == statistics.std.size:
-        raise LikenessError(
-            f"score normalisation: all {flat} {side} embeddings score the cohort alike; are they "
-            "constant?"
-        )
+        raise LikenessError(f"scores {values.shape} need one {side} row each, not {at.size}")
+    std = statistics.std
+    flat = int(np.count_nonzero(std == 0))
+    if flat and flat == std.size:
+        raise LikenessError(f"all {flat} {side} embeddings score the cohort alike; check them")
     if flat:
-        warnings.warn(
-            f"score normalisation: {flat} of {statistics.std.size} {side} embeddings score the "
-            "whole cohort alike (zero vectors?); their half is 0",
-            stacklevel=4,
-        )
-    inverse = np.divide(
-        1.0, statistics.std, out=np.zeros_like(statistics.std), where=statistics.std > 0
-    )
+        text = f"{flat} of {std.size} {side} embeddings score the whole cohort alike"
+        warnings.warn(f"{text} (zero vectors?); their half is 0", stacklevel=4)
+    inverse = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
     normed: Floats = values - statistics.mean[at]
     normed *= inverse[at]
     return normed

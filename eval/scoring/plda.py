@@ -63,10 +63,8 @@ class Plda:
         arrays = [getattr(self, name) for name in _ARRAYS]
         finite = all(np.isfinite(array).all() for array in arrays)
         if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
-            raise LikenessError(
-                f"plda: its arrays of {[array.shape for array in arrays]} do not fit together, are "
-                "not finite, or a variance is negative; fit it anew"
-            )
+            each = [array.shape for array in arrays]
+            raise LikenessError(f"plda: arrays {each} do not fit or are not finite; fit it anew")
 
     def project(self, embeddings: ArrayLike) -> Floats:
         """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the
@@ -83,9 +81,8 @@ class Plda:
     def _checked(self, embeddings: ArrayLike) -> Floats:
         rows: Floats = np.asarray(embeddings, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
-            raise LikenessError(
-                f"plda: fitted for {len(self.mean)} dims, not embeddings {rows.shape}; fit it anew"
-            )
+            dims = len(self.mean)
+            raise LikenessError(f"plda: fitted for {dims} dims, not {rows.shape}; fit it anew")
         return rows
 
     def adapt(self, embeddings: ArrayLike, *, within: float = 0.3, between: float = 0.7) -> "Plda":
@@ -101,10 +98,7 @@ class Plda:
         """
         rows, dims = self._checked(embeddings), len(self.psi)
         if len(rows) <= dims:
-            raise LikenessError(
-                f"plda: {len(rows)} items cannot adapt {dims} dims; give more than {dims}, or fit "
-                "with a smaller lda_dim"
-            )
+            raise LikenessError(f"plda: {len(rows)} items cannot adapt {dims} dims; give more")
         mean = rows.mean(axis=0)
         rows = _prepare(rows, mean, self.lda)
         centre = rows.mean(axis=0)
@@ -160,18 +154,6 @@ def load_plda(path: str | Path) -> Plda:
     )
 
 
-def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
-    """Refuses rows (N, D) of `num` classes on which no PLDA can be fitted."""
-    dims = rows.shape[1]
-    # also with LDA, whose scatter within classes is (D, D)
-    is_determined = num >= 2 and len(rows) - num >= dims
-    if not is_determined or not 0 <= lda_dim <= min(dims, num - 1):
-        raise LikenessError(
-            f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it needs "
-            f"2 classes, {num + dims} items, lda_dim up to {min(dims, max(num - 1, 0))}: add some"
-        )
-
-
 def fit_labelled(
     embeddings: Annotated[File | Embeddings, Option("EMBEDDINGS", path="file")],
     labels: Annotated[Names | None, Option(path="file")] = None,
@@ -209,10 +191,8 @@ def fit_labelled(
     if adapt is not None:
         others = vectors_of(adapt, columns)
         if model and others.meta.get("model", model) != model:
-            raise LikenessError(
-                f"adapt: embedded by the model {others.meta['model'][:16]}, and the labelled "
-                f"embeddings by {model[:16]}; embed both by one model"
-            )
+            both = f"{others.meta['model'][:16]}, and not {model[:16]}"
+            raise LikenessError(f"adapt: embedded by the model {both}; embed both by one model")
         plda = plda.adapt(others.matrix, within=within_covar_scale, between=between_covar_scale)
     return plda, classes
 
@@ -235,11 +215,17 @@ def fit_plda(
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or len(rows) != len(labels) or not np.isfinite(rows).all():
-        raise LikenessError(
-            f"plda: embeddings {rows.shape}, {len(labels)} labels; give finite (N, D) and N labels"
-        )
+        both = f"embeddings {rows.shape}, {len(labels)} labels"
+        raise LikenessError(f"plda: {both}; give finite (N, D) and N labels")
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
-    _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)
+    num, dims = int(classes.max(initial=-1)) + 1, rows.shape[1]
+    # also with LDA, whose scatter within classes is (D, D)
+    is_determined = num >= 2 and len(rows) - num >= dims
+    if not is_determined or not 0 <= lda_dim <= min(dims, num - 1):
+        raise LikenessError(
+            f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it needs "
+            f"2 classes, {num + dims} items, lda_dim up to {min(dims, max(num - 1, 0))}: add some"
+        )
     mean = rows.mean(axis=0)
     lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(rows.shape[1])
     rows = _prepare(rows, mean, lda)
@@ -283,9 +269,8 @@ def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
     apart = rows - means[classes]
     within = apart.T @ apart / len(rows)
     total = rows.T @ rows / len(rows)
-    _, vectors = eigh(
-        total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
-    )
+    ridge = 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
+    _, vectors = eigh(total - within, within + ridge)
     directions: Floats = vectors[:, ::-1][:, :kept]
     return directions
 

@@ -115,9 +115,8 @@ class Scored:
             LikenessError: The list has no labels.
         """
         if self.trials.target is None:
-            raise LikenessError(
-                f"the list of {counted(len(self), 'trial')} has no labels; give a list with labels"
-            )
+            count = counted(len(self), "trial")
+            raise LikenessError(f"the list of {count} has no labels; add them")
         return Scores(self.values, self.trials.target)
 
 
@@ -201,15 +200,12 @@ def score(
     meta, calibration = dict(sides.enrol.meta), scoring.calibration
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
-        raise LikenessError(
-            f"the calibration {calibration.mismatch([system])}; score by the model and the "
-            "options that it was fitted with, or fit one on these by `likeness fit calibration`"
-        )
+        problem = calibration.mismatch([system])
+        raise LikenessError(f"the calibration {problem}; fit one by `likeness fit calibration`")
     values = _values(sides, scoring)
     if calibration is not None:
-        values = calibration.apply(
-            values, quality_of(sides, measures_of(calibration.names), scoring)
-        )
+        measured = quality_of(sides, measures_of(calibration.names), scoring)
+        values = calibration.apply(values, measured)
     origin = None
     if dict(sides.probe.meta) == meta:
         origin = Origin(system, meta, digest_of(calibration), name)
@@ -368,10 +364,8 @@ def _with_embeddings(
         return trials, models, ""
     both = list(dict.fromkeys([*enrolled, *probed]))
     count = f"{len(trials) - int(kept.sum())} of {counted(len(trials), 'trial')}"
-    warnings.warn(
-        f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
-        stacklevel=4,
-    )
+    text = f"{count} are left out: {len(both)} ids have no embedding ({name_first(both)})"
+    warnings.warn(text, stacklevel=4)
     return trials.rows(kept), whole, f", without {count}"
 
 
@@ -387,14 +381,16 @@ def sides_of(
 
     The arguments, errors and warnings are those of `score`.
     """
-    _warn_of_other_models(embeddings, probe, scoring)
+    _warn_of_others(embeddings, probe, scoring)
     subtract_mean = scoring.subtract_mean
     apart = embeddings if probe is None else probe
-    models = None if models is None else _models_of(trials, models)
-    items = trials.enrol_ids
+    items, kind = trials.enrol_ids, "enrolment"
     if models is not None:
+        if absent := [model for model in items if not models.get(model)]:
+            raise LikenessError(f"{absent[0]!r} has no items in the enrolment list; add them")
+        models = {model: tuple(models[model]) for model in items}
         items = tuple(dict.fromkeys(item for listed in models.values() for item in listed))
-    kind = "enrolment" if models is None else "enrolment item"
+        kind = "enrolment item"
     _refuse_missing(kind, items, embeddings)
     _refuse_missing("probe", trials.probe_ids, apart)
     others = _cohort(scoring, {*items, *trials.probe_ids})
@@ -482,14 +478,11 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     """(N,) and (M,) logarithms of the seconds of each side."""
     durations = durations or {}
     items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]
-    used = [name for group in items for name in group]
-    missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
-    if missing:
-        raise LikenessError(
-            f"durations: {missing[0]!r} has no seconds, which log_duration needs; add them"
-        )
-    enrol = [sum(durations[name] for name in group) for group in items]
-    probe = [durations[name] for name in sides.probe.ids]
+    try:
+        enrol = [sum(durations[name] for name in group) for group in items]
+        probe = [durations[name] for name in sides.probe.ids]
+    except KeyError as error:
+        raise LikenessError(f"durations: {error} has none for log_duration; add it") from None
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 
@@ -532,9 +525,7 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     for id, fitting in added.items():
         if len(fitting) > 1:
             names = [embeddings.ids[row] for row in fitting[:2]]
-            raise LikenessError(
-                f"{id!r} fits {' and '.join(names)}; write the ids as in the embeddings"
-            )
+            raise LikenessError(f"{id!r} fits {' and '.join(names)}; write it as one of these")
     if not added:
         return embeddings
     chosen = np.array([fitting[0] for fitting in added.values()])
@@ -556,8 +547,8 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
         if all(drop_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
-            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
-            f"embeddings have ids such as {name_first(embeddings.ids[:2])}); {remedy}"
+            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}, not "
+            f"as {name_first(embeddings.ids[:2])}); {remedy}"
         )
 
 
@@ -574,24 +565,11 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
         return None
     shared = [cohort.ids[row] for row in np.unique(same_items(cohort.ids, [*ids])[0])]
     if shared:
-        warnings.warn(
-            f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "
-            f"({name_first(shared)}); a cohort holds other subjects",
-            stacklevel=4,
-        )
+        text = f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials"
+        warnings.warn(f"{text} ({name_first(shared)}); take other subjects", stacklevel=4)
     if subject_of is None:
         return cohort
     return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
-
-
-def _models_of(trials: Trials, models: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """The models of the trials, in their order, with their items."""
-    absent = [model for model in trials.enrol_ids if not models.get(model)]
-    if absent:
-        raise LikenessError(
-            f"{absent[0]!r} is no model of the enrolment list, or has no items; add them"
-        )
-    return {model: tuple(models[model]) for model in trials.enrol_ids}
 
 
 def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
@@ -601,9 +579,7 @@ def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
     return Embeddings(ids, embeddings.matrix[embeddings.rows(ids)], embeddings.meta)
 
 
-def _warn_of_other_models(
-    embeddings: Embeddings, probe: Embeddings | None, scoring: Scoring
-) -> None:
+def _warn_of_others(embeddings: Embeddings, probe: Embeddings | None, scoring: Scoring) -> None:
     """Warns of what was made by another network than the embeddings of the enrolment side."""
     model = embeddings.meta.get("model")
     named = {"probe embeddings": probe, "cohort": scoring.cohort, "mean": scoring.subtract_mean}
@@ -611,8 +587,5 @@ def _warn_of_other_models(
     others |= {} if scoring.plda is None else {"PLDA": scoring.plda.model}
     for what, other in others.items():
         if model and other and other != model:
-            warnings.warn(
-                f"the {what} says that it is of another model ({other[:16]}) than the embeddings "
-                f"({model[:16]}); they do not compare",
-                stacklevel=4,
-            )
+            text = f"the {what} says that it is of another model ({other[:16]}) than the embeddings"
+            warnings.warn(f"{text} ({model[:16]}); they do not compare", stacklevel=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
-from likeness.eval.errors import LikenessError, refuse_broken
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, vectors_of
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
 from likeness.eval.metrics.calibration import Fusion, load_fusion
@@ -56,9 +56,8 @@ def measures_of(names: Sequence[str]) -> list[str]:
     """
     measures = list(dict.fromkeys(name.rpartition("_")[0] for name in names))
     if column_names(measures) != tuple(names) or not set(measures) <= set(QUALITY):
-        raise LikenessError(
-            f"calibration: quality measures {', '.join(names)}; known are {', '.join(QUALITY)}"
-        )
+        known = ", ".join(QUALITY)
+        raise LikenessError(f"calibration: quality measures {', '.join(names)}; known are {known}")
     return measures
 
 
@@ -120,15 +119,10 @@ class Scoring:
         check_counts("top_n", [self.top_n], least=2)
         if self.similarity is not None:
             check_similarity(self.similarity)
-        alone = not self.similarity and self.cohort is None
-        rules = {
-            "cohort_subjects without a cohort would change nothing; give both, or leave it out": (
-                self.cohort is not None or self.cohort_subjects is None
-            ),
-            "plda is a similarity of its own, which is not normalised: leave out similarity and "
-            "cohort": self.plda is None or alone,
-        }
-        refuse_broken(rules, str)
+        if self.plda is not None and (self.similarity or self.cohort is not None):
+            raise LikenessError("plda is a similarity of its own; leave out similarity and cohort")
+        if self.cohort is None and self.cohort_subjects is not None:
+            raise LikenessError("cohort_subjects without a cohort would change nothing; give both")
         self._check_cohort()
         if self.durations is not None:
             seconds = {name: float(value) for name, value in self.durations.items()}
@@ -141,16 +135,12 @@ class Scoring:
             return
         size = len(self.cohort.ids)
         if self.cohort_subjects is not None:
-            object.__setattr__(
-                self, "cohort_subjects", MappingProxyType(dict(self.cohort_subjects))
-            )
+            subject_of = MappingProxyType(dict(self.cohort_subjects))
+            object.__setattr__(self, "cohort_subjects", subject_of)
             size = len(set(labels_of("cohort", self.cohort.ids, self.cohort_subjects)))
         if self.norm == "as" and 2 <= size < self.top_n:
-            warnings.warn(
-                f"the cohort has {size} members, and all of them are taken in place of the top "
-                f"{self.top_n}",
-                stacklevel=4,
-            )
+            text = f"the cohort has {size} members, and all are taken in place of the top"
+            warnings.warn(f"{text} {self.top_n}", stacklevel=4)
             object.__setattr__(self, "top_n", size)
         check_cohort(size, self.num_cohort_scores)
 

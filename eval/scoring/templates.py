@@ -80,9 +80,7 @@ def _factors(
         factor = factor / np.bincount(template)[template]
     elif method in ("ijb", "ijb_mean"):
         if media_of is None:
-            raise LikenessError(
-                f"pool: method {method!r} averages over each medium first and needs media_of"
-            )
+            raise LikenessError(f"pool: method {method!r} needs media_of; give the media")
         _, media = _numbered("media_of", media_of, template.size)
         num_media = media.max(initial=0) + 1
         pairs, medium = np.unique(template * np.int64(num_media) + media, return_inverse=True)
@@ -113,9 +111,8 @@ def _sums(
         part = order[start : start + step]
         groups = group[part]
         firsts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
-        taken = (
-            matrix[rows[part[0]] : rows[part[0]] + part.size] if in_place else matrix[rows[part]]
-        )
+        first = rows[part[0]]
+        taken = matrix[first : first + part.size] if in_place else matrix[rows[part]]
         weights = csr_array(
             (factor[part], np.arange(part.size), np.append(firsts, part.size)),
             shape=(firsts.size, part.size),
@@ -141,9 +138,7 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
         raise LikenessError(f"pool: {name} must be ({count},) names, but has shape {named.shape}")
     known, first, places = np.unique(named, return_index=True, return_inverse=True)
     by_occurrence = np.argsort(first)
-    numbers_of = np.empty(known.size, dtype=np.int64)
-    numbers_of[by_occurrence] = np.arange(known.size)
-    return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
+    return tuple(map(str, known[by_occurrence].tolist())), np.argsort(by_occurrence)[places]
 
 
 def enrol(embeddings: Embeddings, models: Mapping[str, Sequence[str]], **how: Any) -> Embeddings:

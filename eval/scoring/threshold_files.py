@@ -102,10 +102,8 @@ def write_thresholds(
                     new = (*new, point)
             thresholds = replace(thresholds, points=new)
         elif not replaces:
-            raise LikenessError(
-                f"{path} has thresholds of such scores, measured on {entry.data}; name a .json "
-                f"file for the new ones{if_option(', or replace them by --force')}"
-            )
+            remedy = f"name another .json file{if_option(', or replace them by --force')}"
+            raise LikenessError(f"{path} has such thresholds, measured on {entry.data}; {remedy}")
     measured = [_to_json(entry) for entry in (thresholds, *others)]
     write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
     return thresholds
@@ -230,8 +228,7 @@ class Rule:
         is_number = number is None or (far is None and math.isfinite(number))
         if not (is_far and is_number):
             raise LikenessError(
-                f"far {far} and threshold {number}: give one of them, a false-accept rate between "
-                "0 and 1, such as 0.01, or eer, or a finite number"
+                f"far {far} and threshold {number}: give one of them, far between 0 and 1 or eer"
             )
 
     def decide(
@@ -275,10 +272,7 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
             thresholds.
     """
     if origin is None or not origin.model:
-        raise LikenessError(
-            "nothing says which model gave these scores, so no threshold is kept; score by "
-            "`likeness score` or by `likeness verify --pairs`, which write that beside the scores"
-        )
+        raise LikenessError("nothing says which model gave these scores; use `likeness score`")
     path = Path(to)
     if path.suffix.lower() == ".json":
         file: Path | None = path
@@ -288,12 +282,9 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
         file = thresholds_path(str(to))
         known = _digests(path, origin.model) if file is not None and path.exists() else []
     if file is None or origin.model not in known:
-        raise LikenessError(
-            f"{to} is no place for the thresholds of model {origin.model[:16]}"
-            + (f", but of model {known[0][:16]}" if known else "")
-            + "; name the run or .onnx file that gave the scores, or a .json file for its "
-            "thresholds, which verify, gallery and serve take as --thresholds"
-        )
+        other = f", but of model {known[0][:16]}" if known else ""
+        problem = f"{to} is no place for the thresholds of model {origin.model[:16]}{other}"
+        raise LikenessError(f"{problem}; name its run or .onnx file, or a .json file")
     return file, origin
 
 

@@ -59,9 +59,8 @@ class Threshold:
     def __post_init__(self) -> None:
         rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
-            raise LikenessError(
-                f"threshold {self.value} (FAR {self.far}, FRR {self.frr}) cannot be; measure it"
-            )
+            both = f"FAR {self.far}, FRR {self.frr}"
+            raise LikenessError(f"threshold {self.value} ({both}) cannot be; measure it")
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.item_lists import SUFFIXES as TABLES
-from likeness.eval.items.item_lists import items_of_frame, listed_paths
+from likeness.eval.items.item_lists import listed_paths, read_items
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url, refuse_missing_files
@@ -175,7 +175,7 @@ class _Maker:
 
     def from_columns(self, table: Any) -> Items:
         root = self.root or Path()
-        items = items_of_frame(table, root=root, columns=parse_columns(self.columns))
+        items = read_items(table, root, columns=parse_columns(self.columns))
         if not self.label:
             return items
         return LabelPattern(self.label).relabelled(items, root, "the table")

@@ -15,7 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digests_of, names_of_files
-from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
+from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import meta_files, protocol
@@ -31,7 +31,7 @@ def evaluate_files(
     preset: Sequence[str] = (),
     switch: Sequence[str] = (),
     fars: Annotated[Sequence[float], Option("--far")] = (),
-    num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 0,
+    num_resamples: NumResamples = 0,
     json_file: Annotated[Path | None, Option("--json", path="output")] = None,
 ) -> str:
     """1:1 of an IJB pack from features of its faces.
@@ -106,9 +106,7 @@ def identify_files(
     presets = _switches(preset, switch)
     files = meta_files.find_meta_files(ijb)
     if not files.galleries:
-        raise LikenessError(
-            f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack it too"
-        )
+        raise LikenessError(f"{ijb} has no {files.name}_1N_gallery_*.csv; unpack it")
     galleries = [meta_files.read_side(path) for path in files.galleries]
     searched = meta_files.read_side(files.probes)
     results: list[Result] = []
@@ -174,10 +172,8 @@ def _subjects(files: meta_files.MetaFiles, pairs: Trials) -> NDArray[np.int64]:
     }
     ids = (*pairs.enrol_ids, *pairs.probe_ids)
     if lacking := [id for id in dict.fromkeys(ids) if int(id) not in subject_of]:
-        raise LikenessError(
-            f"{files.pairs}: {len(lacking)} templates are in no 1:N list, which name the subjects "
-            f"({name_first(lacking)}); leave --resamples out"
-        )
+        count = f"{len(lacking)} templates are in no 1:N list ({name_first(lacking)})"
+        raise LikenessError(f"{files.pairs}: {count}; leave --resamples out")
     enrol, probe = (
         np.array([subject_of[int(id)] for id in side], dtype=np.int64)
         for side in (pairs.enrol_ids, pairs.probe_ids)

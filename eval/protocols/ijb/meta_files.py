@@ -85,10 +85,8 @@ def find_meta_files(root: str | Path) -> MetaFiles:
     meta = Path(root) / "meta"
     names = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     if len(names) != 1:
-        raise LikenessError(
-            f"{meta}: there are {len(names)} files ..{_FACES} ({name_first(names)}); give a folder "
-            "with meta and loose_crop of one pack"
-        )
+        packs = f"{len(names)} files ..{_FACES} ({name_first(names)})"
+        raise LikenessError(f"{meta}: there are {packs}; give the folder of one pack")
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
     pairs, probes = meta / f"{start}_template_pair_label.txt", meta / f"{start}_1N_probe_mixed.csv"
@@ -143,9 +141,8 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     values: Floats = score_of[[row_of.get(name, -1) for name in faces.names]]
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if wrong.size:
-        raise LikenessError(
-            f"{path}: {faces.names[wrong[0]]!r} has no finite detector score from 0, or two"
-        )
+        name = faces.names[wrong[0]]
+        raise LikenessError(f"{path}: {name!r} has no detector score, or two; fetch it again")
     return values
 
 
@@ -193,9 +190,8 @@ def read_side(path: str | Path) -> Side:
     _, first_at, places = np.unique(template, return_index=True, return_inverse=True)
     torn = np.flatnonzero(subject[first_at][places] != subject)
     if torn.size:
-        raise LikenessError(
-            f"{path}: template {template[torn[0]]} has two subjects; fetch the file again"
-        )
+        name = template[torn[0]]
+        raise LikenessError(f"{path}: template {name} has two subjects; fetch it again")
     order = np.sort(first_at)
     return Side(template[order], subject[order])
 
@@ -214,15 +210,13 @@ def _table(path: Path, names: Sequence[str], separator: str = " ") -> Table:
         width = len(split(sample[0], separator)) if separator == "," else 0
         return Shape(separator, max(width, len(names)), places, header=separator == ",")
 
-    return read_table(path, shape, fractions=True)
+    return read_table(path, shape, lambda _: places, fractions=True)
 
 
 def _integers(path: object, column: Column) -> NDArray[np.int64]:
     """The numbers of a column of integers of at least 0."""
     wrong = [key for key in column.keys if not (key.isdecimal() and len(key) < 19)]
     if wrong:
-        raise LikenessError(
-            f"{path}: {name_first(wrong)} is no template, medium or subject; fetch it again"
-        )
+        raise LikenessError(f"{path}: {name_first(wrong)} are no integers from 0; fetch it again")
     numbers: NDArray[np.int64] = np.array(list(map(int, column.keys)), dtype=np.int64)
     return numbers[column.codes]

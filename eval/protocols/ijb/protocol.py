@@ -176,8 +176,7 @@ def _views(features: Embeddings, flip: Flip) -> tuple[list[slice], float]:
         factor = {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
         return [slice(None)], factor
     raise LikenessError(
-        f"switch flip = {flip!r} does not go with the flip {stored!r} of these features; "
-        "embed by `embed --flip concat`, which serves every switch"
+        f"switch flip = {flip!r} does not fit features of {stored!r}; use `embed --flip concat`"
     )
 
 

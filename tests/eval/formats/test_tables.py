@@ -18,7 +18,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats.parquet import text_of
 from likeness.eval.formats.subjects import connected_groups, read_mapping, subjects_of
-from likeness.eval.formats.tables import Shape, read_parquet, read_rows, separator_of, split
+from likeness.eval.formats.tables import Shape, read_rows, read_values, separator_of, split
 from tests.eval.formats.triples import PLAIN, made
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
@@ -133,7 +133,7 @@ def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
         "some": ["1", "", "2.5"],
     }
     with pytest.raises(LikenessError, match="list"):
-        read_parquet(tmp_path / "t.parquet", lambda names: {"path": 4})
+        read_values(tmp_path / "t.parquet", lambda names: {"path": 4})
     assert [text_of(value) for value in (None, float("nan"), pandas.NA, pandas.NaT)] == [""] * 4
 
 

@@ -22,7 +22,7 @@ from likeness.eval.formats import subjects, trials
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings
 from likeness.eval.formats.files import write_text
 from likeness.eval.items import item_lists, listing
-from likeness.eval.items.item_lists import items_of_frame, read_items
+from likeness.eval.items.item_lists import read_items
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.failures import read_failures
 from likeness.eval.scoring.origin import Origin
@@ -108,7 +108,7 @@ def as_frame(package: str) -> Reader:
         frame = kind({"path": [f"{k}.wav" for k in range(len(names))], "label": names})
         scored = kind({"enrol": names, "probe": ["x"] * len(names), "label": [1] * len(names)})
         assert trials.read_trials(scored).enrol_ids == tuple(map(nfc, names))
-        return items_of_frame(frame, root=folder, columns={}).labels
+        return read_items(frame, folder).labels
 
     return read
 
@@ -215,8 +215,8 @@ READERS: dict[str, Reader] = {
 WITHOUT_NAMES = {
     *("files.read_json", "files.read_mat", "media.read_sound"),
     *("subjects.read_durations", "subjects.read_numbers", "origin.read_origin", "plda.load_plda"),
-    *("parquet.read_columns", "tables.read_table", "tables.read_rows", "tables.read_parquet"),
-    *("tables.read_frame", "meta_files.read_side"),
+    *("parquet.read_columns", "tables.read_table", "tables.read_rows", "tables.read_values"),
+    "meta_files.read_side",
     *(f"_embedding_files.read_{of}" for of in ("arrays", "parquet", "text", "vectors")),
     *("meta_files.read_faces", "meta_files.read_template_pairs", "meta_files.read_detector_scores"),
 }
@@ -236,7 +236,7 @@ def test_every_reader_is_tested() -> None:
     for package in pkgutil.walk_packages(likeness.eval.__path__, "likeness.eval."):
         module = importlib.import_module(package.name)
         for name, function in vars(module).items():
-            is_reader = name.startswith(("read", "load_")) or name.endswith("_of_frame")
+            is_reader = name.startswith(("read", "load_"))
             if is_reader and getattr(function, "__module__", "") == module.__name__:
                 found.add(f"{package.name.rpartition('.')[2]}.{name}")
     unknown = {name for name in found if f"{name.rpartition('.')[2]}(" not in source}
@@ -249,7 +249,7 @@ def test_numbers_of_a_table_are_names(tmp_path: Path) -> None:
         frame = pd.DataFrame({"path": ["a.wav", "b.wav"], "label": labels})
         frame.to_parquet(tmp_path / "t.parquet")
         assert read_items(tmp_path / "t.parquet").labels == ["7", "100000"]
-        assert items_of_frame(frame, root=tmp_path, columns={}).labels == ["7", "100000"]
+        assert read_items(frame, tmp_path).labels == ["7", "100000"]
 
 
 def test_a_backslash_is_a_slash_in_every_id(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import _trial_writing, files
+from likeness.eval.formats.embeddings import Embeddings, read_embeddings
 from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
 from likeness.eval.types import Trials
 from tests.eval.formats.triples import rows
@@ -111,13 +112,19 @@ def test_ids_are_numbered_as_those_of_text(tmp_path, monkeypatch, rows_of_group)
     assert "in no trial" not in read[1].enrol_ids
 
 
-def test_a_flipped_bit_is_no_other_score(tmp_path):
-    path, scores = tmp_path / "list.parquet", np.random.default_rng(0).standard_normal(50)
-    trials = Trials(("a",), tuple(f"id {i}" for i in range(50)), np.zeros(50, int), np.arange(50))
-    write_scores(path, trials, scores)
-    content = path.read_bytes()
-    for part in (b"id 0", scores[20:22].tobytes()):
-        place = content.index(part)
-        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-        with pytest.raises(LikenessError, match="damaged"):
-            read_scores(path)
+def test_a_flipped_bit_is_no_other_score_and_no_other_embedding(tmp_path):
+    path, values = tmp_path / "list.parquet", np.random.default_rng(0).standard_normal(50)
+    ids = tuple(f"id {i}" for i in range(50))
+    rows = Embeddings(ids, values[:, None])
+    trials = Trials(("a",), ids, np.zeros(50, int), np.arange(50))
+    for write, read, name, stored in (
+        (lambda: write_scores(path, trials, values), read_scores, b"id 0", values),
+        (lambda: rows.save(path), read_embeddings, b"id 30", rows.matrix),
+    ):
+        write()
+        content = path.read_bytes()
+        for part in (name, stored[20:22].tobytes()):
+            place = content.index(part)
+            path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+            with pytest.raises(LikenessError, match="damaged"):
+                read(path)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
+from likeness.eval.items.items import MAX_SPAN, Item, Items
 from likeness.eval.items.labels import LabelPattern, suggest_labels
 from likeness.eval.items.listing import files_below
 from likeness.eval.items.pairs import draw_pairs
@@ -101,21 +100,6 @@ def test_shards_are_numbered_by_their_first_item(listed: list[Item]) -> None:
     known: dict[Path, int] = {}
     expected = [known.setdefault(item.path, len(known)) for item in inside]
     assert shard_numbers(Items.of(inside)).tolist() == expected
-
-
-@given(st.lists(rows, max_size=6), st.lists(rows, max_size=6))
-def test_parts_are_joined_as_if_they_were_one(first: list[Item], second: list[Item]) -> None:
-    joined = Items.joined([Items.of(first), Items.of(second), Items.of(first[:1])])
-    whole = Items.of([*first, *second, *first[:1]])
-    backwards = np.arange(len(whole))[::-1]
-    assert joined == whole
-    assert [joined[row] for row in backwards] == [whole[row] for row in backwards]
-    assert joined.take(backwards) == whole.take(backwards)
-    assert (joined.names, joined.labels) == (whole.names, whole.labels)
-    assert pickle.loads(pickle.dumps(joined)).ids == whole.ids
-    if first:
-        with pytest.raises(LikenessError, match="is there twice"):
-            check_unique(joined, "x")
 
 
 @given(st.lists(names, max_size=20))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.items.item_lists import items_of_frame, read_items, write_items
+from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import list_items
@@ -61,7 +61,7 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     assert listed(folder / "f.csv", columns={"path": "clip", "label": "who"}) == expected
     assert listed(folder / "g.csv", columns="label=1,path=2") == expected
     assert listed(folder, label="{label}/*.wav") == expected
-    assert items_of_frame(frame, root=folder, columns={}) == expected
+    assert read_items(frame, folder) == expected
 
 
 def test_stretches_of_a_table(folder: Path) -> None:

@@ -286,11 +286,3 @@ def test_the_command_adapts_to_embeddings_without_labels(tmp_path: Path) -> None
     assert (load_plda(tmp_path / "p.json").project(new) == fitted.project(new)).all()
     write_embeddings(tmp_path / "new.npz", Embeddings(named, rows, {"model": "m2"}))
     assert "m2" in refused(*fit, "0.3", "--force", "--adapt", tmp_path / "new.npz")
-
-
-def test_both_files_of_embeddings_from_elsewhere_have_the_columns(tmp_path: Path) -> None:
-    rows, labels, _, _ = draw(30, 5, 4, seed=2)
-    for name in ("old", "new"):
-        np.savez(tmp_path / name, who=[f"{x}/{k}" for k, x in enumerate(labels)], x=rows, y=rows)
-    files = (tmp_path / "old.npz", "--adapt", tmp_path / "new.npz", "--columns", "id=who,vector=x")
-    assert "adapted to" in printed("fit", "plda", *files, "--out", tmp_path / "p.json")
