@@ -34,22 +34,10 @@ def python2(blobs: list[bytes], same: list[bool]) -> bytes:
     """
     payload = b"\x80\x02]q\x00("
     for number, blob in enumerate(blobs):
-        payload += (
-            (
-                b"U" + bytes([len(blob)])
-                if len(blob) < 256
-                else b"T" + len(blob).to_bytes(4, "little")
-            )
-            + blob
-            + b"q"
-            + bytes([number + 1])
-        )
-    return (
-        payload
-        + b"e]q\xf0("
-        + b"".join(b"\x88" if value else b"\x89" for value in same)
-        + b"e\x86q\xf1."
-    )
+        short, long = b"U" + bytes([len(blob) % 256]), b"T" + len(blob).to_bytes(4, "little")
+        payload += (short if len(blob) < 256 else long) + blob + b"q" + bytes([number + 1])
+    labels = b"".join(b"\x88" if value else b"\x89" for value in same)
+    return payload + b"e]q\xf0(" + labels + b"e\x86q\xf1."
 
 
 def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:

@@ -234,16 +234,6 @@ def test_gradients_are_finite_and_reach_the_samples_alone(name: str) -> None:
         frontend(torch.zeros(2, 3, 4))
 
 
-@pytest.mark.slow  # six seconds, as torch.export imports much
-def test_exported_features_are_the_same(wave: torch.Tensor) -> None:
-    frontend = KaldiFbank().eval()
-    batch = torch.stack([wave, wave.flip(0), -wave])
-    before = batch.clone()
-    exported = torch.export.export(frontend, (batch,), strict=False).module()
-    torch.testing.assert_close(frontend(batch)[0], exported(batch)[0], atol=4e-6, rtol=0)
-    assert torch.equal(batch, before)
-
-
 def masked(
     batch: int, lengths: torch.Tensor | None = None, **settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -292,19 +282,6 @@ def test_masks_hold_the_mean_and_spare_the_padding() -> None:
     short = masked(100, torch.full((100,), 0.08), prob=1.0, num_f_mask=0, max_t=40)[0]
     assert not short[:, 4:].any()
     assert set(short.any(2).sum(1).tolist()) == {0, 1, 2, 3, 4}
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"prob": 1.5}, "mask.prob=1.5 breaks the rule that mask.prob is 0 to 1"),
-        ({"max_t": -1}, "mask.max_t=-1.* breaks the rule"),
-        ({"num_f_mask": -2}, "mask.num_f_mask=-2.* breaks the rule"),
-    ],
-)
-def test_masks_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(LikenessError, match=says):
-        masked(1, **settings)
 
 
 @pytest.mark.parametrize(
@@ -358,18 +335,21 @@ def test_the_framing_of_tensorflow_is_tfmelbanks() -> None:
         ours(torch.randn(1, 239))
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"window": "povey"}, "frontend.window=povey breaks the rule"),
-        ({"mel_scale": "bark"}, "frontend.mel_scale=bark"),
-        ({"high_hz": 9000.0}, "frontend.high_hz=9000.0"),
-        ({"frame_ms": 40.0}, "frontend.frame_ms=40.0, frontend.fft_size=512"),
-    ],
-)
-def test_mel_spectrograms_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
+REFUSED = {
+    "mask.prob=1.5 breaks the rule": partial(masked, 1, prob=1.5),
+    "mask.max_t=-1": partial(masked, 1, max_t=-1),
+    "mask.num_f_mask=-2": partial(masked, 1, num_f_mask=-2),
+    "frontend.window=povey breaks the rule": partial(MelSpectrogram, window="povey"),
+    "frontend.mel_scale=bark": partial(MelSpectrogram, mel_scale="bark"),
+    "frontend.high_hz=9000.0": partial(MelSpectrogram, high_hz=9000.0),
+    "frontend.frame_ms=40.0, frontend.fft_size=512": partial(MelSpectrogram, frame_ms=40.0),
+}
+
+
+@pytest.mark.parametrize("says", REFUSED)
+def test_settings_that_cannot_be_are_refused(says: str) -> None:
     with pytest.raises(LikenessError, match=says):
-        MelSpectrogram(**settings)
+        REFUSED[says]()
 
 
 def test_a_wave_that_cannot_be_reflected_is_refused() -> None:
