@@ -17,9 +17,8 @@ from likeness.modalities.speaker.decoding import BadAudio, Wave, speed_of
 
 
 def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:
-    return (0.5 * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)).astype(
-        np.float32
-    )
+    time = np.arange(round(seconds * rate_hz)) / rate_hz
+    return (0.5 * np.sin(2 * np.pi * hz * time)).astype(np.float32)
 
 
 def loudest_hz(wave: Wave, rate_hz: int = 16000) -> float:
@@ -57,9 +56,8 @@ def test_an_id_carries_its_speed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", tone(400, rate_hz=22050), 22050)
     copies = speed_copies([Item("a", path, "x")])
     plain, slow, fast = map(decoded, copies)
-    assert [len(plain), len(slow), len(fast)] == pytest.approx(
-        [16000, 16000 / 0.9, 16000 / 1.1], abs=2
-    )
+    sizes = [len(plain), len(slow), len(fast)]
+    assert sizes == pytest.approx([16000, 16000 / 0.9, 16000 / 1.1], abs=2)
     assert loudest_hz(slow) == pytest.approx(360, abs=2)
     assert loudest_hz(fast) == pytest.approx(440, abs=2)
     (tmp_path / "s.tar").write_bytes(b"front" + path.read_bytes() + b"behind")
@@ -69,9 +67,8 @@ def test_an_id_carries_its_speed(tmp_path: Path) -> None:
 
 
 def test_speed_copies_are_new_classes() -> None:
-    copies = speed_copies(
-        [Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)], speeds=(0.9, 1.1)
-    )
+    items = [Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)]
+    copies = speed_copies(items, speeds=(0.9, 1.1))
     ends = ("", "#speed=0.9", "#speed=1.1")
     assert [item.id for item in copies] == [f"{id}{end}" for end in ends for id in ("a/1", "b/1")]
     assert [item.label for item in copies[::2]] == [f"a{end}" for end in ends]
@@ -141,10 +138,8 @@ def test_channels_and_rates_of_a_file_cost_no_memory(
 
 def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (30_000, 2)).clip(-1, 1).astype(np.float32)
-    paths = [
-        write(tmp_path / f"a.{suffix}", noise, 22_050)
-        for suffix in ("wav", "flac", "ogg", "mp3", "aiff")
-    ]
+    endings = ("wav", "flac", "ogg", "mp3", "aiff")
+    paths = [write(tmp_path / f"a.{suffix}", noise, 22_050) for suffix in endings]
     whole = [read_file(path) for path in paths]
     monkeypatch.setattr("likeness.modalities.speaker.decoding._BLOCK_VALUES", 5_000)
     for path, wave in zip(paths, whole, strict=True):

@@ -42,9 +42,8 @@ def mulaw_levels() -> np.ndarray:
 
 def alaw_levels() -> np.ndarray:
     """ITU-T G.711 table 1: 13 bits, in units of 2**-12."""
-    positive = [2 * step + 1 for step in range(16)] + [
-        (2 * step + 33) << (segment - 1) for segment in range(1, 8) for step in range(16)
-    ]
+    positive = [2 * step + 1 for step in range(16)]
+    positive += [(2 * step + 33) << segment for segment in range(7) for step in range(16)]
     return np.array(sorted({sign * value for value in positive for sign in (1, -1)})) / 2**12
 
 
@@ -52,12 +51,10 @@ def alaw_levels() -> np.ndarray:
 def test_companding_is_g711(law: Codec, levels: np.ndarray) -> None:
     wave = (VOICE[:8000] * 0.98 / np.abs(VOICE[:8000]).max()).astype(np.float32)
     heard = round_trip(wave, law, rate_hz=8000).astype(np.float64)
-    nearest = levels[np.abs(heard[:, None] - levels).argmin(1)]
-    np.testing.assert_allclose(heard, nearest, atol=1e-6)  # no other values occur
+    nearest = np.abs(heard[:, None] - levels).argmin(1)
+    np.testing.assert_allclose(heard, levels[nearest], atol=1e-6)  # no other values occur
     steps = np.diff(levels)
-    widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[
-        np.abs(heard[:, None] - levels).argmin(1)
-    ]
+    widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[nearest]
     # half a step, to the resolution of the input
     assert (np.abs(heard - wave) <= 0.5 * widest + 2**-12).all()
     assert len(np.unique(heard)) > 100
@@ -101,13 +98,10 @@ def test_lossy_files_keep_time_and_level(codec: Codec) -> None:
 
 def test_any_length_and_any_level() -> None:
     for codec in ("mulaw", "alaw", "gsm", *FILES):
+        coded = round_trip if codec in FILES else telephone
         for size in (1, 2, 57, 1000):
             for wave in (VOICE[3000 : 3000 + size], np.zeros(size, dtype=np.float32)):
-                heard = (
-                    telephone(wave, codec)
-                    if codec in ("mulaw", "alaw", "gsm")
-                    else round_trip(wave, codec)
-                )
+                heard = coded(wave, codec)
                 assert heard.shape == wave.shape
                 assert np.isfinite(heard).all()
 
@@ -147,15 +141,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         mask=partial(spec_augment, prob=0.0),
         measure=None,
     )
-    return override(
-        base,
-        [
-            f"augment.corrupt.musan={folder / 'musan'}",
-            f"augment.corrupt.rirs={folder / 'rirs'}",
-            "frontend.low_hz=30",
-            "mask.prob=1.0",
-        ],
-    )
+    corrupt = [f"augment.corrupt.{name}={folder / name}" for name in ("musan", "rirs")]
+    return override(base, [*corrupt, "frontend.low_hz=30", "mask.prob=1.0"])
 
 
 def test_resumes_bit_for_bit_and_embeds_without_masks(
@@ -168,8 +155,6 @@ def test_resumes_bit_for_bit_and_embeds_without_masks(
     assert not same(tmp_path / "whole", tmp_path / "unmasked")
     model = load_model(tmp_path / "cut")
     assert model.embedder.frontend.low_hz == 30  # type: ignore[union-attr]
-    once, twice = (
-        embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix
-        for _ in range(2)
-    )
+    four = items(voices, split="all")[:4]
+    once, twice = (embed(model.embedder, four, model.read)[0].matrix for _ in range(2))
     assert np.array_equal(once, twice)
