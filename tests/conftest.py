@@ -73,11 +73,8 @@ def browser(microphone: list[str]) -> Iterator[Any]:
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="pip install playwright, for pages in a browser"
     )
-    path = (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         pytest.skip("no Chromium: apt-get install chromium")
     arguments = [

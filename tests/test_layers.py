@@ -80,9 +80,8 @@ def imports(tree: ast.Module) -> tuple[set[str], set[str]]:
 
 def layer(path: Path) -> str:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return max(
-        (value for value in INTERNAL if f"{name}.".startswith(f"{value}.")), key=len, default=name
-    )
+    above = [value for value in INTERNAL if f"{name}.".startswith(f"{value}.")]
+    return max(above, key=len, default=name)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

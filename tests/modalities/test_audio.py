@@ -113,9 +113,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "channels", "rate_hz"), [("flac", 8, 96_000), ("wav", 200, 4_000)]
 )
-def test_channels_and_rates_of_a_file_cost_no_memory(
-    tmp_path: Path, suffix: str, channels: int, rate_hz: int
-) -> None:
+def test_channels_cost_no_memory(tmp_path: Path, suffix: str, channels: int, rate_hz: int) -> None:
     """A small file that states much: 8 MiB or more of float32 if it were decoded whole, and twice
     that to mix it.
     """

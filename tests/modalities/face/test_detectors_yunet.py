@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,9 +35,7 @@ def plain_decoding(pixels: Pixels, stride: int = 8) -> list[tuple[float, list[fl
     result = []
     for row in range(pixels.shape[0] // stride):
         for column in range(pixels.shape[1] // stride):
-            cell = pixels[
-                stride * row : stride * (row + 1), stride * column : stride * (column + 1)
-            ]
+            cell = pixels[stride * row :, stride * column :][:stride, :stride]
             score, green = cell[..., 0].mean() / 255, cell[..., 1].mean() / 255
             if score >= 0.9:
                 x, y = (column + BOX[0] + green) * stride, (row + BOX[1] + green) * stride
@@ -79,20 +78,15 @@ def test_landmarks_come_in_the_order_of_the_template(detector: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(96, 128), ("height", "width")])
-def test_a_large_photograph_is_shrunk_and_its_landmarks_are_its_own(
-    tmp_path: Path, size: tuple[int | str, int | str]
-) -> None:
+def test_landmarks_of_a_large_photograph_are_its_own(tmp_path: Path, size: Any) -> None:
     """The same scene in ten times the size has its faces in ten times the place."""
     model = align.load_detector(tiny_yunet(tmp_path / "y.onnx", size))
     small = scene((4, 3, 255), (10, 8, 245))
-    most = (96, 128) if size == (96, 128) else (480, 640)
-    factor = 10
-    large = np.repeat(np.repeat(small, factor, axis=0), factor, axis=1)
+    large = small.repeat(10, axis=0).repeat(10, axis=1)
     found, expected = align.detect(model, large), align.detect(model, small)
     if size == (96, 128):
         assert len(found.boxes) == len(expected.boxes) == 2
-        np.testing.assert_allclose(found.landmarks, factor * expected.landmarks, atol=1e-2)
+        np.testing.assert_allclose(found.landmarks, 10 * expected.landmarks, atol=1e-2)
     # At 640 pixels a red square is 5 cells wide, and each of them finds a face about itself.
-    middle = found.landmarks[0].mean(axis=0) / factor
-    assert np.abs(middle - expected.landmarks[:, :, :].mean(axis=1)).max(axis=1).min() < 8
-    assert max(most) < max(large.shape)
+    middle = found.landmarks[0].mean(axis=0) / 10
+    assert np.abs(middle - expected.landmarks.mean(axis=1)).max(axis=1).min() < 8

@@ -97,9 +97,7 @@ PARTS = st.sampled_from([MAGIC, b"\xff\xd8", b"a", b"bcd", bytes(4)])
 
 @settings(max_examples=30)
 @given(st.lists(st.lists(PARTS, min_size=1, max_size=8).map(b"".join), min_size=1, max_size=6))
-def test_images_that_hold_the_magic_number_are_cut_and_joined(
-    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
-) -> None:
+def test_images_that_hold_the_magic_number(tmp_path_factory, contents: list[bytes]) -> None:
     folder = tmp_path_factory.mktemp("rec")
     rec = recordio_writer.write(write_items(folder / "in", {"a": contents}), folder / "out")
     assert [payload[24:] for _, payload in loop(rec.read_bytes())][: len(contents)] == contents

@@ -21,15 +21,8 @@ def miniature(folder: Path) -> None:
             cv2.imwrite(str(folder / "orl" / f"s{subject + 1}" / f"{shot + 1}.pgm"), image)
 
 
-DATA_SETS = {
-    "orl": DataSet(
-        miniature,
-        fetch="fetch the ORL faces",
-        items=orl.items,
-        trials=orl.trials,
-        labels=[f"s{subject}" for subject in range(1, 11)],
-    )
-}
+LABELS = [f"s{subject}" for subject in range(1, 11)]
+DATA_SETS = {"orl": DataSet(miniature, orl.items, orl.trials, LABELS, fetch="fetch the ORL faces")}
 
 
 def test_folds_partition_the_subjects(shared: Path) -> None:

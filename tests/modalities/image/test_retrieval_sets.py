@@ -142,9 +142,7 @@ def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Pr
 
 
 @pytest.mark.parametrize(("name", "folder"), zip(SETS, FOLDERS, strict=True))
-def test_the_standard_protocol_trains_on_the_first_classes(
-    name: str, folder: str, tmp_path: Path
-) -> None:
+def test_the_first_classes_train(name: str, folder: str, tmp_path: Path) -> None:
     miniature(tmp_path)
     num_train = SETS[name][1]
     for split in ("train", "test"):
@@ -176,9 +174,7 @@ def test_cars_of_the_first_distribution(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_damaged_lists_are_refused(
-    name: str, file: str, content: str, says: str, tmp_path: Path
-) -> None:
+def test_damaged_lists(name: str, file: str, content: str, says: str, tmp_path: Path) -> None:
     miniature(tmp_path)
     (tmp_path / file).write_text(content)
     with pytest.raises(ValueError, match=says):

@@ -19,15 +19,8 @@ def miniature(folder: Path) -> None:
         (recordings / name[1:]).rename(recordings / name)
 
 
-DATA_SETS = {
-    "an4": DataSet(
-        miniature,
-        items=an4.items,
-        trials=an4.trials,
-        labels=SPEAKERS,
-        fetch="DATA/an4/wav/SPEAKER",
-    )
-}
+FETCH = "DATA/an4/wav/SPEAKER"
+DATA_SETS = {"an4": DataSet(miniature, an4.items, an4.trials, SPEAKERS, fetch=FETCH)}
 
 
 def test_folds_partition_the_speakers_evenly_by_sex(shared: Path) -> None:

@@ -28,9 +28,7 @@ def item(path: Path, wave: np.ndarray, rate_hz: int = RATE, id: str = "a", **mor
     ("rate_hz", "channels", "suffix"),
     [(16_000, 1, "flac"), (8_000, 1, "wav"), (44_100, 2, "wav"), (16_000, 1, "ogg")],
 )
-def test_chunks_are_the_recording_in_equal_pieces(
-    tmp_path: Path, rate_hz: int, channels: int, suffix: str
-) -> None:
+def test_chunks_are_equal(tmp_path: Path, rate_hz: int, channels: int, suffix: str) -> None:
     wave = np.stack([chatter(25.3, rate_hz)] * channels, axis=1)
     first = item(tmp_path / f"a.{suffix}", wave, rate_hz)
     parts = list(long.read(first, chunk_seconds=10))

@@ -26,12 +26,7 @@ def miniature(folder: Path) -> None:
 
 
 DATA_SETS = {
-    "speechocean": DataSet(
-        miniature,
-        items=speechocean.items,
-        trials=speechocean.trials,
-        labels=list(AGES),
-    )
+    "speechocean": DataSet(miniature, speechocean.items, speechocean.trials, labels=list(AGES))
 }
 
 

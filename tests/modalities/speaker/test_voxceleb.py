@@ -79,9 +79,7 @@ USUAL = {  # the folders above the four speakers
 
 
 @pytest.mark.parametrize("layout", USUAL)
-def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
-    layout: str, tmp_path: Path
-) -> None:
+def test_usual_layouts_give_the_official_splits(layout: str, tmp_path: Path) -> None:
     # this is not VoxCeleb's audio
     touch(
         tmp_path, "vox1/dev/txt/id10001/v/1.txt", "CN-Celeb_flac/data/id00013/singing-01-001.flac"
@@ -174,9 +172,7 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
         ("wavlm_lm", 1, 256, 20, 1, {10: 2e-4, 20: 1e-4}),
     ],
 )
-def test_pretrained_networks_have_wespeakers_schedules(
-    variant: str, speeds: int, batch: int, epochs: int, warmup: int, rates: dict[float, float]
-) -> None:
+def test_pretrained_schedules_are_wespeakers(variant, speeds, batch, epochs, warmup, rates) -> None:
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb_pretrained.py"
     recipe = recipes.fit_to_batches(load(f"{file}:{variant}")[0], speeds * 1_092_009)
     per_epoch = 1_092_009 // batch
