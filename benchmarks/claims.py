@@ -35,10 +35,10 @@ from folds import train_and_score
 from numpy.typing import NDArray
 from performance import ROOT, parser_of, row, table
 
-from likeness.eval.intervals import per_item
-from likeness.eval.intervals.bootstrap import bounds, drawn_groups
+from likeness.data import folders
+from likeness.eval.intervals.bootstrap import drawn_groups
 from likeness.eval.items.pairs import all_pairs
-from likeness.modalities import folders
+from likeness.metrics import bounds, per_item
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training import measure

@@ -36,16 +36,14 @@ from peers import PEERS
 from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
 
+from likeness import Embeddings, Item, Trials
 from likeness.conditions import damaged, parse
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import measured_tar, sort_scores
-from likeness.eval.types import Trials
 from likeness.models.run import load_model
+from likeness.recipe import fit
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.train import fit
 
 FAR = 0.01
 CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")

@@ -35,15 +35,12 @@ from peers import PEERS
 from people import ENDINGS
 from performance import ROOT, parser_of, row, table
 
-from likeness.eval.formats.trials import read_scores
-from likeness.eval.items.items import Item, Items
+from likeness import Item, Trials
+from likeness.data import an4, folders, read_scores, speechocean
+from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs
-from likeness.eval.types import Trials
-from likeness.modalities import folders
-from likeness.modalities.speaker import an4, speechocean
+from likeness.frontends import KaldiFbank, train_view
 from likeness.modalities.speaker.audio import speed_copies
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.training import recipe as recipes
 
 RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"

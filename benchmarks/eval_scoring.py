@@ -35,11 +35,8 @@ import numpy as np
 import torch
 from performance import COMPARED, compared_row, is_installed, parser_of, table
 
-from likeness.eval.formats.trials import read_trials
-from likeness.eval.metrics.retrieval import retrieval_metrics
-from likeness.eval.metrics.similarity import pairs
-from likeness.eval.metrics.verification import verification_metrics
-from likeness.eval.scoring.normalization import as_norm
+from likeness import read_trials
+from likeness.metrics import as_norm, pairs, retrieval_metrics, verification_metrics
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 NUM_TRIALS, NUM_ITEMS, COHORT, TOP_N = 580_000, 5_000, 6_000, 300

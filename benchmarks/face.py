@@ -23,7 +23,7 @@ from performance import parser_of, row, table
 from small_voice import FARS, Tested, rates_with_intervals, threshold_at, write_numbers
 
 import likeness
-from likeness.eval.items.items import Item
+from likeness import Item
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.similarity import score_trials
 

@@ -17,27 +17,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from likeness import Embeddings, Item, Scores, Trials
+from likeness.data import read_scores
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.intervals.bootstrap import (
-    Drawn,
-    Ends,
-    bounds,
-    bounds_of,
-    drawn_from,
-    paired_bounds,
-)
-from likeness.eval.items.items import Item
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.intervals.bootstrap import Drawn, Ends, paired_bounds
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.metrics.verification import eer, min_dcf
-from likeness.eval.scoring.normalization import as_norm
-from likeness.eval.types import Scores, Trials
+from likeness.metrics import as_norm, bounds, bounds_of, drawn_from, eer, min_dcf
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit
 from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.train import fit
 
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 

@@ -22,23 +22,18 @@ from performance import table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
-from likeness.eval.items.items import Item
+from likeness import Item
+from likeness.backbones import IResNet, ReDimNet, ResNet
+from likeness.losses import ArcFace, SimPLE
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet
+from likeness.recipe import Compute, Memory, Optim, Parallel, Recipe, step
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training.build import build, half
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import step
 
 RATE_HZ = 16_000
 FACE = Recipe(

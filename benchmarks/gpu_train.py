@@ -34,18 +34,18 @@ from peers import FACE_PEERS, PEERS
 from performance import ROOT, parser_of, row, table
 
 import likeness
-from likeness.eval.formats.embeddings import Embeddings
+from likeness import Embeddings
+from likeness.data import folders
 from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs, hold_out
 from likeness.eval.metrics.similarity import score_trials
-from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit, override
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.measure import metrics_of, run_test
-from likeness.toolkit.training.recipe import Recipe, load, override
-from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.recipe import load
 
 FACES = ("gt", "yale", "orl")
 BATCHES = {"softmax": 128, "vmf": 128, "simple": 512}  # of Omniglot, by loss

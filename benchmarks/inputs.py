@@ -32,14 +32,10 @@ import torch
 from performance import in_turn, parser_of, row, table
 from PIL import Image
 
-from likeness.eval.items.items import Item, Items
-from likeness.modalities import synthetic
-from likeness.modalities.face.augment import FLIP_VIEW
-from likeness.modalities.image import images
-from likeness.modalities.image.transforms import REVISITING, shift_view
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
+from likeness import Item
+from likeness.data import audio, images, synthetic
+from likeness.eval.items.items import Items
+from likeness.frontends import FLIP_VIEW, REVISITING, KaldiFbank, shift_view, train_view
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.data.batch import Augment, Draw, Views, collate_views
 from likeness.toolkit.data.reading import Array, with_settings_of

@@ -26,11 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from likeness.eval.intervals.bootstrap import bounds_of, drawn_from
+from likeness import Scores
 from likeness.eval.intervals.comparison import LEVEL, Outcome, summarise
-from likeness.eval.intervals.small_rates import upper_bound
-from likeness.eval.metrics.verification import eer, min_dcf, tar_at_far
-from likeness.eval.types import Scores
+from likeness.metrics import bounds_of, drawn_from, eer, min_dcf, tar_at_far, upper_bound
 
 METRICS = {
     "EER": eer,

@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize, softplus
 
 import likeness.toolkit.losses
+from likeness.losses import SupCon
 from likeness.toolkit.losses.contract import has_proxies
-from likeness.toolkit.losses.contrast import SupCon
 
 DIM = 512
 PEERS = {

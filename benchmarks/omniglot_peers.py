@@ -28,16 +28,15 @@ import torch
 from performance import ROOT, is_installed, parser_of, row, table
 from torch import Tensor
 
-from likeness.eval.intervals import per_item
+from likeness.data import small_sets
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.intervals.per_item import PerItem
-from likeness.eval.metrics.retrieval import query_metrics
-from likeness.modalities.image import small_sets
+from likeness.metrics import per_item, query_metrics
+from likeness.recipe import Recipe, fit
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.measure import TEST, run_test
-from likeness.toolkit.training.recipe import Recipe, load
+from likeness.toolkit.training.recipe import load
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit
 
 RECIPE = ROOT / "recipes" / "image" / "omniglot.py"
 METRICS = ("recall@1", "map@r", "r_precision")

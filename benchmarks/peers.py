@@ -22,13 +22,12 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.items import Item, label_numbers
+from likeness import Embeddings, Item
+from likeness.data import audio
+from likeness.eval.items.items import label_numbers
+from likeness.frontends import KaldiFbank, statistics
 from likeness.modalities.face import images
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
-from likeness.toolkit.backbones.pooling import statistics
 
 CROP_SECONDS, SEED, STEPS = 2.0, 0, 500
 

@@ -30,8 +30,7 @@ from folds import Errors, difference, errors_of, pooled, score_peer, train_and_s
 from peers import FACE_PEERS, PEERS
 from performance import ROOT, parser_of, row, table
 
-from likeness.modalities.face import orl
-from likeness.modalities.speaker import an4, speechocean
+from likeness.data import an4, orl, speechocean
 from likeness.toolkit.training import recipe as recipes
 
 NUM_FOLDS = 5

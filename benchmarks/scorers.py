@@ -27,8 +27,9 @@ import numpy as np
 from performance import parser_of, row, table
 from sklearn.metrics import roc_curve
 
-from likeness.eval.formats.trials import read_scores, read_trials
-from likeness.eval.metrics.verification import eer, min_dcf
+from likeness import read_trials
+from likeness.data import read_scores
+from likeness.metrics import eer, min_dcf
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file

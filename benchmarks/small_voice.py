@@ -35,24 +35,17 @@ from numpy.typing import NDArray
 from performance import parser_of, row, table
 
 import likeness
+from likeness import Fusion, Scores, Scoring, Trials
+from likeness.backbones import Beside
+from likeness.data import audio, read_scores
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.intervals.bootstrap import bounds_of
+from likeness.eval.formats.trials import write_scores
 from likeness.eval.items.pairs import all_pairs
-from likeness.eval.metrics.calibration import Fusion, fit_fusion
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.metrics.verification import (
-    cllr,
-    measured_tar,
-    min_cllr,
-    sort_scores,
-)
+from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.scoring import threshold_files, thresholds
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.scoring.settings import Scoring
-from likeness.eval.types import Scores, Trials
-from likeness.modalities.speaker import audio
-from likeness.toolkit.backbones.head import Beside
+from likeness.metrics import bounds_of, cllr, fit_fusion, min_cllr
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import describe

@@ -30,12 +30,12 @@ import torch
 from performance import ROOT, in_turn, parser_of, row, table
 from torch import Tensor, nn
 
-from likeness.eval.items.items import Item
-from likeness.modalities.speaker import an4, audio
+from likeness import Item
+from likeness.backbones import ECAPA, ResNet
+from likeness.data import an4, audio
+from likeness.frontends import SpeechBrainFbank
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
-from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.toolkit.backbones.ecapa import ECAPA, import_torchaudio
-from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 

@@ -29,7 +29,9 @@ import numpy as np
 import torch
 from performance import parser_of, row, table
 
-from likeness.eval.items.items import Item
+from likeness import Item
+from likeness.backbones import ImageResNet, IResNet, OrderStatistics, ResNet
+from likeness.losses import ArcFace, SimPLE
 from likeness.modalities import synthetic
 from likeness.modalities.face import images as face_images
 from likeness.modalities.face.augment import FLIP_VIEW
@@ -38,22 +40,13 @@ from likeness.modalities.image.transforms import shift_view
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.recipe import Compute, Memory, Optim, Recipe, Sampling, Schedule, fit, step
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
 from likeness.toolkit.data.reading import Floats
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.training.build import build
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
 
 SECONDS, NUM_ITEMS, CLASSES = 2.0, 64, 16
 

@@ -27,18 +27,12 @@ import torch
 from performance import in_turn, parser_of, row, table
 from torch import nn
 
+from likeness.backbones import ECAPA, CAMPPlus, IResNet, MobileFaceNet, OrderStatistics, ResNet
+from likeness.data import audio
+from likeness.frontends import INSIGHTFACE, SpeechBrainFbank
 from likeness.modalities.face import images as faces
-from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
-from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models.load import load_exported
-from likeness.toolkit.backbones.campplus import CAMPPlus
-from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.mobileface import MobileFaceNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Floats
 from likeness.toolkit.models import export
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch

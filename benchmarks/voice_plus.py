@@ -51,15 +51,13 @@ from small_voice import (
 )
 
 import likeness
+from likeness import Item, Trials
 from likeness.conditions import Condition, damaged, parse
 from likeness.eval.formats.provenance import digest
-from likeness.eval.formats.writing import write_json
-from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import all_pairs
-from likeness.eval.metrics.calibration import fit_fusion
-from likeness.eval.metrics.verification import cllr, eer, min_cllr
-from likeness.eval.types import Trials
+from likeness.metrics import cllr, eer, fit_fusion, min_cllr
 from likeness.models import bundled
+from likeness.recipe import write_json
 from likeness.toolkit.data.reading import Read
 from likeness.toolkit.models import joint
 from likeness.toolkit.models.embed import embedded_rows
