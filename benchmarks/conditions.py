@@ -48,6 +48,7 @@ from likeness.toolkit.training import recipe as recipes
 FAR = 0.01
 CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")
 RECIPE = ROOT / "recipes" / "speaker" / "folders.py"
+Values = NDArray[np.float64]
 Folders = tuple[Path, Path, Path]  # of the data, of OUT, and of the run
 SYSTEMS = ("default", "voice", "lda", "speechbrain")
 
@@ -80,9 +81,7 @@ def embedded(
         recipe = recipes.override(recipe, ["measure=none", "compute.threads=1"])
         loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
         read = loaded.read
-    rows, _ = embed_where_readable(loaded.embedder, items, read)
-    assert rows is not None
-    return rows
+    return embed_where_readable(loaded.embedder, items, read)[0]
 
 
 def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> None:
@@ -104,9 +103,7 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> Non
     print(file, file=sys.stderr, flush=True)
 
 
-def scored(
-    trials: Trials, embeddings: Embeddings, condition: str, similarity: Any
-) -> NDArray[np.float64]:
+def scored(trials: Trials, embeddings: Embeddings, condition: str, similarity: Any) -> Values:
     """The scores (P,) of trials whose second side is in a condition."""
     enrol = tuple(f"clean:{id}" for id in trials.enrol_ids)
     probe = tuple(f"{condition}:{id}" for id in trials.probe_ids)
@@ -125,14 +122,12 @@ def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) ->
     lists = [DATASETS[dataset].trials(data, fold=fold)[1] for fold in range(NUM_FOLDS)]
     trials, fold_of = joined(lists), np.repeat(range(NUM_FOLDS), [len(part) for part in lists])
     target = trials.target
-    assert target is not None
     table("condition", "system", "EER %", "minus clean", "true %", "false %", "refused %")
     for condition in ("clean", *CONDITIONS):
         for system in systems:
             folds = [np.load(out / f"{dataset}-{system}-{fold}.npz") for fold in range(NUM_FOLDS)]
-            clean, values = (
-                np.concatenate([fold[name] for fold in folds]) for name in ("clean", condition)
-            )
+            names = ("clean", condition)
+            clean, values = (np.concatenate([fold[name] for fold in folds]) for name in names)
             limit = np.empty(NUM_FOLDS)
             for fold in range(NUM_FOLDS):
                 others = (fold_of != fold) & np.isfinite(clean)
@@ -155,9 +150,8 @@ def _percent(chosen: NDArray[np.bool_]) -> str:
 
 def main() -> None:
     """Train and score what is missing, then print the tables."""
-    parser = parser_of(__doc__, "data", "out")
+    parser = parser_of(__doc__, "data", "out", ("systems", ",".join(SYSTEMS), "of them"))
     parser.add_argument("dataset", choices=list(DATASETS))
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="of them")
     arguments = parser.parse_args()
     systems = arguments.systems.split(",")
     for system in systems:

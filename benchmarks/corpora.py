@@ -21,6 +21,7 @@ Gives: section "Across corpora" of docs/reference/results.md.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,14 +29,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import soundfile
-from folds import errors_of, score_peer, train_and_score, with_interval
+from folds import both_with_intervals, score_peer, train_and_score
 from peers import PEERS
 from people import ENDINGS
 from performance import ROOT, parser_of, row, table
 
-from likeness import Item, Trials
+from likeness import Item
 from likeness.data import an4, folders, read_scores, speechocean
 from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs
@@ -47,11 +47,10 @@ RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
 CORPORA = ("speechocean", "an4", "librispeech")
 NUM_STRETCHES, LEAST_SECONDS = 3, 3.0
 # Fields of the recipe speaker/speechocean that a system changes.
+_NOISE: dict[str, Any] = {"noise_prob": 0.1, "snr_db": (15.0, 30.0)}
 ROBUST = {
     "frontend": partial(KaldiFbank, num_mels=80, cmn=False, high_hz=7000.0),
-    "augment": partial(
-        train_view, seconds=(0.8, 2.5), noise_prob=0.1, snr_db=(15.0, 30.0), level_dbfs=-26.0
-    ),
+    "augment": partial(train_view, seconds=(0.8, 2.5), **_NOISE, level_dbfs=-26.0),
 }
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {  # the variant of the recipe, and the changes
     "statistics": ("arcface", {}),
@@ -85,18 +84,16 @@ def items_of(data: Path, corpus: str) -> Items:
     Those of LibriSpeech are stretches, and recordings below 3 s are left out.
     """
     if corpus == "librispeech":
-        whole = folders.scan(data / "librispeech" / "flac")
-        seconds = [soundfile.info(item.path).duration for item in whole]
-        return Items.of(
-            item._replace(
-                id=f"libri-{item.id.removesuffix(item.suffix)}-{number}",
-                label=f"libri-{item.label}",
-                stretch=(length * number / NUM_STRETCHES, length * (number + 1) / NUM_STRETCHES),
-            )
-            for item, length in zip(whole, seconds, strict=True)
-            if length >= LEAST_SECONDS
-            for number in range(NUM_STRETCHES)
-        )
+        listed = []
+        for item in folders.scan(data / "librispeech" / "flac"):
+            length = soundfile.info(item.path).duration
+            ends = [length * number / NUM_STRETCHES for number in range(NUM_STRETCHES + 1)]
+            own = item._replace(label=f"libri-{item.label}")
+            for number, stretch in enumerate(itertools.pairwise(ends)):
+                if length >= LEAST_SECONDS:
+                    id = f"libri-{item.id.removesuffix(item.suffix)}-{number}"
+                    listed.append(own._replace(id=id, stretch=stretch))
+        return Items.of(listed)
     if corpus == "fsdd":
         files = folders.list_all(data / "fsdd" / "recordings", label="*_{label}_*")
         # 0_ann_1.wav is ann/0_1.wav
@@ -125,12 +122,6 @@ def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:
     return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
 
 
-def cell_text(trials: Trials, values: np.ndarray) -> str:
-    """EER and minDCF with their intervals."""
-    errors = errors_of(trials, values)
-    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
-
-
 def main() -> None:
     """Train what is missing, then print the matrix."""
     systems = ("systems", "lda,speechbrain,statistics,estimated")
@@ -139,14 +130,13 @@ def main() -> None:
     for system in systems:
         for cell in cells:
             print(run_cell(system, cell, arguments.data, arguments.out), file=sys.stderr)
-    table(
-        "EER % and minDCF(.01)", *(f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells)
-    )
+    headings = [f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells]
+    table("EER % and minDCF(.01)", *headings)
     for system in systems:
         for ending, text in ENDINGS.items():
             files = [arguments.out / system / f"{cell.name}{ending}" for cell in cells]
             if all(file.exists() for file in files):
-                row(system + text, *(cell_text(*read_scores(file)) for file in files))
+                row(system + text, *(both_with_intervals(*read_scores(file)) for file in files))
 
 
 if __name__ == "__main__":

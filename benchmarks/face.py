@@ -39,9 +39,8 @@ def tested(model: likeness.Model, folder: Path) -> Tested:
 
 def main() -> None:
     """Print the table, and write thresholds and calibration where they are wanted."""
-    parser = parser_of(__doc__, "data")
-    parser.add_argument("--package", type=Path, help="folder for thresholds and calibration")
-    arguments = parser.parse_args()
+    package = ("package", None, "folder for thresholds and calibration")
+    arguments = parser_of(__doc__, "data", package).parse_args()
     model = likeness.load("likeness:face", calibration=False)
     parts = [tested(model, arguments.data / name) for name in SETS]
     table("tested on", "pictures", "EER %", *(f"at FAR {far:.1%}" for far in FARS))
@@ -52,7 +51,7 @@ def main() -> None:
         row(name, size, with_interval(errors_of(part.trials, part.values), "eer"), *rates)
     if arguments.package:
         name = "ORL 1-20, Yale and Georgia Tech"
-        write_numbers(arguments.package, model.meta, parts, trials=name, data=name)
+        write_numbers(arguments.package, model.meta, parts, name, name)
 
 
 if __name__ == "__main__":

@@ -68,13 +68,13 @@ def train_and_score(
     folder.mkdir(parents=True, exist_ok=True)
     started, cpu = time.perf_counter(), time.process_time()
     run = folder / f"run-{name}"
-    loaded = load_model(
-        fit(replace(recipe, measure=None), data=data, out=run, resume=True, items=training)
-    )
-    cost = {
-        "wall_seconds": round(time.perf_counter() - started, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
+    recipe = replace(recipe, measure=None)
+    loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
+    taken = {
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
     }
+    cost = {name: round(seconds, 1) for name, seconds in taken.items()}
     probe, _ = embed(loaded.embedder, tested, loaded.read, meta=loaded.meta)
     own = [item for item in training if "#" not in item.id]
     known, _ = embed(loaded.embedder, own, loaded.read, meta=loaded.meta)
@@ -122,9 +122,8 @@ def normalised(
     cohort = np.stack([unit[labels == label].mean(axis=0) for label in np.unique(labels)])
     centred = Embeddings(tested.ids, tested.matrix - centre)
     plain = score_trials(trials, centred, similarity="cosine")
-    enrol, probe = (
-        centred.matrix[centred.rows(ids)] for ids in (trials.enrol_ids, trials.probe_ids)
-    )
+    sides = (trials.enrol_ids, trials.probe_ids)
+    enrol, probe = (centred.matrix[centred.rows(ids)] for ids in sides)
     scored = as_norm(plain, enrol, probe, cohort, top_n=len(cohort), i=trials.enrol, j=trials.probe)
     return np.asarray(scored, dtype=np.float64)
 
@@ -174,11 +173,9 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     scores = Scores(values, trials.target)
     pairs = subject_pairs(trials)
     draws = bounds_of(METRICS, scores, pairs)[1]
-    return Errors(
-        {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
-        draws,
-        drawn_from(scores.target, pairs),
-    )
+    sides = scores.targets, scores.nontargets
+    of_all = {name: metric(*sides) for name, metric in METRICS.items()}
+    return Errors(of_all, draws, drawn_from(scores.target, pairs))
 
 
 UNITS = {"eer": (100, 2), "min_dcf": (1, 3)}  # what a metric is multiplied by, and its digits
@@ -190,6 +187,12 @@ def with_interval(errors: Errors, metric: str) -> str:
     value = errors.values[metric]
     ends = bounds(errors.draws[metric], value, 0.95, errors.drawn).ends
     return f"{factor * value:.{digits}f} {_bracketed(ends, metric)}"
+
+
+def both_with_intervals(trials: Trials, values: NDArray[Any]) -> str:
+    """ "3.53 [2.60, 4.38]; 0.354 [0.263, 0.441]": the EER in percent and minDCF of scores."""
+    errors = errors_of(trials, values)
+    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
 
 
 def difference(errors: Errors, other: Errors, metric: str) -> str:

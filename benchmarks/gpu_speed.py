@@ -1,4 +1,4 @@
-"""How fast is a GPU? The sections of benchmarks/gpu.py that take times.
+"""How fast is a GPU? The sections of benchmarks/gpu.py that take times, and where they run.
 
 Networks run in bfloat16, losses in float32, as `likeness train` does on such a GPU. Inputs are
 random and lie on the GPU already, except in `loops` and `extraction`.
@@ -6,10 +6,13 @@ random and lie on the GPU already, except in `loops` and `extraction`.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import train as cpu_train
-from gpu_setting import Setting
-from performance import table
+from performance import row, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
@@ -36,6 +38,78 @@ from likeness.toolkit.training.build import build, half
 from likeness.toolkit.training.run import Run
 
 RATE_HZ = 16_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a section runs.
+
+    Attributes:
+        device: A GPU, or the CPU where there is none.
+        small: Whether sizes are tiny.
+    """
+
+    device: torch.device
+    small: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.type == "cuda"
+
+    def size(self, full: int, small: int) -> int:
+        """Return a size: `full`, or `small` where sizes are tiny."""
+        return small if self.small else full
+
+    def wait(self) -> None:
+        """Wait until the GPU has done what it was asked."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Return the median seconds of a call: of at least three, and of two seconds of calls."""
+        warm_up, budget = (1, 0.0) if self.small else (3, 2.0)
+        for _ in range(warm_up):
+            work()
+        self.wait()
+        times: list[float] = []
+        until = time.perf_counter() + budget
+        while len(times) < 3 or (time.perf_counter() < until and len(times) < 200):
+            started = time.perf_counter()
+            work()
+            self.wait()
+            times.append(time.perf_counter() - started)
+        return statistics.median(times)
+
+    def waits(self, work: Callable[[], object]) -> int | None:
+        """Return how often a call waits for the GPU; None on a CPU."""
+        if not self.on_gpu:
+            return None
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchron" in str(warning.message) for warning in caught)
+
+    def row(self, name: str, work: Callable[[], Sequence[object]]) -> None:
+        """Print the row of a work. What goes wrong in it must not cost the others their rows.
+
+        Numbers get four digits, and None is a dash.
+        """
+        try:
+            cells = work()
+        except Exception as error:
+            traceback.print_exc()
+            cells = [f"failed: {type(error).__name__}"]
+        texts = (f"{cell:.4g}" if isinstance(cell, float) else cell for cell in cells)
+        row(name, *("-" if text is None else text for text in texts))
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+
+
 FACE = Recipe(
     modality="face",
     frontend=INSIGHTFACE,
@@ -56,28 +130,16 @@ SPEECH = replace(
 )
 MS1MV2, WEBFACE, VOXCELEB = 93_431, 617_970, 17_982  # classes; VoxCeleb2 at three speeds
 # Name, recipe, classes, items in a batch.
+PARTIAL_FC = replace(FACE, parallel=Parallel(class_rate=0.1))
+REDIMNET = replace(SPEECH, backbone=ReDimNet, frontend=partial(KaldiFbank, num_mels=72))
+KEYS = replace(FACE, loss=SimPLE, memory=Memory(65_536))
 STEPS: list[tuple[str, Recipe, int, int]] = [
     ("IResNet-50, ArcFace", FACE, MS1MV2, 256),
     ("IResNet-100, ArcFace", replace(FACE, backbone=partial(IResNet, depth=100)), MS1MV2, 256),
-    (
-        "IResNet-50, ArcFace, Partial FC .1",
-        replace(FACE, parallel=Parallel(class_rate=0.1)),
-        WEBFACE,
-        256,
-    ),
+    ("IResNet-50, ArcFace, Partial FC .1", PARTIAL_FC, WEBFACE, 256),
     ("ResNet34, ArcFace, 2 s", SPEECH, VOXCELEB, 256),
-    (
-        "ReDimNet, ArcFace, 2 s",
-        replace(SPEECH, backbone=ReDimNet, frontend=partial(KaldiFbank, num_mels=72)),
-        VOXCELEB,
-        128,
-    ),
-    (
-        "IResNet-50, SimPLE, 65,536 keys",
-        replace(FACE, loss=SimPLE, memory=Memory(65_536)),
-        MS1MV2,
-        256,
-    ),
+    ("ReDimNet, ArcFace, 2 s", REDIMNET, VOXCELEB, 128),
+    ("IResNet-50, SimPLE, 65,536 keys", KEYS, MS1MV2, 256),
 ]
 
 
@@ -159,7 +221,8 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
         cross_entropy(64.0 * logits.float(), labels).backward()
         optimizer.step()
 
-    theirs = partial(_arcface_torch, network, proxies, optimizer, autocast, recipe, inputs, labels)
+    rate = recipe.parallel.class_rate
+    theirs = partial(_arcface_torch, network, proxies, optimizer, autocast, rate, inputs, labels)
     ratios: list[object] = []
     for work in (bare, theirs if recipe.modality == "face" else None):
         try:
@@ -174,7 +237,7 @@ def _arcface_torch(
     proxies: nn.Parameter,
     optimizer: torch.optim.Optimizer,
     autocast: Callable[[], Any],
-    recipe: Recipe,
+    rate: float,
     inputs: Tensor,
     labels: Tensor,
 ) -> None:
@@ -185,8 +248,8 @@ def _arcface_torch(
     are clipped to the norm 5.
     """
     optimizer.zero_grad(set_to_none=True)
-    rate, count = recipe.parallel.class_rate, len(proxies)
     weights: Tensor = proxies
+    count = len(proxies)
     if rate < 1:
         with torch.no_grad():
             positive = torch.unique(labels, sorted=True)
@@ -294,9 +357,8 @@ def loops(setting: Setting) -> None:
     """
     table("recipe", "ms of the bare step", "items/s of fit()", "of the bare step", "waiting")
     recipes = dict(cpu_train.RECIPES)
-    recipes["ResNet-18, ArcFace, images, graphs"] = replace(
-        cpu_train.IMAGE, compute=Compute(compile="graphs")
-    )
+    graphs = Compute(compile="graphs")
+    recipes["ResNet-18, ArcFace, images, graphs"] = replace(cpu_train.IMAGE, compute=graphs)
     if setting.small:
         recipes = {"order statistics, ArcFace": cpu_train.STATISTICS}
     with tempfile.TemporaryDirectory() as folder:
@@ -308,16 +370,10 @@ def loops(setting: Setting) -> None:
 def _loop_cells(base: Recipe, data: Path, setting: Setting) -> list[object]:
     """Return the bare step's milliseconds, items a second of fit(), and their ratio."""
     number, size = setting.size(400, 6), setting.size(64, 8)
-    recipe = replace(
-        base,
-        sampling=replace(base.sampling, batch_size=size),
-        compute=Compute(
-            cache=True,
-            workers=setting.size(4, 0),
-            channels_last=base.modality != "speaker",
-            compile=base.compute.compile,
-        ),
-    )
+    how: dict[str, Any] = {"cache": True, "workers": setting.size(4, 0)}
+    how |= {"channels_last": base.modality != "speaker", "compile": base.compute.compile}
+    sampling = replace(base.sampling, batch_size=size)
+    recipe = replace(base, sampling=sampling, compute=Compute(**how))
     taken, waiting = cpu_train.steps_of(recipe, number, data, time.perf_counter)
     seconds = float(taken[number // 3 :].mean())
     run, batch = _ready(recipe, size, cpu_train.CLASSES, replace(setting, small=False))

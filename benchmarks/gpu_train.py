@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from corpora import CORPORA, items_of
-from folds import errors_of, with_interval
+from folds import both_with_intervals
 from peers import FACE_PEERS, PEERS
 from performance import ROOT, parser_of, row, table
 
@@ -50,22 +50,13 @@ from likeness.toolkit.training.recipe import load
 FACES = ("gt", "yale", "orl")
 BATCHES = {"softmax": 128, "vmf": 128, "simple": 512}  # of Omniglot, by loss
 METRICS = ("recall@1", "map@r")
-QUICK = [
-    "schedule.steps=2",
-    "schedule.warmup_steps=0",
-    "compute.workers=0",
-    "sampling.batch_size=8",
-]
+QUICK = ["schedule.steps=2", "schedule.warmup_steps=0", "compute.workers=0"]
+QUICK += ["sampling.batch_size=8"]
 FIELDS = {  # what is changed of speaker/folders:resnet34 and face/folders:iresnet50
     "speaker": ["schedule.steps=3000", "schedule.warmup_steps=300", "sampling.batch_size=128"],
-    "face": [
-        "schedule.steps=1500",
-        "schedule.warmup_steps=150",
-        "sampling.batch_size=128",
-        "backbone.depth=18",
-        "read.fit=resize",
-    ],
+    "face": ["schedule.steps=1500", "schedule.warmup_steps=150", "sampling.batch_size=128"],
 }
+FIELDS["face"] += ["backbone.depth=18", "read.fit=resize"]
 
 
 class Split(NamedTuple):
@@ -88,9 +79,7 @@ def split(items: Items, name: str, *, small: bool) -> Split:
 def faces_of(data: Path, name: str) -> Items:
     """All pictures of a data set of faces; ids and labels begin with its name."""
     listed = folders.list_all(data / name, "face")
-    return Items.of(
-        item._replace(id=f"{name}-{item.id}", label=f"{name}-{item.label}") for item in listed
-    )
+    return Items.of(it._replace(id=f"{name}-{it.id}", label=f"{name}-{it.label}") for it in listed)
 
 
 def recipe_of(modality: str, *, small: bool) -> Recipe:
@@ -132,8 +121,7 @@ def errors_in(tested: Items, embedded: Embeddings) -> str:
     """EER and minDCF of all pairs that the system reads, by the cosine, with their intervals."""
     read = set(embedded.ids)
     trials = all_pairs([item for item in tested if item.id in read])
-    errors = errors_of(trials, score_trials(trials, embedded, similarity="cosine"))
-    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
+    return both_with_intervals(trials, score_trials(trials, embedded, similarity="cosine"))
 
 
 def retrieve(data: Path, out: Path, *, small: bool) -> None:
@@ -148,18 +136,16 @@ def retrieve(data: Path, out: Path, *, small: bool) -> None:
             folder = out / f"{name}-{seed}"
             fit(recipe, data=data, out=folder, resume=True)
             values.append(metrics_of(recipe.metrics, run_test(recipe, folder, data)))
-        columns = np.array([[each[metric] for metric in METRICS] for each in values])
-        errors = columns.std(axis=0, ddof=1) / len(columns) ** 0.5
-        row(
-            name,
-            *(f"{mean:.4f} ± {se:.4f}" for mean, se in zip(columns.mean(0), errors, strict=True)),
-        )
+        columns = np.array([[each[metric] for each in values] for metric in METRICS])
+        errors = columns.std(axis=1, ddof=1) / len(values) ** 0.5
+        pairs = zip(columns.mean(axis=1), errors, strict=True)
+        row(name, *(f"{mean:.4f} ± {error:.4f}" for mean, error in pairs))
 
 
 def main() -> None:
     """Train what is missing, and print the tables."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--small", action="store_true", help="a few steps of small networks")
+    small = ("small", False, "a few steps of small networks")
+    parser = parser_of(__doc__, "data", "out", small)
     arguments = parser.parse_args()
     data, out, small = arguments.data, arguments.out, arguments.small
     if not torch.cuda.is_available() and not small:

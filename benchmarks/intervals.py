@@ -122,12 +122,10 @@ def counts_of(
         systems, pairs = one_test(rng, world, sizes_of(kind, n))
         outcomes = {}
         for name, scores in zip("ab", systems, strict=True):
-            intervals, draws = bounds_of(
-                METRICS, scores, pairs, num_resamples=num_resamples, seed=seed
-            )
-            values = {
-                each: float(of(scores.targets, scores.nontargets)) for each, of in METRICS.items()
-            }
+            how = {"num_resamples": num_resamples, "seed": seed}
+            intervals, draws = bounds_of(METRICS, scores, pairs, **how)
+            sides = scores.targets, scores.nontargets
+            values = {each: float(of(*sides)) for each, of in METRICS.items()}
             outcomes[name] = {0: Outcome(values, draws, "", drawn_from(scores.target, pairs))}
             if name == "a":
                 for metric, (ends, _) in intervals.items():
@@ -147,12 +145,9 @@ def share_text(count: int, tests: int) -> str:
 
 def main() -> None:
     """Print two rows for each cell: of the intervals and of the test."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--tests", type=int, default=500, help="simulated tests a cell")
-    parser.add_argument("--resamples", type=int, default=1000)
-    parser.add_argument("--worlds", default="vectors,skewed")
-    parser.add_argument("--subjects", default="20,40,100")
-    arguments = parser.parse_args()
+    tests, worlds = ("tests", 500, "simulated tests a cell"), ("worlds", "vectors,skewed")
+    more = ("resamples", 1000), ("subjects", "20,40,100")
+    arguments = parser_of(__doc__, tests, worlds, *more).parse_args()
     table("people", "subjects", "target trials", "%", *METRICS)
     for world in arguments.worlds.split(","):
         true = truth(world)

@@ -96,9 +96,9 @@ def print_row(name: str, runs: Sequence[PerItem]) -> None:
         draws = np.mean([per_item.resample(metric, run)[column] for run in runs], axis=0)
         number = effective_number(np.unique(runs[0].groups, return_counts=True)[1])
         low, high = t_interval(draws, np.mean(values) / 100, 0.95, number)
-        error = (
-            f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-        )
+        error = ""
+        if len(values) > 1:
+            error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}"
         cells.append(f"{np.mean(values):.2f}{error} [{100 * low:.1f}, {100 * high:.1f}]")
     row(name, len(runs), *cells)
 

@@ -69,10 +69,10 @@ def print_row(name: str, folder: Path, ending: str, first: Errors | None) -> Err
 
 def main() -> None:
     """Train what is missing, then print the table."""
-    parser = parser_of(__doc__, "data", "out")
+    variants = ("variants", "", "of the recipe (default: the table's)")
+    peers = ("peers", "", "names of peers.py (default: the table's)")
+    parser = parser_of(__doc__, "data", "out", variants, peers)
     parser.add_argument("dataset", choices=list(DATASETS))
-    parser.add_argument("--variants", default="", help="of the recipe (default: the table's)")
-    parser.add_argument("--peers", default="", help="names of peers.py (default: the table's)")
     arguments = parser.parse_args()
     usual = FACE_PEERS if arguments.dataset == "orl" else PEERS
     peers = arguments.peers.split(",") if arguments.peers else list(usual)

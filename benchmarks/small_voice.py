@@ -51,10 +51,14 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import describe
 
 FARS = (0.01, 0.001)
+TRAVELLED = (*(f"at FAR {far:.1%}" for far in FARS), "Cllr; least")
 DRAWN_TARGETS, DRAWN_NONTARGETS = 700, 20_000  # trials of each corpus that fit the calibration
 SYSTEMS = ("statistics_robust", "mixture_robust")
 LEAST_SECONDS, NEEDS_HZ = 1.0, 7000.0  # of the recordings that the packaged model takes
 LEVEL_DBFS = -26.0  # that recordings are brought to after training
+# What the trials and the data of the three corpora are called.
+_ALL = "speechocean, AN4 and LibriSpeech"
+NAMED = _ALL, f"{_ALL}, each by a model of the two others"
 READ = partial(audio.read, level_dbfs=LEVEL_DBFS)
 PACKAGED_READ = partial(READ, min_seconds=LEAST_SECONDS, needs_hz=NEEDS_HZ)
 
@@ -87,15 +91,9 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
     (folder / "subjects.txt").write_text("".join(lines), encoding="utf-8")
     for part in ("head", "joined"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    likeness.train(
-        "head:score_norm",
-        folder,
-        folder / "head",
-        settings=[
-            *("items.test_share=0", "measure=None", "compute.threads=1"),
-            "estimate_views=1",  # as it was when docs/reference/results.md was measured
-        ],
-    )
+    # one view, as it was when docs/reference/results.md was measured
+    settings = ["items.test_share=0", "measure=None", "compute.threads=1", "estimate_views=1"]
+    likeness.train("head:score_norm", folder, folder / "head", settings=settings)
     likeness.join(base, folder / "head", folder / "joined")
     return folder / "joined"
 
@@ -142,7 +140,6 @@ def drawn(parts: Sequence[Tested]) -> Scores:
     rng = np.random.default_rng(0)
     values, targets = [], []
     for part in parts:
-        assert part.trials.target is not None
         for is_target, number in ((True, DRAWN_TARGETS), (False, DRAWN_NONTARGETS)):
             places = np.flatnonzero(part.trials.target == is_target)
             places = rng.choice(places, min(number, len(places)), replace=False)
@@ -178,26 +175,23 @@ def rates_with_intervals(part: Tested, threshold: float) -> str:
     return ", ".join(texts)
 
 
+def travelled(part: Tested, others: Sequence[Tested]) -> list[str]:
+    """The cells of TRAVELLED: rates and Cllr by thresholds and a calibration of other tests."""
+    rates = [rates_with_intervals(part, threshold_at(others, far)) for far in FARS]
+    llrs, target = calibrated(others).apply(part.values), part.scores.target
+    least = min_cllr(part.scores.targets, part.scores.nontargets)
+    return [*rates, f"{cllr(llrs[target], llrs[~target]):.3f}; {least:.3f}"]
+
+
 def print_cells(cells: Sequence[Cell], parts: Sequence[Tested]) -> None:
     """Print a row for each cell; the thresholds and the calibration are of the other tests."""
-    table(
-        "tested on", "EER %", "minDCF(.01)", *(f"at FAR {far:.1%}" for far in FARS), "Cllr; least"
-    )
+    table("tested on", "EER %", "minDCF(.01)", *TRAVELLED)
     for cell, part in zip(cells, parts, strict=True):
         # What is tested on FSDD has heard the three corpora, and its thresholds are of all three.
         others = [other for other in parts[:3] if other is not part]
         errors = errors_of(part.trials, part.values)
-        llrs = calibrated(others).apply(part.values)
-        target = part.trials.target
-        assert target is not None
-        row(
-            cell.target,
-            with_interval(errors, "eer"),
-            with_interval(errors, "min_dcf"),
-            *(rates_with_intervals(part, threshold_at(others, far)) for far in FARS),
-            f"{cllr(llrs[target], llrs[~target]):.3f}; "
-            f"{min_cllr(part.scores.targets, part.scores.nontargets):.3f}",
-        )
+        both = [with_interval(errors, metric) for metric in ("eer", "min_dcf")]
+        row(cell.target, *both, *travelled(part, others))
 
 
 def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
@@ -210,17 +204,11 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
     description |= {"read": describe(PACKAGED_READ, "read")}
     checkpoint.save(folder / "last.safetensors", tensors, description, checkpoint.FORMAT)
     (folder / "last.safetensors").chmod(0o644)  # for everybody who installs the package
-    write_numbers(
-        folder,
-        likeness.load(folder).meta,
-        parts,
-        trials="speechocean, AN4 and LibriSpeech",
-        data="speechocean, AN4 and LibriSpeech, each by a model of the two others",
-    )
+    write_numbers(folder, likeness.load(folder).meta, parts, *NAMED)
 
 
 def write_numbers(
-    folder: Path, meta: Mapping[str, str], parts: Sequence[Tested], *, trials: str, data: str
+    folder: Path, meta: Mapping[str, str], parts: Sequence[Tested], trials: str, data: str
 ) -> None:
     """Write the thresholds and the calibration of several tests with equal shares.
 
@@ -233,13 +221,8 @@ def write_numbers(
     """
     system = Scoring().system(meta)
     subjects = {(n, id.partition("/")[0]) for n, p in enumerate(parts) for id in p.trials.enrol_ids}
-    measured, _ = thresholds.measure(
-        drawn(parts),
-        Origin(system, meta, trials=trials),
-        data=data,
-        fars=FARS,
-        subjects=len(subjects),
-    )
+    how = {"data": data, "fars": FARS, "subjects": len(subjects)}
+    measured, _ = thresholds.measure(drawn(parts), Origin(system, meta, trials=trials), **how)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "thresholds.json").unlink(missing_ok=True)
     threshold_files.write_thresholds(folder / "thresholds.json", measured)
@@ -248,9 +231,8 @@ def write_numbers(
 
 def main() -> None:
     """Train what is missing, print the tables, and write the package where it is wanted."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--package", type=Path, help="folder to write the model into")
-    arguments = parser.parse_args()
+    package_to = ("package", None, "folder to write the model into")
+    arguments = parser_of(__doc__, "data", "out", package_to).parse_args()
     cells = corpora.matrix()
     parts = [tested(cell, arguments.data, arguments.out) for cell in cells]
     print_cells(cells, parts)

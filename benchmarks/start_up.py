@@ -32,9 +32,8 @@ def write_models(folder: str) -> None:
     """
     import likeness
 
-    rows = [
-        f"a{i % 20}/1 a{i // 20 % 20}/{i} {i % 20 == i // 20 % 20:d} {i % 97}" for i in range(1000)
-    ]
+    sides = [(i, i % 20, i // 20 % 20) for i in range(1000)]
+    rows = [f"a{a}/1 a{b}/{i} {a == b:d} {i % 97}" for i, a, b in sides]
     Path(folder, "scores.txt").write_text("\n".join(rows))
     path, _ = prepare(Path(folder), "tiny")
     likeness.load(path).export(Path(folder) / "model.onnx")

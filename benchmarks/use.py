@@ -72,9 +72,7 @@ def inputs_of(model: Loaded) -> Floats:
 def exported(model: Loaded, file: Path, **settings: Any) -> Loaded:
     """The model as a file of `likeness export`, read again."""
     export.export(model, file, **settings)
-    loaded = load_exported(file)
-    assert loaded is not None
-    return loaded
+    return load_exported(file)
 
 
 def onnx_row(name: str, repeats: int) -> None:
@@ -83,19 +81,12 @@ def onnx_row(name: str, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         in_onnx = exported(model, Path(folder) / "model.onnx")
     inputs = inputs_of(model)
-    works = [
-        partial(side.embedder.embed_batch, part)
-        for part in (inputs[:1], inputs)
-        for side in (model, in_onnx)
-    ]
-    times = in_turn(works, repeats, clock=time.perf_counter)
-    single, single_onnx, batch, batch_onnx = (seconds for seconds, _ in times)
-    row(
-        name,
-        f"{sum(weights.numel() for weights in in_torch(model).parameters()) / 1e6:.1f}",
-        *(f"{1e3 * seconds:.1f}" for seconds in (single, single_onnx)),
-        *(f"{BATCH / seconds:.1f}" for seconds in (batch, batch_onnx)),
-    )
+    sides = [side.embedder.embed_batch for side in (model, in_onnx)]
+    works = [partial(side, part) for part in (inputs[:1], inputs) for side in sides]
+    times = [seconds for seconds, _ in in_turn(works, repeats, clock=time.perf_counter)]
+    millions = sum(weights.numel() for weights in in_torch(model).parameters()) / 1e6
+    texts = [f"{1e3 * seconds:.1f}" for seconds in times[:2]]
+    row(name, f"{millions:.1f}", *texts, *(f"{BATCH / seconds:.1f}" for seconds in times[2:]))
 
 
 def main() -> None:

@@ -77,16 +77,11 @@ def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
     """Start `likeness serve`; gives its address and its process id, and ends it afterwards."""
     options = ["--model", str(model), "--port", "0", "--threshold", "0.5"]
     options += ["--workers", str(workers)] if workers > 1 else []
-    process = subprocess.Popen(
-        [sys.executable, "-m", "likeness", "serve", *options],
-        cwd=ROOT,
-        env=environment(one_thread=False) | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    command = [sys.executable, "-m", "likeness", "serve", *options]
+    variables = environment(one_thread=False) | {"PYTHONUNBUFFERED": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, **streams)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         address = re.search(r"http://\S+?/", line)
         assert address is not None, line
@@ -120,15 +115,9 @@ def load(url: str, files: list[Path], clients: int, seconds: float) -> dict[str,
     body.write_bytes(encode_multipart_formdata(fields, BOUNDARY)[0])
     script.write_text(LOAD)
     options = ["-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--timeout", "300s", "-s", str(script)]
-    output = subprocess.run(
-        ["wrk", *options, f"{url}verify"],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "BODY": str(body)},
-    ).stdout
-    measured: dict[str, float] = json.loads(output.splitlines()[-1])
-    return measured
+    command, variables = ["wrk", *options, f"{url}verify"], {**os.environ, "BODY": str(body)}
+    output = subprocess.check_output(command, text=True, env=variables)
+    return json.loads(output.splitlines()[-1])
 
 
 def processor_seconds(process: int) -> float:
@@ -159,10 +148,9 @@ def alone(model: Path, files: list[Path]) -> tuple[float, float]:
     One process of one thread for each core at the same time.
     """
     command = [sys.executable, "-c", ALONE, str(model), *map(str, files)]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-        for _ in range(min(4, os.cpu_count() or 1))
-    ]
+    how = {"stdout": subprocess.PIPE, "text": True, "env": environment()}
+    number = min(4, os.cpu_count() or 1)
+    processes = [subprocess.Popen(command, **how) for _ in range(number)]
     measured = [map(float, process.communicate()[0].split()) for process in processes]
     rates, seconds = zip(*measured, strict=True)
     return sum(rates), sum(seconds) / len(seconds)
@@ -180,15 +168,10 @@ def print_row(name: str, clients: int, seconds: float, workers: int) -> None:
             used = processor_seconds(process) - used
     count = max(1.0, measured["requests"])
     rate, spent = count / measured["wall"], used / count
-    row(
-        f"{name}, {workers}, {clients}",
-        f"{measured['errors']:.0f}",
-        f"{rate:.1f}",
-        *(f"{measured[key]:.3f}" for key in ("p50", "p99")),
-        f"{1000 * spent:.1f}",
-        f"{rate / fast:.2f}",
-        f"{cpu / spent:.2f}",
-    )
+    times = f"{measured['p50']:.3f}", f"{measured['p99']:.3f}", f"{1000 * spent:.1f}"
+    ratios = f"{rate / fast:.2f}", f"{cpu / spent:.2f}"
+    title = f"{name}, {workers}, {clients}"
+    row(title, f"{measured['errors']:.0f}", f"{rate:.1f}", *times, *ratios)
 
 
 def main() -> None:

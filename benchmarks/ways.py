@@ -234,9 +234,7 @@ def size_of(way: Way) -> tuple[int, int]:
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--functions", action="store_true", help="list the functions")
-    asked = parser.parse_args()
+    asked = parser_of(__doc__, ("functions", False, "list the functions")).parse_args()
     os.environ.setdefault("LIKENESS_PROGRESS", "0")
     with TemporaryDirectory() as name:
         ways = measure(Path(name))
