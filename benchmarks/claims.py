@@ -16,8 +16,6 @@ Takes: four hours of one core, and five more for MNIST; --only leaves data sets 
 Gives: the rows of docs/reference/claims.toml, which leaves the metric out.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -131,8 +129,7 @@ def compare(name: str, data: Path, out: Path, reference: str, variants: str) -> 
     command += ["--seeds", str(SEEDS), "--data", str(source), "--out", str(out / name)]
     command += ["--variants", variants, "--reference", reference]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    loaded: dict[str, Any] = json.loads((out / name / "comparison.json").read_text())
-    return loaded
+    return json.loads((out / name / "comparison.json").read_text())
 
 
 def better(winner: str, others: str, *names: str, metric: str = "", slack: float = 0.0) -> Tests:
@@ -152,10 +149,8 @@ def better(winner: str, others: str, *names: str, metric: str = "", slack: float
                 compared_metric = metric or case.metric
                 cells = {(each["variant"], each["metric"]): each for each in made["cells"]}
                 cell = cells[winner, compared_metric]["difference"]
-                ends = [
-                    pair and tuple(sorted(sign * end + slack for end in pair))
-                    for pair in (cell["interval"], cell["seed_interval"])
-                ]
+                pairs = (cell["interval"], cell["seed_interval"])
+                ends = [pair and sorted(sign * end + slack for end in pair) for pair in pairs]
                 value = sign * cell["value"] + slack
                 shown = compared_metric + (f" + {slack:g}" if slack else "")
                 yield Row(case.what, f"{winner}, {other}", shown, value, ends[0], ends[1])
@@ -294,8 +289,7 @@ def prepare(data: Path, out: Path) -> None:
     for name, other in (("gt", "orl"), ("orl", "gt")):
         tested, known = (folders.scan(data / folder, "face") for folder in (name, other))
         folder = out / "faces"
-        where = {"data": data, "folder": folder, "name": name}
-        train_and_score(recipe, known, tested, all_pairs(tested), **where)
+        train_and_score(recipe, known, tested, all_pairs(tested), data, folder / name)
         (out / f"{name}.npz").write_bytes((folder / f"{name}.npz").read_bytes())
 
 

@@ -9,16 +9,13 @@ Measures: EER with 95 % intervals over speakers, of all pairs within five folds 
     false pairs that are accepted at the threshold that had a FAR of 1 % on the undamaged trials of
     the four other folds. Trials with a recording that a
     model refuses are left out, and counted. What is in OUT is not run again.
-Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds (peers.py), without mean
-    normalisation. likeness:voice is the model of its kind that has heard neither these speakers
-    nor their corpus, and is not trained again for each fold (small_voice.py).
+Peers: none. likeness:voice is the model of its kind that has heard neither these speakers nor their
+    corpus, and is not trained again for each fold (small_voice.py).
 Limit: none; this is about errors, not about time.
 Needs: what small_voice.py needs.
-Takes: an hour of one core for each corpus, most of it SpeechBrain's.
+Takes: half an hour of one core for each corpus.
 Gives: section "Conditions" of docs/reference/results.md.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
@@ -32,7 +29,6 @@ import small_voice
 import torch
 from folds import difference, errors_of, joined, with_interval
 from numpy.typing import NDArray
-from peers import PEERS
 from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
 
@@ -50,7 +46,7 @@ CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")
 RECIPE = ROOT / "recipes" / "speaker" / "folders.py"
 Values = NDArray[np.float64]
 Folders = tuple[Path, Path, Path]  # of the data, of OUT, and of the run
-SYSTEMS = ("default", "voice", "lda", "speechbrain")
+SYSTEMS = ("default", "voice")
 
 
 def in_conditions(tested: Sequence[Item], folder: Path) -> list[Item]:
@@ -69,8 +65,6 @@ def embedded(
 ) -> Embeddings:
     """The embeddings of the items that the system does not refuse, to be scored by the cosine."""
     torch.set_num_threads(1)
-    if system in PEERS:
-        return PEERS[system](training, items)
     data, out, run = folders
     if system == "voice":
         (cell,) = (cell for cell in corpora.matrix() if cell.target == dataset)

@@ -19,8 +19,6 @@ Takes: 2 CPU minutes a model of statistics, 5.5 one of SpeechBrain's.
 Gives: section "Across corpora" of docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Sequence
@@ -113,13 +111,11 @@ def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:
     trials = all_pairs(tested)
     training: Sequence[Item] = [item for name in cell.sources for item in items_of(data, name)]
     if system in PEERS:
-        file = folder / f"{cell.name}.txt"
-        return score_peer(PEERS[system], training, tested, trials, file)
+        return score_peer(PEERS[system], training, tested, trials, folder / f"{cell.name}.txt")
     variant, changes = SYSTEMS[system]
     recipe = replace(recipes.load(f"{RECIPE}:{variant}")[0], **changes)
     training = speed_copies(training, (0.9, 1.1))  # speeds are new classes, as in the recipe
-    name = cell.name
-    return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
+    return train_and_score(recipe, training, tested, trials, data, folder / cell.name)
 
 
 def main() -> None:

@@ -24,8 +24,6 @@ Takes: a minute and a half of one core, half a minute for cub and ten minutes fo
 Gives: the table "Scoring and metrics" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import tempfile
 from functools import partial
@@ -39,20 +37,19 @@ from likeness import read_trials
 from likeness.metrics import as_norm, pairs, retrieval_metrics, verification_metrics
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
+Rows = np.ndarray
 NUM_TRIALS, NUM_ITEMS, COHORT, TOP_N = 580_000, 5_000, 6_000, 300
 BLOCK = 1024  # queries
 
 
-def speechbrain_scores(
-    embeddings: np.ndarray, i: np.ndarray, j: np.ndarray, cohort: np.ndarray | None = None
-) -> None:
+def speechbrain_scores(x: Rows, i: Rows, j: Rows, cohort: Rows | None = None) -> None:
     """get_verification_scores of SpeechBrain's VoxCeleb recipe.
 
     It takes one trial at a time, and scores it against the cohort afresh.
     """
     torch.set_num_threads(1)
     similarity = torch.nn.CosineSimilarity(dim=-1, eps=1e-6)
-    by_id = {str(k): torch.from_numpy(row)[None, None] for k, row in enumerate(embeddings)}
+    by_id = {str(k): torch.from_numpy(row)[None, None] for k, row in enumerate(x)}
     others = None if cohort is None else torch.from_numpy(cohort)[:, None]
     for a, b in zip(i.tolist(), j.tolist(), strict=True):
         enrol, test = by_id[str(a)], by_id[str(b)]
@@ -66,7 +63,7 @@ def speechbrain_scores(
             score = 0.5 * (halves[0] + halves[1])
 
 
-def speechbrain_eer(target: np.ndarray, nontarget: np.ndarray) -> None:
+def speechbrain_eer(target: Rows, nontarget: Rows) -> None:
     """SpeechBrain's EER of few distinct scores; each threshold costs what the full arrays cost."""
     from speechbrain.utils.metric_stats import EER
 
@@ -132,7 +129,7 @@ def reading_row(repeats: int) -> None:
         compared_row(f"read the trial list ({len(data) / 1e6:.0f} MB)", works, repeats)
 
 
-def drawn_classes(num_items: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn_classes(num_items: int, num_classes: int) -> tuple[Rows, Rows]:
     """Embeddings (N, 512) float32 and labels (N,), without temporaries of that size."""
     rng = np.random.default_rng(0)
     more = rng.integers(num_classes, size=num_items - 2 * num_classes)
@@ -147,7 +144,7 @@ def drawn_classes(num_items: int, num_classes: int) -> tuple[np.ndarray, np.ndar
     return rows, labels
 
 
-def block_products(rows: np.ndarray) -> None:
+def block_products(rows: Rows) -> None:
     """The product of all items with all, block by block, and nothing else."""
     scores = np.empty((min(BLOCK, len(rows)), len(rows)), dtype=np.float32)
     for start in range(0, len(rows), BLOCK):
@@ -155,7 +152,7 @@ def block_products(rows: np.ndarray) -> None:
         np.matmul(part, rows.T, out=scores[: len(part)])
 
 
-def pml(rows: np.ndarray, labels: np.ndarray, num_queries: int) -> None:
+def pml(rows: Rows, labels: Rows, num_queries: int) -> None:
     """PML's three metrics."""
     from pytorch_metric_learning.distances import CosineSimilarity
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator

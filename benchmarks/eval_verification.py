@@ -16,8 +16,6 @@ Takes: a minute of one core and 2 GB of memory.
 Gives: the table "Scoring and metrics" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable

@@ -14,8 +14,6 @@ Takes: five CPU minutes.
 Gives: the table "Ready models" of docs/reference/results.md, and likeness/face/CARD.md.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from folds import errors_of, with_interval

@@ -3,8 +3,6 @@
 Measures: nothing itself. people.py, corpora.py and small_voice.py import it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +27,8 @@ from likeness.models.run import load_model
 from likeness.recipe import Recipe, fit
 from likeness.toolkit.models.embed import embed
 
+Listed = Sequence[Item]
+Peer = Callable[[Listed, Listed], Embeddings]  # what it trains on, and what it embeds
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 
@@ -36,14 +36,7 @@ METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 
 def train_and_score(
-    recipe: Recipe,
-    training: Sequence[Item],
-    tested: Sequence[Item],
-    trials: Trials,
-    *,
-    data: Path,
-    folder: Path,
-    name: str,
+    recipe: Recipe, training: Listed, tested: Listed, trials: Trials, data: Path, stem: Path
 ) -> str:
     """Train a model, and score trials by its own similarity and by cosine with AS-norm.
 
@@ -56,12 +49,12 @@ def train_and_score(
         tested: The items of the trials.
         trials: The trials.
         data: The folder of the data sets.
-        folder: Where files are written.
-        name: Of this model within the folder.
+        stem: FOLDER/NAME.
 
     Returns:
         A line that says what it took; "" where the scores are there already.
     """
+    folder, name = stem.parent, stem.name
     scores = folder / f"{name}.txt"
     if scores.exists():
         return ""
@@ -86,13 +79,7 @@ def train_and_score(
     return f"{scores} {cost}"
 
 
-def score_peer(
-    peer: Callable[[Sequence[Item], Sequence[Item]], Embeddings],
-    training: Sequence[Item],
-    tested: Sequence[Item],
-    trials: Trials,
-    file: Path,
-) -> str:
+def score_peer(peer: Peer, training: Listed, tested: Listed, trials: Trials, file: Path) -> str:
     """Train a peer and write its scores by the cosine; "" where the file is there already."""
     if file.exists():
         return ""

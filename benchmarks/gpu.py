@@ -17,8 +17,6 @@ Takes: nine minutes, and four for `settings`, most of which compile.
 Gives: the tables "Training on a GPU" and "GPU settings" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import copy
 import platform
 import sys

@@ -4,8 +4,6 @@ Networks run in bfloat16, losses in float32, as `likeness train` does on such a 
 random and lie on the GPU already, except in `loops` and `extraction`.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time
@@ -203,7 +201,6 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
     """Return the classes, items a second, the ratios and waits."""
     autocast = _autocast(recipe, setting.device)
     run, batch = _ready(recipe, size, num_classes, setting)
-    inputs, labels = batch.inputs, batch.labels
     ours = partial(_take_step, run, batch, recipe)
     seconds = setting.seconds(ours)
     waits = setting.waits(ours)
@@ -216,13 +213,12 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
     def bare() -> None:
         optimizer.zero_grad(set_to_none=True)
         with autocast():
-            z = network(inputs)
+            z = network(batch.inputs)
             logits = linear(normalize(z), normalize(proxies))
-        cross_entropy(64.0 * logits.float(), labels).backward()
+        cross_entropy(64.0 * logits.float(), batch.labels).backward()
         optimizer.step()
 
-    rate = recipe.parallel.class_rate
-    theirs = partial(_arcface_torch, network, proxies, optimizer, autocast, rate, inputs, labels)
+    theirs = partial(_arcface_torch, network, proxies, optimizer, batch, recipe)
     ratios: list[object] = []
     for work in (bare, theirs if recipe.modality == "face" else None):
         try:
@@ -233,13 +229,7 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
 
 
 def _arcface_torch(
-    network: nn.Module,
-    proxies: nn.Parameter,
-    optimizer: torch.optim.Optimizer,
-    autocast: Callable[[], Any],
-    rate: float,
-    inputs: Tensor,
-    labels: Tensor,
+    network: nn.Module, proxies: Tensor, optimizer: torch.optim.SGD, batch: Batch, recipe: Recipe
 ) -> None:
     """Take a step as insightface's arcface_torch does (partial_fc_v2.py, losses.py, train_v2.py).
 
@@ -248,8 +238,8 @@ def _arcface_torch(
     are clipped to the norm 5.
     """
     optimizer.zero_grad(set_to_none=True)
-    weights: Tensor = proxies
-    count = len(proxies)
+    weights, labels, count = proxies, batch.labels, len(proxies)
+    rate = recipe.parallel.class_rate
     if rate < 1:
         with torch.no_grad():
             positive = torch.unique(labels, sorted=True)
@@ -258,8 +248,8 @@ def _arcface_torch(
             index = torch.topk(order, k=int(rate * count))[1].sort()[0]
             labels = torch.searchsorted(index, labels)
         weights = proxies[index]
-    with autocast():
-        z = network(inputs)
+    with _autocast(recipe, labels.device)():
+        z = network(batch.inputs)
         logits = linear(normalize(z), normalize(weights))
     logits = logits.float().clamp(-1, 1)
     rows = torch.arange(len(labels), device=labels.device)
@@ -280,10 +270,7 @@ def extraction(setting: Setting) -> None:
     float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.
     """
     table("items/s", "embedding", "of the bare pass")
-    makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
-        "IResNet-50": (FACE, (3, 112, 112)),
-        "ResNet34": (SPEECH, (3 * RATE_HZ,)),
-    }
+    makers = {"IResNet-50": (FACE, (3, 112, 112)), "ResNet34": (SPEECH, (3 * RATE_HZ,))}
     if setting.small:
         makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
@@ -340,11 +327,11 @@ def _settings_cells(recipe: Recipe, num_classes: int, size: int, setting: Settin
     cells: list[object] = []
     for changes in SETTINGS.values():
         own = replace(recipe, compute=Compute(**changes))
-        if setting.small and own.compute.compile:
-            cells.append(None)
-        else:
+        seconds = None
+        if not (setting.small and own.compute.compile):
             take = partial(_take_step, *_ready(own, size, num_classes, setting), own)
-            cells.append(size / setting.seconds(take))
+            seconds = setting.seconds(take)
+        cells.append(seconds and size / seconds)
     return cells
 
 

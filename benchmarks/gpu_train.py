@@ -18,8 +18,6 @@ Takes: at most eight minutes of an H200 is what it is made for; not measured yet
 Gives: section "Trained on a GPU" of docs/reference/results.md, once it was run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

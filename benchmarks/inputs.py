@@ -16,8 +16,6 @@ Takes: two minutes of one core.
 Gives: the table "Before the network" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Sequence

@@ -17,8 +17,6 @@ Takes: 200 tests of both worlds with 200 resamples 3 minutes of one core, 500 wi
 Gives: the table of docs/explanation/intervals.md, each share with its exact 95 % interval.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -17,8 +17,6 @@ Takes: five minutes of one core.
 Gives: the table "Losses" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import inspect

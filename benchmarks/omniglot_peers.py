@@ -15,8 +15,6 @@ Takes: raw pixels half a minute; 40 CPU seconds a run, so eight minutes for four
 Gives: the rows of raw pixels and PML in section Omniglot of docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

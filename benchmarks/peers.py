@@ -1,4 +1,4 @@
-"""Trains the peers of people.py, corpora.py and conditions.py.
+"""Trains the peers of people.py, corpora.py and gpu_train.py.
 
 Measures: nothing itself.
 Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its VoxCeleb recipe,
@@ -10,8 +10,6 @@ Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its Vo
     Of faces, pixels as they are, and by LDA of 60 principal components.
 Takes: LDA a minute, SpeechBrain 5.5 minutes of one core a fold of AN4.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,10 +26,11 @@ from likeness.frontends import KaldiFbank, statistics
 from likeness.modalities.face import images
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
+Listed = Sequence[Item]
 CROP_SECONDS, SEED, STEPS = 2.0, 0, 500
 
 
-def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
+def lda(training: Listed, tested: Listed) -> Embeddings:
     """LDA's embeddings of the tested items.
 
     The input is the mean and standard deviation of 80 log filterbank energies, centred on the
@@ -119,9 +118,7 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
     network.network.eval()
 
 
-def speechbrain(
-    training: Sequence[Item], tested: Sequence[Item], *, cmn: bool = False
-) -> Embeddings:
+def speechbrain(training: Listed, tested: Listed, *, cmn: bool = False) -> Embeddings:
     """The embeddings of the tested items by SpeechBrain's own classes throughout."""
     import_torchaudio()
     torch.manual_seed(SEED)
@@ -134,7 +131,7 @@ def speechbrain(
     return Embeddings(tuple(item.id for item in tested), np.stack(rows))
 
 
-def of_pixels(kind: str, training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
+def of_pixels(kind: str, training: Listed, tested: Listed) -> Embeddings:
     """Embeddings of faces by their pixels, of 48 x 48."""
 
     def row(item: Item) -> np.ndarray:

@@ -20,8 +20,6 @@ Takes: one to three CPU minutes a fold of statistics, seven one of ecapa, 5.5 on
 Gives: the tables "AN4 and speechocean" and "ORL" of docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,8 +53,7 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> str
     recipe, _ = recipes.load(f"{ROOT / 'recipes' / folder / dataset}.py:{system}")
     recipe = recipes.override(recipe, [f"items.fold={fold}"])
     training = recipe.items(data)
-    out = out / system
-    return train_and_score(recipe, training, tested, trials, data=data, folder=out, name=name)
+    return train_and_score(recipe, training, tested, trials, data, out / system / name)
 
 
 def print_row(name: str, folder: Path, ending: str, first: Errors | None) -> Errors:

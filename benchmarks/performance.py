@@ -18,8 +18,6 @@ Gives: the tables of each script; then each number that is more than a quarter a
     measured. Of a table with ratios only these are compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -43,6 +41,7 @@ BARS = ROOT / "docs" / "reference" / "performance.toml"
 MOVED = 1.25  # times a bar, or a bar so many times this
 RATIO = re.compile(r"ours/|of |x ")  # how the names of columns begin that hold ratios
 
+Clock = Callable[[], float]
 Rows = dict[str, dict[str, str]]  # a row's first cell -> column -> cell
 
 FOLDERS = {
@@ -85,10 +84,7 @@ def table(*headings: str) -> None:
 
 
 def in_turn(
-    works: Sequence[Callable[[], Any]],
-    repeats: int,
-    *,
-    clock: Callable[[], float] = time.process_time,
+    works: Sequence[Callable[[], Any]], repeats: int, *, clock: Clock = time.process_time
 ) -> list[tuple[float, Any]]:
     """The least CPU seconds of every work, and what it returned first.
 

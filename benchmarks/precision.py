@@ -14,8 +14,6 @@ Takes: three minutes.
 Gives: the table "Precision" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

@@ -16,8 +16,6 @@ Takes: a day of one core.
 Gives: the numbers of docs/reference/results.toml, which are copied from these files by hand.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -19,8 +19,6 @@ Takes: half an hour of one core on a quiet machine.
 Gives: the table "Scale" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -17,8 +17,6 @@ Takes: a minute of one core.
 Gives: rows of the tables of docs/explanation/comparing.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,6 +31,7 @@ from likeness.metrics import eer, min_dcf
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file
+Sets = dict[str, tuple[Rows, Rows]]
 Scorer = Callable[[Rows, Rows], float]  # scores and labels in the order of the rows -> a number
 ROUNDINGS = {"untied": "no ties", "as_is": "as it is", "2": "2 decimals", "1": "1 decimal"}
 P_TARGET = 0.05
@@ -53,16 +52,13 @@ def rates_by_row(scores: Rows, labels: Rows) -> tuple[list[float], list[float]]:
     have taken over: the trials up to a row are rejected, those after it are accepted. Rows of equal
     score stay in the order of the file.
     """
-    order = sorted(range(len(scores)), key=lambda i: scores[i])
-    num_targets = int(sum(labels))
-    num_nontargets = len(labels) - num_targets
-    misses, rejected = 0, 0
-    frr, far = [], []
-    for i in order:
-        misses += int(labels[i])
-        rejected += 1 - int(labels[i])
+    ordered = [int(labels[i]) for i in sorted(range(len(scores)), key=lambda i: scores[i])]
+    num_targets = sum(ordered)
+    misses, frr, far = 0, [], []
+    for number, label in enumerate(ordered, 1):
+        misses += label
         frr.append(misses / num_targets)
-        far.append(1 - rejected / num_nontargets)
+        far.append(1 - (number - misses) / (len(ordered) - num_targets))
     return frr, far
 
 
@@ -165,9 +161,7 @@ def tiny(title: str) -> tuple[Rows, Rows]:
     return np.array([*target, *nontarget]), np.repeat([1, 0], [len(target), len(nontarget)])
 
 
-def print_table(
-    heading: str, scorers: dict[str, Scorer], sets: dict[str, tuple[Rows, Rows]], digits: int
-) -> None:
+def print_table(heading: str, scorers: dict[str, Scorer], sets: Sets, digits: int) -> None:
     """Print the number that every scorer gives each set of scores and labels.
 
     It is given in brackets for all targets first, and all nontargets first, where it differs.

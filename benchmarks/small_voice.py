@@ -19,8 +19,6 @@ Takes: 3 CPU minutes a model.
 Gives: likeness/voice/ and its card.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -163,8 +161,8 @@ def threshold_at(parts: Sequence[Tested], far: float) -> float:
 def rates_with_intervals(part: Tested, threshold: float) -> str:
     """ "FAR 1.20 [0.80, 1.90], FRR 20.1 [15.0, 25.0]" in percent, at a threshold."""
     metrics = {
-        "FAR": lambda targets, nontargets: float(np.mean(np.asarray(nontargets) >= threshold)),
-        "FRR": lambda targets, nontargets: float(np.mean(np.asarray(targets) < threshold)),
+        "FAR": lambda _, nontargets: float(np.mean(np.asarray(nontargets) >= threshold)),
+        "FRR": lambda targets, _: float(np.mean(np.asarray(targets) < threshold)),
     }
     ends, _ = bounds_of(metrics, part.scores, subject_pairs(part.trials))
     texts = []

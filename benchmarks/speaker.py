@@ -19,8 +19,6 @@ Takes: five minutes of one core.
 Gives: the table "Embedding speech" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast

@@ -15,8 +15,6 @@ Takes: two minutes.
 Gives: the table "Start-up" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import sys
 from multiprocessing import get_context
 from pathlib import Path

@@ -14,8 +14,6 @@ Takes: a minute, and ten with PostgreSQL.
 Gives: the table "Stores" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -15,19 +15,16 @@ Takes: ten minutes of one core.
 Gives: the table "Training on a CPU" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from performance import parser_of, row, table
+from performance import Clock, parser_of, row, table
 
 from likeness import Item
 from likeness.backbones import ImageResNet, IResNet, OrderStatistics, ResNet
@@ -109,9 +106,7 @@ SIMPLE = replace(
 )
 
 
-def steps_of(
-    recipe: Recipe, steps: int, data: Path, clock: Callable[[], float]
-) -> tuple[Floats, float]:
+def steps_of(recipe: Recipe, steps: int, data: Path, clock: Clock) -> tuple[Floats, float]:
     """Seconds of the steps inside fit(), from one call of step() to the next, and the share of the
     last ones in which fit() waited for data.
     """

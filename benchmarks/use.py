@@ -13,8 +13,6 @@ Takes: four minutes of one core; one small backbone half a minute.
 Gives: the table "Use" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable

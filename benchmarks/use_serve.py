@@ -18,8 +18,6 @@ Takes: five minutes on all cores.
 Gives: the table of section Serving of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -22,8 +22,6 @@ Gives: likeness/voice-plus/, its card, and the table "Ready models" of
     docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reading audio: every rate and format, cut or damaged files, and headers that lie."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

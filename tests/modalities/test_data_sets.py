@@ -2,8 +2,6 @@
 is said where something else lies in their place. A data set without a miniature fails it.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """Folders of classes, and synthetic voices."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from functools import partial

@@ -1,7 +1,5 @@
 """A head on cached embeddings: its data set, its training, and the model that it is joined to."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The recipe of twenty losses on embeddings: equal terms for all, and ranges that hold."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Writes verification sets as InsightFace's .bin files."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from pathlib import Path

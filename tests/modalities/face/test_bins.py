@@ -2,8 +2,6 @@
 arrays; nothing in a file is ever executed.
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

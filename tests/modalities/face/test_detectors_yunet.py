@@ -1,7 +1,5 @@
 """YuNet: what a plain decoding finds with the same file, and how large photographs are shrunk."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

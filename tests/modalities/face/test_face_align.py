@@ -2,8 +2,6 @@
 tiny detector made here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

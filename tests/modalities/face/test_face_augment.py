@@ -2,8 +2,6 @@
 determinism per item.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

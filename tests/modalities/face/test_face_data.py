@@ -1,7 +1,5 @@
 """Data sets of faces and how their images are read."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import zlib

@@ -2,8 +2,6 @@
 is a plain loop after dmlc's description.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from pathlib import Path

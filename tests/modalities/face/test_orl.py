@@ -1,7 +1,5 @@
 """ORL: its folds, on the real faces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

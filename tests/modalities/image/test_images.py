@@ -1,7 +1,5 @@
 """Images as they are read, scaled for networks of the hub, and drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 class by class against the tools' own procedures.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """MNIST, CIFAR, Omniglot, digits: real data beside the checkout and files written by other code."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import Sequence

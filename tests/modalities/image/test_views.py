@@ -2,8 +2,6 @@
 resize; of uint8 and of float32.
 """
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recordings of synthetic speakers for miniatures of data sets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import soundfile

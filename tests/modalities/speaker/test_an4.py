@@ -1,7 +1,5 @@
 """AN4: its folds, on the real speakers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from likeness.modalities import synthetic

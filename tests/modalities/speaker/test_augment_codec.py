@@ -1,7 +1,5 @@
 """Codecs, and augmentation in a run that resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

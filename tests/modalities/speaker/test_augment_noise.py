@@ -2,8 +2,6 @@
 counted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CN-Celeb: models of several utterances, and the lists that are written for commands."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

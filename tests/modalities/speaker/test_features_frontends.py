@@ -1,7 +1,5 @@
 """Every front-end against the tool that defines it, and against itself under padding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """Front-ends of the hub's speech networks, against the feature extractors of transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

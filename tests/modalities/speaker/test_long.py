@@ -1,7 +1,5 @@
 """Long recordings in pieces, and stretches of recordings."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

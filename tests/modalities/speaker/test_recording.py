@@ -1,7 +1,5 @@
 """What is read of a recording: views, its level and its band."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

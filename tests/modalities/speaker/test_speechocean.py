@@ -1,7 +1,5 @@
 """speechocean762 in both layouts: its folds, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """VoxCeleb, and the ids of trial lists."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil
