@@ -132,9 +132,8 @@ def aiff(subtype: str = "PCM_16", samples: NDArray[Any] = GLIDE) -> bytes:
 
 
 INFO = b"LIST" + struct.pack("<I", 12) + b"INFOISFT\0\0\0\0"
-LONG = (
-    b"LIST" + struct.pack("<I", 60) + b"INFOICMT" + struct.pack("<I", 48) + b"data".ljust(48, b"\0")
-)
+LONG = b"LIST" + struct.pack("<I", 60) + b"INFOICMT" + struct.pack("<I", 48)
+LONG += b"data".ljust(48, b"\0")
 WAV: dict[str, Case] = {
     "16 bits": (lambda: wav(GLIDE), WAVE),
     "8 bits, unsigned": (lambda: wav((GLIDE // 256 + 128).astype(np.uint8)), WAVE),

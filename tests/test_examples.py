@@ -41,11 +41,9 @@ def example(name: str) -> ModuleType:
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
     drawn = example("run_figures")
     ids, right = ("a", "b", "c", "d"), np.array([1.0, 0.0, 1.0, 0.0])
-    for name, columns in {
-        "baseline": {"correct": right, "norm": np.ones(4)},
-        "run": {"correct": 1 - right, "norm": np.array([5.0, 1.0, 7.0, 2.0])},
-        "another": {"norm": np.ones(4)},
-    }.items():
+    whole = {"correct": right, "norm": np.ones(4)}
+    run = {"correct": 1 - right, "norm": np.array([5.0, 1.0, 7.0, 2.0])}
+    for name, columns in {"baseline": whole, "run": run, "another": whole}.items():
         (tmp_path / name).mkdir()
         items = PerItem(("z", *ids[1:]) if name == "another" else ids, columns, None, "items")
         per_item.write(tmp_path / name / "test.npz", items)

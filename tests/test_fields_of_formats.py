@@ -37,13 +37,8 @@ from tests.recording_files import GLIDE, HZ, OTHER, RECORDINGS, STEREO, WAVE, wa
 @pytest.fixture(autouse=True)
 def _tones_and_pixels_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test signals and pictures of few pixels hold no subject, which test_nothing.py is about."""
-    for name in (
-        "modalities.face.images",
-        "modalities.image.images",
-        "modalities.speaker.audio",
-        "modalities.speaker.inspection",
-        "toolkit.data.reading",
-    ):
+    readers = ("face.images", "image.images", "speaker.audio", "speaker.inspection")
+    for name in (*(f"modalities.{reader}" for reader in readers), "toolkit.data.reading"):
         monkeypatch.setattr(f"likeness.{name}.refuse_empty", lambda *_: None)
 
 

@@ -194,9 +194,8 @@ def damaged(payload: bytes, native: bool) -> Iterator[bytes]:
         changed = bytearray(payload)
         for _ in range(0 if native else draw.randint(1, 3)):
             place, end = draw.randrange(len(payload)), draw.randint(1, 8)
-            changed[place : place + draw.choice([0, 1, end])] = draw.choice(
-                [bytes([draw.randrange(256)]), b"", *HUGE, bytes(payload[:end])]
-            )
+            others = [bytes([draw.randrange(256)]), b"", *HUGE, bytes(payload[:end])]
+            changed[place : place + draw.choice([0, 1, end])] = draw.choice(others)
         yield bytes(changed[: draw.choice([None, draw.randrange(len(payload))][native:])])
 
 

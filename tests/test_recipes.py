@@ -69,6 +69,7 @@ FACES += ("backbone.dim=8", "read.size=32,32", "read.fit=resize")
 MINIATURES = {"voxceleb_pretrained": "voxceleb"}
 # trained in every run of the tests
 FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}
+FROM_NOTHING = [path for path, name in FIRST.items() if not module(path).RECIPES[name].init]
 TRAINED = [
     pytest.param(
         *(path, name),
@@ -216,11 +217,7 @@ def test_trains_and_embeds(path, variant, data_of, tmp_path):
 
 
 @pytest.mark.slow  # trains twice, and exports
-@pytest.mark.parametrize(
-    "path",
-    [path for path, name in FIRST.items() if not module(path).RECIPES[name].init],
-    ids=lambda path: f"{path.parent.name}/{path.stem}",
-)
+@pytest.mark.parametrize("path", FROM_NOTHING, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_stopped_miniature_goes_on_and_is_exported(path, data_of, tmp_path):
     where = data_of(path)
     recipe = small(path, FIRST[path], where)

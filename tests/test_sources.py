@@ -144,11 +144,8 @@ CACHES = {
 def modules() -> dict[str, ast.Module]:
     """The product's files, parsed."""
     paths = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    real = (path for path in paths if not any(up.is_symlink() for up in path.parents))
-    return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in real
-    }
+    real = [path for path in paths if not any(up.is_symlink() for up in path.parents)]
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_bytes()) for path in real}
 
 
 def test_every_module_that_keeps_something_of_a_file_is_here():

@@ -92,9 +92,8 @@ def processor(name: str) -> Any:
         return make.Wav2Vec2FeatureExtractor(return_attention_mask="large" in name)
     square = {"height": 32, "width": 32}
     if name.startswith("dinov2"):
-        return make.BitImageProcessor(
-            size={"shortest_edge": 37}, crop_size=square, resample=3, image_mean=[0.4, 0.5, 0.6]
-        )
+        how = {"size": {"shortest_edge": 37}, "crop_size": square, "resample": 3}
+        return make.BitImageProcessor(**how, image_mean=[0.4, 0.5, 0.6])
     if name.startswith("clip"):
         return make.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=square)
     if name == "siglip2":

@@ -40,9 +40,7 @@ def table(name: str) -> tuple[Write, Read]:
         loaded = embeddings.read_embeddings(folder / name)
         return [loaded.ids, loaded.matrix.tolist(), dict(loaded.meta)]
 
-    return lambda folder, version: embeddings.write_embeddings(
-        folder / name, embedded(version)
-    ), read_back
+    return lambda folder, version: embedded(version).save(folder / name), read_back
 
 
 def write_scores(folder: Path, version: int) -> None:

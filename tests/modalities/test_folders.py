@@ -43,12 +43,9 @@ DATA_SETS = {
 
 def test_labels_are_divided_never_files(tmp_path: Path) -> None:
     data = lay_out(tmp_path, [3] * 10)
-    parts = {
-        split: items(data, split=split, validation_share=0.25)
-        for split in ("train", "validation", "test")
-    }
-    numbers = {split: len({item.label for item in part}) for split, part in parts.items()}
-    assert numbers == {"train": 6, "validation": 2, "test": 2}
+    splits = ("train", "validation", "test")
+    parts = {split: items(data, split=split, validation_share=0.25) for split in splits}
+    assert [len({*map(str, part.labels)}) for part in parts.values()] == [6, 2, 2]
     every = items(data, split="all")
     first = "s00/session0/0.wav"
     assert every[0] == Item(first, tmp_path / first, "s00")
@@ -96,10 +93,8 @@ def test_a_list_of_faces_is_labelled_by_its_folders(tmp_path: Path) -> None:
     touch(tmp_path, "b/1.jpg", "a/2.jpg")
     (tmp_path / "train.txt").write_text("b/1.jpg\na/2.jpg\n")
     listed = items(tmp_path / "train.txt", modality="face", split="all")
-    assert [(item.path, item.label) for item in listed] == [
-        (tmp_path / "b/1.jpg", "b"),
-        (tmp_path / "a/2.jpg", "a"),
-    ]
+    assert [item.path for item in listed] == [tmp_path / "b/1.jpg", tmp_path / "a/2.jpg"]
+    assert [item.label for item in listed] == ["b", "a"]
     with pytest.raises(ValueError, match=r"2 of 2 items have no label \('b/1.jpg'"):
         items(tmp_path / "train.txt", modality="image", split="all")
 

@@ -200,10 +200,7 @@ def test_what_cannot_be_scored_is_refused(folder, how, message):
     write(folder / "lacking", ["m1 s1/u1 gone"])
     write(folder / "one_subject", ["c0 t0"])
     (folder / "empty").write_text("")
-    how = {
-        key: folder / value if key not in ("trials", "top_n") else value
-        for key, value in how.items()
-    }
+    how = {key: value if key == "top_n" else folder / value for key, value in how.items()}
     with pytest.raises(ValueError, match=message):
         score(folder, **how)
 

@@ -102,12 +102,8 @@ def test_transform_is_umeyamas(size: int) -> None:
     rng = np.random.default_rng(size)
     pixels = rng.integers(0, 256, (200, 220, 3), dtype=np.uint8)
     face = REFERENCE * 1.3 + rng.normal(0, 5, (5, 2)) + 20
-    for points in (
-        face,
-        face * (-1, 1) + (200, 0),
-        rng.uniform(0, 200, (5, 2)),
-        np.stack((np.linspace(10, 90, 5), np.linspace(20, 60, 5)), 1),
-    ):
+    line = np.stack((np.linspace(10, 90, 5), np.linspace(20, 60, 5)), 1)
+    for points in (face, face * (-1, 1) + (200, 0), rng.uniform(0, 200, (5, 2)), line):
         theirs = face_align.estimate_norm(points, size)
         np.testing.assert_allclose(align.transform(points, size), theirs, rtol=0, atol=1e-10)
         theirs = face_align.norm_crop(pixels, points, size)
@@ -161,10 +157,8 @@ def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
         (root / name).write_bytes(encode(pixels))
     result = align.align_folder(root, out, detector=detector)
     assert [item.id for item in result.done] == ["a/1.png", "b/deep/3.png"]
-    assert [(item.path, item.label) for item in result.done] == [
-        (out / "a/1.png", "a"),
-        (out / "b/deep/3.png", "b"),
-    ]
+    assert [item.path for item in result.done] == [out / "a/1.png", out / "b/deep/3.png"]
+    assert [item.label for item in result.done] == ["a", "b"]
     assert result.several == ["b/deep/3.png"]
     reasons = {item.id: item.reason for item in result.failures}
     assert "one colour" in reasons["a/2.png"]

@@ -48,20 +48,17 @@ def test_lfw_pairs_and_missing_images(shared: Path, tmp_path: Path) -> None:
 def test_images_of_a_list_are_found_with_or_without_suffix(tmp_path: Path) -> None:
     touch(tmp_path / "a" / "1.jpg")
     touch(tmp_path / "2.png")
-    result = _pairs.find_images(Trials(("a/1.jpg",), ("2",), [0], [0]), tmp_path)
-    assert [(item.id, item.path, item.label) for item in result] == [
-        ("a/1.jpg", tmp_path / "a/1.jpg", "a"),
-        ("2", tmp_path / "2.png", None),
-    ]
+    first, second = _pairs.find_images(Trials(("a/1.jpg",), ("2",), [0], [0]), tmp_path)
+    assert (first.id, first.path, first.label) == ("a/1.jpg", tmp_path / "a/1.jpg", "a")
+    assert (second.id, second.path, second.label) == ("2", tmp_path / "2.png", None)
     outside = Trials(("../x.jpg",), (str(tmp_path / "2.png"),), [0], [0])
     with pytest.raises(ValueError, match="2 of 2 images"):
         _pairs.find_images(outside, tmp_path / "a")
 
 
 def test_calfw_and_cplfw(tmp_path: Path) -> None:
-    lines = [f"s{i}_{side}.jpg {1 + i // 2}\n" for i in range(20) for side in "ab"] + [
-        f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"
-    ]
+    lines = [f"s{i}_{side}.jpg {1 + i // 2}\n" for i in range(20) for side in "ab"]
+    lines += [f"d{i}_{side}.jpg 0\n" for i in range(10) for side in "ab"]
     (tmp_path / "pairs.txt").write_text("".join(lines))
     loaded = _pairs.read_two_lines(tmp_path / "pairs.txt")
     assert rows(loaded) == [
@@ -88,9 +85,8 @@ def write_cfp(protocol: Path) -> None:
     """Two folds of two same pairs and a different one, frontal-frontal and frontal-profile."""
     protocol.mkdir(parents=True, exist_ok=True)
     for side, pose in (("F", "frontal"), ("P", "profile")):
-        (protocol / f"Pair_list_{side}.txt").write_text(
-            "".join(f"{i} ../Data/Images/00{i}/{pose}/01.jpg\n" for i in (1, 2))
-        )
+        lines = [f"{i} ../Data/Images/00{i}/{pose}/01.jpg\n" for i in (1, 2)]
+        (protocol / f"Pair_list_{side}.txt").write_text("".join(lines))
     for kind in ("FF", "FP"):
         for fold in ("01", "02"):
             split = protocol / "Split" / kind / fold
@@ -199,15 +195,12 @@ def make_pack(root: Path) -> None:
     (root / "meta").mkdir()
     names = ["1.jpg", "2.jpg", "3.jpg"]
     for name in names:
-        (root / "loose_crop" / name).write_bytes(
-            encode(rng.integers(0, 256, (150, 130, 3), dtype=np.uint8))
-        )
+        pixels = rng.integers(0, 256, (150, 130, 3), dtype=np.uint8)
+        (root / "loose_crop" / name).write_bytes(encode(pixels))
     points = np.array([[40, 50], [80, 52], [60, 75], [45, 95], [78, 96.5]])
     (root / "meta" / "ijbc_face_tid_mid.txt").write_text("1.jpg 5 1\n2.jpg 5 2\n3.jpg 6 1\n")
-    lines = [
-        f"{name} {' '.join(f'{value:.3f}' for value in (points + i).ravel())} 0.{9 - i}\n"
-        for i, name in enumerate(names)
-    ]
+    moved = [" ".join(f"{value:.3f}" for value in (points + i).ravel()) for i in range(3)]
+    lines = [f"{name} {moved[i]} 0.{9 - i}\n" for i, name in enumerate(names)]
     (root / "meta" / "ijbc_name_5pts_score.txt").write_text("".join(lines[::-1]))
 
 
@@ -217,10 +210,8 @@ def test_ijb_pack_and_its_aligned_faces(tmp_path: Path) -> None:
     assert [item.id for item in items] == ["1.jpg", "2.jpg", "3.jpg"]
     where = str(landmarks)
     points = np.array([[41, 51], [81, 53], [61, 76], [46, 96], [79, 97.5]])
-    assert np.array_equal(
-        ijb.read(items[1], landmarks=where),
-        as_channels(align.crop(images.decode(items[1]), points)),
-    )
+    expected = as_channels(align.crop(images.decode(items[1]), points))
+    assert np.array_equal(ijb.read(items[1], landmarks=where), expected)
     with pytest.raises(BadImage, match="no landmarks"):
         ijb.read(items[0]._replace(id="9.jpg"), landmarks=where)
     for size in ((64, 64), (112, 111), (112, 128)):
@@ -237,9 +228,8 @@ def test_fit_resizes(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encode(SMOOTH))
     item = Item("a", tmp_path / "a.png")
     resized = images.read(item, size=(20, 28), fit="resize")
-    assert np.array_equal(
-        to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
-    )
+    expected = cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
+    assert np.array_equal(to_pixels(resized), expected)
     with pytest.raises(BadImage, match="40 x 56 pixels, but 112 x 112"):
         images.read(item)
     with pytest.raises(ValueError, match="fit is 'crop'"):

@@ -49,9 +49,8 @@ def write_items(folder: Path, contents: dict[str, list[bytes]]) -> list[Item]:
 
 
 def record(payload: bytes, kind: int = 0) -> bytes:
-    return (
-        MAGIC + struct.pack("<I", kind << 29 | len(payload)) + payload + b"\0" * (-len(payload) % 4)
-    )
+    head = MAGIC + struct.pack("<I", kind << 29 | len(payload))
+    return head + payload + b"\0" * (-len(payload) % 4)
 
 
 def image_record(label: float, image: bytes = b"\xff\xd8image", key: int = 1) -> bytes:

@@ -46,21 +46,19 @@ def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int)
 def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 9), dtype=np.uint8)
     (tmp_path / "pixels.bin").write_bytes(b"head" + pixels.tobytes())
-    items = [
-        Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 216 * i, 216), raw_ending(3, 8, 9))
-        for i in range(5)
-    ]
+    file, ending = tmp_path / "pixels.bin", raw_ending(3, 8, 9)
+    items = [Item(f"{i}", file, "c", (4 + 216 * i, 216), ending) for i in range(5)]
     np.testing.assert_array_equal([read(item) for item in items], pixels)
     shards.write(items, tmp_path / "shards")
     packed = {item.id: read(item) for item in shards.items(tmp_path / "shards")}
     np.testing.assert_array_equal([packed[item.id] for item in items], pixels)
-    for span, ending, reason in (
-        ((4 + 216 * 4, 224), raw_ending(3, 8, 9), "216 of its 224 bytes"),
-        ((4, 215), raw_ending(3, 8, 9), "215 bytes"),
-        ((4, 216), ".u8_2x6x6", "1 or 3"),
+    for start, size, other, reason in (
+        (4 + 216 * 4, 224, ending, "216 of its 224 bytes"),
+        (4, 215, ending, "215 bytes"),
+        (4, 216, ".u8_2x6x6", "1 or 3"),
     ):
         with pytest.raises(BadImage, match=reason):
-            read(Item("a", tmp_path / "pixels.bin", None, span, ending))
+            read(Item("a", file, None, (start, size), other))
 
 
 def image(folder: Path, height: int, width: int) -> Item:

@@ -127,11 +127,10 @@ def test_mlrc_folds(num_classes: int) -> None:
         assert result.validation.tolist() == sorted(circle[num_train:])
 
 
-@given(
-    num_classes=st.integers(8, 300),
-    share=st.floats(0.5, 0.9),
-    protocol=st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"]),
-)
+PROTOCOLS = st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"])
+
+
+@given(num_classes=st.integers(8, 300), share=st.floats(0.5, 0.9), protocol=PROTOCOLS)
 def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Protocol) -> None:
     result = divide_classes(num_classes, int(num_classes * share), protocol=protocol)
     assert sorted(np.concatenate(result).tolist()) == list(range(num_classes))

@@ -70,9 +70,8 @@ def miniature(folder: Path) -> None:
         planes = [cv2.resize(pixels, (32, 32)).transpose(2, 0, 1).ravel() for pixels in shown]
         write_cifar(folder, np.stack(planes), labels, labels if num_classes == 100 else None)
     background = folder / "omniglot" / "images_background"
-    synthetic_glyphs.write_glyphs(
-        background, num_alphabets=23, num_characters=2, num_drawers=3, size=35, by_alphabet=True
-    )
+    sizes = {"num_alphabets": 23, "num_characters": 2, "num_drawers": 3, "size": 35}
+    synthetic_glyphs.write_glyphs(background, **sizes, by_alphabet=True)
 
 
 def closed(items: Any, labels: Sequence[str], **more: Any) -> DataSet:
@@ -139,9 +138,8 @@ def test_the_held_out_share_is_drawn_by_class_number(tmp_path: Path, name: Any) 
     """As the vMF paper's release draws it, which knows numbers alone: FashionMNIST's names sort
     otherwise, and would hold out other images.
     """
-    labels = np.random.default_rng(3).permutation(
-        np.repeat(np.arange(10, dtype=np.uint8), np.arange(20, 40, 2))
-    )
+    sizes = np.arange(20, 40, 2)
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(10, dtype=np.uint8), sizes))
     pixels = np.zeros((labels.size, 2, 2), dtype=np.uint8)
     write_idx(tmp_path / name, "train", pixels, labels)
     every, classes = np.arange(labels.size), small_sets.MNIST_CLASSES[name]

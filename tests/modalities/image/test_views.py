@@ -127,9 +127,8 @@ def test_crop_view_is_albumentations(channels: int, jitter: tuple[float, ...]) -
         jitter = (0.3, 0.2, 0.0, 0.0)
     factors = [(1 - strength, 1 + strength) for strength in jitter[:3]]
     how = {"interpolation": cv2.INTER_LINEAR, "area_for_downscale": "image", "p": 1.0}
-    steps: list[Any] = [
-        albumentations.RandomResizedCrop((32, 32), scale=(0.1, 1.0), ratio=(0.75, 4 / 3), **how)
-    ]
+    how |= {"scale": (0.1, 1.0), "ratio": (0.75, 4 / 3)}
+    steps: list[Any] = [albumentations.RandomResizedCrop((32, 32), **how)]
     if any(jitter):
         steps.insert(0, albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0))
     compose = albumentations.Compose(steps)
