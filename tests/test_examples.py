@@ -16,9 +16,8 @@ import likeness
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.per_item import PerItem
 from likeness.modalities.image import small_sets
+from likeness.recipe import Schedule, fit
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.recipe import Schedule
-from likeness.toolkit.training.train import fit
 from likeness.training.recipe_files import locate
 from tests.scripts import loaded
 from tests.tiny import untrained

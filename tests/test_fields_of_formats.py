@@ -14,10 +14,8 @@ import pyarrow
 import pytest
 from PIL import Image
 
-from likeness.eval.errors import LikenessError
+from likeness import LikenessError, read_embeddings, read_trials
 from likeness.eval.formats import embeddings as formats
-from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import list_items

@@ -27,15 +27,11 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from likeness.eval.errors import LikenessError
+from likeness import Embeddings, Fusion, Item, LikenessError, Trials, load_fusion
 from likeness.eval.formats import embeddings, trials
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import read_items
-from likeness.eval.items.items import Item
-from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.protocols.ijb import meta_files
 from likeness.eval.scoring import plda
-from likeness.eval.types import Trials
 from likeness.modalities.face import _bins, recordio
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model

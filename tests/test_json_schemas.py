@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.metrics.calibration import Fusion, load_fusion
+from likeness import Fusion, Scores, load_fusion, open_gallery
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
-from likeness.eval.types import Scores
 from likeness.models.load import load_named
 from likeness.models.verdicts import Comparer
-from likeness.toolkit.gallery.gallery import open_gallery
 from tests.scripts import printed
 from tests.tiny_yunet import tiny_yunet
 

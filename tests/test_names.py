@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likeness.eval.formats.embeddings import Embeddings
+from likeness import Embeddings, Trials, open_gallery
 from likeness.eval.formats.files import as_stored
 from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import read_items
@@ -18,9 +18,7 @@ from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.listing import read_rttm
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
-from likeness.eval.types import Trials
 from likeness.modalities.face._pairs import find_images
-from likeness.toolkit.gallery.gallery import open_gallery
 
 NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")
 

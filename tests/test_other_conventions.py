@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from likeness.eval.metrics.retrieval import retrieval_metrics
-from likeness.eval.metrics.verification import eer
-from likeness.eval.protocols.lfw import ten_fold_accuracy
+from likeness.metrics import eer, retrieval_metrics, ten_fold_accuracy
 
 
 def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -> float:

@@ -17,11 +17,8 @@ import pytest
 import torch
 
 import likeness
-from likeness.eval.items.items import Item
-from likeness.eval.types import Trials
-from likeness.modalities import synthetic_faces, synthetic_glyphs
-from likeness.modalities.image import small_sets
-from likeness.modalities.speaker import voxceleb
+from likeness import Item, Trials
+from likeness.data import small_sets, synthetic_faces, synthetic_glyphs, voxceleb
 from likeness.models.load import read_initial
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.hub_networks import configuration

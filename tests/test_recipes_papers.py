@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from likeness.recipe import Recipe, Retrieval, load_model
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.measure import load_model
-from likeness.toolkit.training.recipe import Recipe, Retrieval
 from tests.modalities.image.drawn import write_images
 from tests.modalities.image.test_retrieval_sets import list_cub
 from tests.tiny import QUICK

@@ -18,15 +18,12 @@ from torch import Tensor, nn
 
 import likeness
 from likeness.modalities.image import small_sets
+from likeness.recipe import Memory, Recipe, Sampling, Schedule, Step, fit
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.models import checkpoint, user_files
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import Step, fit
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "systems"

@@ -15,10 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from likeness import Embeddings, Trials, open_gallery
 from likeness.eval.formats import embeddings, trials
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.types import Trials
-from likeness.toolkit.gallery.gallery import open_gallery
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.run import Plateau, Run, latest, read, save_run

@@ -14,10 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.formats.embeddings import Embeddings
+from likeness import Embeddings, Trials
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Trials
 from tests.scripts import loaded, program
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

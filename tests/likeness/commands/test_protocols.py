@@ -13,19 +13,15 @@ import pytest
 from PIL import Image
 
 import likeness
+from likeness import Embeddings, IdentificationSettings, Trials, VerificationSettings, identify
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.metrics.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
-from likeness.eval.metrics.retrieval import retrieval_metrics
-from likeness.eval.metrics.similarity import matrix
-from likeness.eval.metrics.system import VerificationSettings
-from likeness.eval.protocols.identification import IdentificationSettings, identify
 from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds
 from likeness.eval.scoring.origin import Origin, write_origin
-from likeness.eval.types import Trials
+from likeness.metrics import matrix, retrieval_metrics
 from tests.scripts import printed, refused, touch
 
 FAST = VerificationSettings(num_resamples=0)

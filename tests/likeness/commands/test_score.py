@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 import likeness
+from likeness import Embeddings, read_trials
 from likeness.eval.formats import embeddings as files
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.trials import read_trials
-from likeness.eval.metrics.calibration import fit_fusion
-from likeness.eval.metrics.similarity import pairs
-from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
+from likeness.metrics import as_norm, fit_fusion, pairs, subtract_mean, t_norm, z_norm
 
 NUM, DIM = 24, 8
 

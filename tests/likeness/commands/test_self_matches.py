@@ -18,10 +18,8 @@ import pytest
 import soundfile
 
 import likeness
-from likeness import cli
+from likeness import Trials, cli, read_embeddings
 from likeness.commands._signature import Command
-from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.types import Trials
 from likeness.toolkit.training.listed import trials_by
 from tests.scripts import run_command
 from tests.sounds import chatter

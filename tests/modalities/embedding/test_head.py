@@ -12,17 +12,12 @@ import torch
 from torch import nn
 
 import likeness
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.items import Item
+from likeness import Embeddings, Item
+from likeness.backbones import Head, OrderStatistics, XVector
+from likeness.data import audio, rows, synthetic
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import eer
-from likeness.modalities import synthetic
-from likeness.modalities.embedding import rows
-from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.head import Head
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import save_model

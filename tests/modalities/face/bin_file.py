@@ -4,8 +4,7 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
-from likeness.eval.items.items import Item
-from likeness.eval.types import Trials
+from likeness import Item, Trials
 from likeness.modalities.face.images import encoded
 
 

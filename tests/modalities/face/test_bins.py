@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
-from likeness.eval.types import Trials
+from likeness import Item, LikenessError, Trials
 from likeness.modalities.face import _bins, images
 from tests.modalities.face import bin_file
 

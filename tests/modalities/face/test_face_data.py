@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
+from likeness import Item, LikenessError, Trials
 from likeness.eval.protocols import lfw
-from likeness.eval.types import Trials
 from likeness.modalities.face import _pairs, align, ijb, images, validation
 from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
 from tests.modalities.data_set import DataSet

@@ -5,8 +5,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from likeness.modalities import synthetic_faces
-from likeness.modalities.face import orl
+from likeness.data import orl, synthetic_faces
 from tests.modalities.data_set import DataSet
 
 

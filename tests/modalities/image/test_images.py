@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from likeness.data import folders, shards, synthetic_faces, synthetic_glyphs
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
-from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
 from likeness.modalities.image.hub_images import patched_size
 from likeness.modalities.image.hub_images import read as read_for_network
 from likeness.modalities.image.images import raw_ending, read
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage, encode
 from tests.modalities.face.test_face_align import REFERENCE
 

@@ -13,11 +13,9 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
-from likeness.modalities import synthetic_glyphs
+from likeness import Item, LikenessError
+from likeness.data import shards, synthetic_glyphs
 from likeness.modalities.image import _packed, images, small_sets
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage
 from tests.modalities.data_set import DataSet
 from tests.modalities.image.drawn import coloured, drawn

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from likeness.modalities import synthetic
-from likeness.modalities.speaker import an4
+from likeness.data import an4, synthetic
 from tests.modalities.data_set import DataSet
 
 SPEAKERS = [f"{'fm'[number % 2]}spk{number:03d}" for number in range(10)]

@@ -17,9 +17,8 @@ from likeness.modalities.speaker.features import WESPEAKER_FBANK
 from likeness.modalities.speaker.spec_augment import spec_augment
 from likeness.modalities.synthetic import voice
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit, override
 from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.recipe import Recipe, override
-from likeness.toolkit.training.train import fit
 from tests.modalities.speaker import test_voxceleb
 from tests.tiny import BASE
 from tests.toolkit.training.tiny_runs import cut_and_resumed, same

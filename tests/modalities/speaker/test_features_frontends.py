@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
+from likeness.frontends import RESEMBLYZER_MEL, MelSpectrogram, SpeechBrainFbank, spec_augment
 from likeness.modalities.speaker.features import (
     LOG_FLOOR,
     MFCC,
@@ -22,9 +23,6 @@ from likeness.modalities.speaker.features import (
     UnitWave,
 )
 from likeness.modalities.speaker.hub_speech import StackedFbank, WhisperMel
-from likeness.modalities.speaker.mel_spectrogram import RESEMBLYZER_MEL, MelSpectrogram
-from likeness.modalities.speaker.spec_augment import spec_augment
-from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.modalities.synthetic import voice
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.models.parts import describe, restore

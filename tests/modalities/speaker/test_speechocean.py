@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from likeness.modalities import synthetic
-from likeness.modalities.speaker import speechocean
+from likeness.data import speechocean, synthetic
 from tests.modalities.data_set import DataSet
 
 AGES = {f"{i:04d}": ("fm"[i % 2], (6, 12, 25)[i // 2 % 3]) for i in range(24)}

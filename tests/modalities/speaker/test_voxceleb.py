@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.items.items import Item
-from likeness.eval.types import Trials
+from likeness import Item, Trials
 from likeness.modalities.speaker import voxceleb
 from likeness.modalities.speaker._trial_items import match_items
 from likeness.modalities.speaker.voxceleb import items, trials
