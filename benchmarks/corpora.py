@@ -21,7 +21,7 @@ Gives: section "Across corpora" of docs/reference/results.md.
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,9 +99,12 @@ def items_of(data: Path, corpus: str) -> Items:
         listed = sorted(file._replace(id=id) for id, file in zip(names, files, strict=True))
     else:
         listed = list({"speechocean": speechocean, "an4": an4}[corpus].items(data, split="all"))
-    return Items.of(
-        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}") for item in listed
-    )
+    return named(corpus, listed)
+
+
+def named(name: str, listed: Iterable[Item]) -> Items:
+    """The items, whose ids and labels begin with the name of their data set."""
+    return Items.of(it._replace(id=f"{name}-{it.id}", label=f"{name}-{it.label}") for it in listed)
 
 
 def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from likeness import Embeddings, Item, Scores, Trials
 from likeness.data import read_scores
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.bootstrap import Drawn, Ends, paired_bounds
@@ -71,7 +70,7 @@ def train_and_score(
     probe, _ = embed(loaded.embedder, tested, loaded.read, meta=loaded.meta)
     own = [item for item in training if "#" not in item.id]
     known, _ = embed(loaded.embedder, own, loaded.read, meta=loaded.meta)
-    embeddings.write_embeddings(folder / f"{name}.npz", probe)
+    probe.save(folder / f"{name}.npz")
     (folder / f"{name}.json").write_text(json.dumps(cost), encoding="utf-8")
     labels = np.array([str(item.label) for item in own])
     write_scores(folder / f"{name}.as_norm.txt", trials, normalised(trials, probe, known, labels))

@@ -26,9 +26,8 @@ from likeness import Item
 from likeness.backbones import IResNet, ReDimNet, ResNet
 from likeness.losses import ArcFace, SimPLE
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.recipe import Compute, Memory, Optim, Parallel, Recipe, step
+from likeness.recipe import Compute, Memory, Parallel, Recipe, step
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -108,24 +107,9 @@ class Setting:
             torch.cuda.empty_cache()
 
 
-FACE = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=IResNet,
-    loss=partial(ArcFace, scale=64.0),
-    items=list,
-    read=np.load,
-    optim=Optim(lr=0.02),
-    compute=Compute(channels_last=True),
-)
-SPEECH = replace(
-    FACE,
-    modality="speaker",
-    frontend=partial(KaldiFbank, num_mels=80),
-    backbone=partial(ResNet, dim=256),
-    loss=partial(ArcFace, margin=0.2, scale=32.0),
-    compute=Compute(),
-)
+_LOSS, _LAST = partial(ArcFace, scale=64.0), Compute(channels_last=True)
+FACE = replace(cpu_train.FACE, backbone=IResNet, loss=_LOSS, compute=_LAST)
+SPEECH = replace(cpu_train.RESNET, compute=Compute())
 MS1MV2, WEBFACE, VOXCELEB = 93_431, 617_970, 17_982  # classes; VoxCeleb2 at three speeds
 # Name, recipe, classes, items in a batch.
 PARTIAL_FC = replace(FACE, parallel=Parallel(class_rate=0.1))

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from corpora import CORPORA, items_of
+from corpora import CORPORA, items_of, named
 from folds import both_with_intervals
 from peers import FACE_PEERS, PEERS
 from performance import ROOT, parser_of, row, table
@@ -72,12 +72,6 @@ def split(items: Items, name: str, *, small: bool) -> Split:
         items = items.take(np.array([row for label in labels for row in rows[label][:4]]))
     hold = partial(hold_out, items, test_share=0.2, seed=0, where=name)
     return Split(hold(split="train"), hold(split="test"))
-
-
-def faces_of(data: Path, name: str) -> Items:
-    """All pictures of a data set of faces; ids and labels begin with its name."""
-    listed = folders.list_all(data / name, "face")
-    return Items.of(it._replace(id=f"{name}-{it.id}", label=f"{name}-{it.label}") for it in listed)
 
 
 def recipe_of(modality: str, *, small: bool) -> Recipe:
@@ -150,7 +144,10 @@ def main() -> None:
         parser.error("there is no GPU; --small runs a few steps on the CPU")
     voices = {name: split(items_of(data, name), name, small=small) for name in CORPORA}
     verify("speaker", voices, data, out, small=small)
-    faces = {name: split(faces_of(data, name), name, small=small) for name in FACES}
+    faces = {
+        name: split(named(name, folders.list_all(data / name, "face")), name, small=small)
+        for name in FACES
+    }
     verify("face", faces, data, out, small=small)
     retrieve(data, out, small=small)
 

@@ -28,7 +28,6 @@ from pathlib import Path
 import numpy as np
 from performance import Cost, cost, parser_of, row, table
 
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.trials import write_scores, write_trials
@@ -147,7 +146,7 @@ def write_lists(folder: Path, size: int) -> None:
     subject = enrol[same] // ITEMS_OF_SUBJECT
     probe[same] = subject * ITEMS_OF_SUBJECT + probe[same] % ITEMS_OF_SUBJECT
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
-    embeddings.write_embeddings(folder / "e.npz", embedded)
+    embedded.save(folder / "e.npz")
     values = score_trials(trials, embedded)
     np.savez(folder / "limits.npz", enrol=enrol, probe=probe, score=values)
     write_trials(folder / "t.txt", trials)
@@ -175,7 +174,7 @@ def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
         part = slice(start, start + (1 << 14))
         rows[part] = 1.5 * rows[part] + centres[codes[part]]
     ids = tuple(f"{code}/{seed}-{k}" for k, code in enumerate(codes.tolist()))
-    embeddings.write_embeddings(path, Embeddings(ids, rows, {"similarity": "cosine"}))
+    Embeddings(ids, rows, {"similarity": "cosine"}).save(path)
 
 
 def search(most: int) -> Iterator[tuple[str, Cost]]:

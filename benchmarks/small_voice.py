@@ -36,7 +36,6 @@ import likeness
 from likeness import Fusion, Scores, Scoring, Trials
 from likeness.backbones import Beside
 from likeness.data import audio, read_scores
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.similarity import score_trials
@@ -84,7 +83,7 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
     items = [item for name in cell.sources for item in corpora.items_of(data, name)]
     known, _ = embed(loaded.embedder, items, READ, meta=loaded.meta)
     folder.mkdir(parents=True, exist_ok=True)
-    embeddings.write_embeddings(folder / "training.npz", known)
+    known.save(folder / "training.npz")
     lines = [f"{item.id} {item.label}\n" for item in items]
     (folder / "subjects.txt").write_text("".join(lines), encoding="utf-8")
     for part in ("head", "joined"):

@@ -22,8 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from performance import parser_of, row, table
 
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.toolkit.gallery.gallery import open_gallery
+from likeness import Embeddings, open_gallery
 
 DIM, PROBES, META = 128, 101, {"similarity": "cosine"}
 
