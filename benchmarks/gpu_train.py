@@ -144,10 +144,8 @@ def main() -> None:
         parser.error("there is no GPU; --small runs a few steps on the CPU")
     voices = {name: split(items_of(data, name), name, small=small) for name in CORPORA}
     verify("speaker", voices, data, out, small=small)
-    faces = {
-        name: split(named(name, folders.list_all(data / name, "face")), name, small=small)
-        for name in FACES
-    }
+    pictures = {name: named(name, folders.list_all(data / name, "face")) for name in FACES}
+    faces = {name: split(items, name, small=small) for name, items in pictures.items()}
     verify("face", faces, data, out, small=small)
     retrieve(data, out, small=small)
 
