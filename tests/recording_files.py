@@ -170,6 +170,7 @@ WAV: dict[str, Case] = {
     "cut": (lambda: half(wav(GLIDE)), "cut short"),
     "cut behind long chunks": (lambda: half(wav(GLIDE, before=40 * LONG)), "cut short"),
     "size 0 behind chunks": (lambda: wav(GLIDE, size=0, before=INFO + LONG), WAVE),
+    "text": (lambda: b"not audio at all", "unreadable"),
     "AU by its content": (lambda: written("AU", "PCM_16"), "format is AU"),
 }
 FLAC: dict[str, Case] = {

@@ -49,6 +49,7 @@ def cases(table: dict[str, dict[str, tuple[object, object]]]) -> list[tuple[str,
 def test_every_suffix_that_is_read_has_its_fields():
     assert set(PICTURES) == set(IMAGES)
     assert set(RECORDINGS) == {*SOUNDS, *AV_SOUNDS}
+    assert set(VECTORS) == set(formats.SUFFIXES)
 
 
 @pytest.mark.parametrize(("suffix", "field"), cases(PICTURES))
@@ -279,10 +280,6 @@ VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
     ".csv": {},
     ".tsv": {},
 }
-
-
-def test_every_suffix_of_embeddings_has_its_fields():
-    assert set(VECTORS) == set(formats.SUFFIXES)
 
 
 @pytest.mark.parametrize(("suffix", "field"), [(s, f) for s in VECTORS for f in VECTORS[s]])

@@ -131,10 +131,6 @@ def write_bin(path: Path) -> None:
     bin_file.write(pictures(path.parent), LISTED, path)
 
 
-def write_embeddings(path: Path) -> None:
-    embeddings.write_embeddings(path, EMBEDDED)
-
-
 def read_npy(path: Path) -> None:
     path.with_suffix(".txt").write_text("\n".join(IDS))
     embeddings.read_embeddings(path)
@@ -147,11 +143,11 @@ CASES = {
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
     "scores parquet": Case("s.parquet", write_scores, trials.read_scores, native=True),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
-    "ark": Case("e.ark", write_embeddings, embeddings.read_embeddings),
-    "npz": Case("e.npz", write_embeddings, embeddings.read_embeddings),
+    "ark": Case("e.ark", EMBEDDED.save, embeddings.read_embeddings),
+    "npz": Case("e.npz", EMBEDDED.save, embeddings.read_embeddings),
     "npy": Case("e.npy", lambda path: np.save(path, np.eye(len(IDS))), read_npy),
     "csv": Case("e.csv", content(b"id,x0,x1\na,.5,1\nb,2,3\n"), embeddings.read_embeddings),
-    "parquet": Case("e.parquet", write_embeddings, embeddings.read_embeddings, native=True),
+    "parquet": Case("e.parquet", EMBEDDED.save, embeddings.read_embeddings, native=True),
     "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case("t.rec", write_records, read_records),
