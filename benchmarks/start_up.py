@@ -58,7 +58,6 @@ def main() -> None:
         "`verify`, likeness:voice": verify,
         "`evaluate`, 1,000 trials": [*module, "evaluate", "scores.txt"],
         "`import numpy`": [*python, "import numpy"],
-        "`import likeness`": [*python, "import likeness"],
         "`likeness --help`": [*module, "--help"],
     }
     with TemporaryDirectory() as name:

@@ -4,7 +4,7 @@
 
 Measures: clients that ask again as soon as they have their answer, for so long. The load generator
     is wrk, in one thread that shares the cores with the server. The server runs as `likeness serve`
-    starts it, with its default limits, in one process and in two. Every request uploads two
+    starts it, with its default limits, in one process. Every request uploads two
     recordings of 3 s (WAV, 96 kB each). Models are untrained, which costs the same: `tiny` is a
     ResNet of 2 channels and shows what the server itself costs; `resnet34` has 32 channels, 6.6 M
     parameters and 80 bands. Errors are answers other than 2xx, and connections that broke or timed
@@ -14,7 +14,7 @@ Peer: none.
 Limit: the model alone, on the same two files and as many processes of one thread as there are
     cores, just before the load: Model.verify in a loop.
 Needs: the extra `serve` and wrk (`apt-get install wrk`). No data.
-Takes: five minutes on all cores.
+Takes: three minutes on all cores.
 Gives: the table of section Serving of docs/reference/performance.md.
 """
 
@@ -71,10 +71,9 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
 
 
 @contextmanager
-def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
+def server(model: Path) -> Iterator[tuple[str, int]]:
     """Start `likeness serve`; gives its address and its process id, and ends it afterwards."""
     options = ["--model", str(model), "--port", "0", "--threshold", "0.5"]
-    options += ["--workers", str(workers)] if workers > 1 else []
     command = [sys.executable, "-m", "likeness", "serve", *options]
     variables = environment(one_thread=False) | {"PYTHONUNBUFFERED": "1"}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
@@ -154,12 +153,12 @@ def alone(model: Path, files: list[Path]) -> tuple[float, float]:
     return sum(rates), sum(seconds) / len(seconds)
 
 
-def print_row(name: str, clients: int, seconds: float, workers: int) -> None:
+def print_row(name: str, clients: int, seconds: float) -> None:
     """Measure a model alone and behind the server, and print its row."""
     with TemporaryDirectory() as folder:
         model, files = prepare(Path(folder), name)
         fast, cpu = alone(model, files)
-        with server(model, workers) as (url, process):
+        with server(model) as (url, process):
             load(url, files, 1, 2)
             used = processor_seconds(process)
             measured = load(url, files, clients, seconds)
@@ -168,8 +167,7 @@ def print_row(name: str, clients: int, seconds: float, workers: int) -> None:
     rate, spent = count / measured["wall"], used / count
     times = f"{measured['p50']:.3f}", f"{measured['p99']:.3f}", f"{1000 * spent:.1f}"
     ratios = f"{rate / fast:.2f}", f"{cpu / spent:.2f}"
-    title = f"{name}, {workers}, {clients}"
-    row(title, f"{measured['errors']:.0f}", f"{rate:.1f}", *times, *ratios)
+    row(f"{name}, 1, {clients}", f"{measured['errors']:.0f}", f"{rate:.1f}", *times, *ratios)
 
 
 def main() -> None:
@@ -180,9 +178,8 @@ def main() -> None:
         parser.error("wrk makes the load, and is not installed; run `apt-get install wrk`")
     times = ("requests/s", "p50 s", "p99 s", "CPU ms", "of Model.verify: requests/s", "CPU")
     table("model, processes, clients", "errors", *times)
-    for workers in (1, 2):
-        for name in SIZES:
-            print_row(name, arguments.clients, arguments.seconds, workers)
+    for name in SIZES:
+        print_row(name, arguments.clients, arguments.seconds)
 
 
 if __name__ == "__main__":
