@@ -122,8 +122,7 @@ def draw_faces(folder: Path, *, has_folders: bool) -> Path:
         loaded(ROOT / "tests" / "recordio_writer.py").write(train, data)
     tested = [drawn(apart / f"{i}.jpg", 6 + i // 2, i) for i in range(4)]
     ids = tuple(item.id for item in tested)
-    first, second = np.array([[0, 2, 0, 1], [1, 3, 2, 3]], dtype=np.int32)
-    trials = Trials(ids, ids, first, second, np.array([True, True, False, False]))
+    trials = Trials(ids, ids, [0, 2, 0, 1], [1, 3, 2, 3], [True, True, False, False])
     for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
         bin_file.write(tested, trials, data / f"{name}.bin")
     return data

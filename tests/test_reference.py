@@ -176,9 +176,8 @@ def test_version_citation_and_change_log_agree() -> None:
     assert now == stated or (now > stated and now.is_devrelease)
 
 
-PAGE = ROOT / "docs" / "reference" / "papers.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
+PAPERS = (REFERENCE / "papers.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", PAPERS)
 
 
 @cache
@@ -237,15 +236,14 @@ RESULTS = loaded(ROOT / "docs" / "make_results.py")
 
 @pytest.mark.parametrize("name", RESULTS.PAGES)
 def test_the_pages_of_what_was_measured_are_up_to_date(name: str) -> None:
-    page = (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    page = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
     assert page == RESULTS.page(name), "run python docs/make_results.py"
     assert "git show" not in page
 
 
 @pytest.mark.parametrize("name", RESULTS.PAGES)
 def test_every_table_says_what_it_shows_and_how_it_was_measured(name: str) -> None:
-    file = ROOT / "docs" / "reference" / f"{name}.toml"
-    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    data = tomllib.loads((REFERENCE / f"{name}.toml").read_text(encoding="utf-8"))
     for table in data["table"]:
         columns = table.get("columns", data.get("columns"))
         assert table["shows"].endswith("."), table["title"]
@@ -258,9 +256,8 @@ def test_every_table_says_what_it_shows_and_how_it_was_measured(name: str) -> No
 
 
 def test_every_claim_stands_in_the_column_of_its_data_and_the_row_of_its_losses() -> None:
-    file = ROOT / "docs" / "reference" / "claims.toml"
     sections = RESULTS.page("claims").split("\n## ")[1:]
-    tables = tomllib.loads(file.read_text(encoding="utf-8"))["table"]
+    tables = tomllib.loads((REFERENCE / "claims.toml").read_text(encoding="utf-8"))["table"]
     for section, table in zip(sections, tables, strict=True):
         assert section.startswith(table["title"])
         lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]

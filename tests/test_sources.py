@@ -4,10 +4,8 @@ read again, whatever its size and its time are.
 
 import ast
 import gzip
-import io
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +26,7 @@ from likeness.toolkit.data.images import encode
 from tests.modalities.face.test_face_align import scene, tiny_detector
 from tests.scripts import ROOT
 from tests.sounds import chatter
+from tests.toolkit.data.test_shards import tar
 
 ROOMS = ("eval", "toolkit", "modalities", "recipes", "likeness")
 # These are read once in a process, and say so.
@@ -70,12 +69,7 @@ def embedded(folder: Path, world: Path) -> Any:
 
 
 def write_shard(folder: Path, version: int) -> Path:
-    with tarfile.open(folder / "a.tar", "w") as archive:
-        for name, content in (("1.wav", b"sound"), ("1.cls", (b"ann", b"bob")[version])):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return folder / "a.tar"
+    return tar(folder / "a.tar", [("1.wav", b"sound"), ("1.cls", (b"ann", b"bob")[version])])
 
 
 def write_photograph(folder: Path, version: int) -> Path:

@@ -42,8 +42,7 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
         (tmp_path / f"{number}.jpg").write_bytes(blob)
         items.append(Item(str(number), tmp_path / f"{number}.jpg"))
     ids = tuple(item.id for item in items)
-    order = np.array([3, 0, 3, 5], dtype=np.int32)  # an image may occur in several pairs
-    trials = Trials(ids, ids, order, np.array([1, 2, 4, 5], dtype=np.int32), np.array(SAME))
+    trials = Trials(ids, ids, [3, 0, 3, 5], [1, 2, 4, 5], SAME)  # one image in several pairs
     path = tmp_path / "own.bin"
     bin_file.write(items, trials, path)
     expected = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]

@@ -17,8 +17,7 @@ FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0,
 FACE = cv2.normalize(FACE, None, 1, 255, cv2.NORM_MINMAX).astype(np.uint8)
 
 
-def rng(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
+rng = np.random.default_rng
 
 
 class Largest(np.random.Generator):
