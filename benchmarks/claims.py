@@ -16,13 +16,10 @@ Takes: four hours of one core, and five more for MNIST; --only leaves data sets 
 Gives: the rows of docs/reference/claims.toml, which leaves the metric out.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +32,10 @@ from folds import train_and_score
 from numpy.typing import NDArray
 from performance import ROOT, parser_of, row, table
 
-from likeness.eval.intervals import per_item
-from likeness.eval.intervals.bootstrap import bounds, drawn_groups
+from likeness.data import folders
+from likeness.eval.intervals.bootstrap import drawn_groups
 from likeness.eval.items.pairs import all_pairs
-from likeness.modalities import folders
+from likeness.metrics import bounds, per_item
 from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training import measure
@@ -50,7 +47,11 @@ VOICES = {
     "speechocean": Cell(("an4", "librispeech"), "speechocean"),
     "an4": Cell(("speechocean", "librispeech"), "an4"),
 }
-RETRIEVAL_LOSSES = "softmax,softmax_euclidean,cosine,arcface,vmf,simple,simple_margin"
+RETRIEVAL_LOSSES = (
+    "softmax,softmax_euclidean,cosine,arcface,vmf,simple,simple_margin,"
+    "simple_cosine,simple_cosine_margin,hyperbolic,hyperbolic_cosine,"
+    "el_nivmf_moving,proxy_anchor,joint,el_vmf,b_vmf,kl_vmf,l2"
+)
 HEAD_LOSSES = (
     "softmax,softmax_euclidean,cosine,cosine_fixed_16,cosine_fixed_64,arcface,vmf,"
     "hyperbolic,hyperbolic_cosine,el_nivmf,proxy_anchor,joint,el_vmf,b_vmf,kl_vmf,l2,"
@@ -76,26 +77,16 @@ class Case(NamedTuple):
 
 CASES = {
     "omniglot": Case(
-        "image/omniglot",
-        f"{RETRIEVAL_LOSSES},simple_cosine,simple_cosine_margin,hyperbolic,hyperbolic_cosine,"
-        "el_nivmf_moving,proxy_anchor,joint,el_vmf,b_vmf,kl_vmf,l2",
-        "map@r",
-        True,
-        "Omniglot, 331 characters",
+        *("image/omniglot", RETRIEVAL_LOSSES, "map@r", True, "Omniglot, 331 characters"),
         ("--allow-different", "measure.similarity"),
     ),
     "mnist": Case(
-        "image/vmf:mnist",
-        "standard,hyperbolic,cosine,arcface,vmf",
-        "accuracy",
-        True,
-        "MNIST, 10,000 test images",
+        *("image/vmf:mnist", "standard,hyperbolic,cosine,arcface,vmf"),
+        *("accuracy", True, "MNIST, 10,000 test images"),
     ),
-    **{
-        name: Case("head_losses", HEAD_LOSSES, "eer", False, f"heads, {name}", HEAD_SETTINGS)
-        for name in HEADS
-    },
 }
+for name in HEADS:
+    CASES[name] = Case("head_losses", HEAD_LOSSES, "eer", False, f"heads, {name}", HEAD_SETTINGS)
 
 
 class Row(NamedTuple):
@@ -138,18 +129,10 @@ def compare(name: str, data: Path, out: Path, reference: str, variants: str) -> 
     command += ["--seeds", str(SEEDS), "--data", str(source), "--out", str(out / name)]
     command += ["--variants", variants, "--reference", reference]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    loaded: dict[str, Any] = json.loads((out / name / "comparison.json").read_text())
-    return loaded
+    return json.loads((out / name / "comparison.json").read_text())
 
 
-def better(
-    winner: str,
-    others: str,
-    *names: str,
-    metric: str = "",
-    higher: bool | None = None,
-    slack: float = 0.0,
-) -> Tests:
+def better(winner: str, others: str, *names: str, metric: str = "", slack: float = 0.0) -> Tests:
     """Test on each of the data sets whether a loss is better than each of the others.
 
     With slack it holds as well where the loss is worse by less than that.
@@ -160,19 +143,14 @@ def better(
             if not (out / name).is_dir():
                 continue
             case = CASES[name]
-            sign = 1 if (case.higher_is_better if higher is None else higher) else -1
+            sign = 1 if case.higher_is_better and metric != "ece_l2" else -1
             for other in others.split(","):
                 made = compare(name, data, out, other, f"{winner},{other}")
                 compared_metric = metric or case.metric
-                cell = next(
-                    each["difference"]
-                    for each in made["cells"]
-                    if (each["variant"], each["metric"]) == (winner, compared_metric)
-                )
-                ends = [
-                    pair and tuple(sorted(sign * end + slack for end in pair))
-                    for pair in (cell["interval"], cell["seed_interval"])
-                ]
+                cells = {(each["variant"], each["metric"]): each for each in made["cells"]}
+                cell = cells[winner, compared_metric]["difference"]
+                pairs = (cell["interval"], cell["seed_interval"])
+                ends = [pair and sorted(sign * end + slack for end in pair) for pair in pairs]
                 value = sign * cell["value"] + slack
                 shown = compared_metric + (f" + {slack:g}" if slack else "")
                 yield Row(case.what, f"{winner}, {other}", shown, value, ends[0], ends[1])
@@ -253,9 +231,7 @@ CLAIMS: dict[str, list[Tests]] = {
     "A larger queue helps": [better("simple", "simple_no_bank", *HEADS)],
     # vMF, Sec. 2.3, and nivMF, Sec. 4.4
     "The norm tells certainty": [
-        norms("omniglot", "softmax"),
-        norms("omniglot", "vmf"),
-        norms("omniglot", "simple"),
+        *(norms("omniglot", loss) for loss in ("softmax", "vmf", "simple")),
         norms("mnist", "vmf"),
     ],
     # vMF, Sec. 3.1 and 3.2: softmax on cosines against that on products and distances
@@ -275,7 +251,7 @@ CLAIMS: dict[str, list[Tests]] = {
     ],
     # vMF, Sec. 3.1: the error of the confidences, before a temperature is fitted
     "vMF lowers the calibration error": [
-        better("vmf", "standard,hyperbolic,cosine,arcface", "mnist", metric="ece_l2", higher=False)
+        better("vmf", "standard,hyperbolic,cosine,arcface", "mnist", metric="ece_l2")
     ],
     # vMF, Sec. 3.3
     "A learned temperature is at least as good": [
@@ -313,23 +289,13 @@ def prepare(data: Path, out: Path) -> None:
     for name, other in (("gt", "orl"), ("orl", "gt")):
         tested, known = (folders.scan(data / folder, "face") for folder in (name, other))
         folder = out / "faces"
-        train_and_score(
-            replace(recipe, measure=None),
-            known,
-            tested,
-            all_pairs(tested),
-            data=data,
-            folder=folder,
-            name=name,
-        )
+        train_and_score(recipe, known, tested, all_pairs(tested), data, folder / name)
         (out / f"{name}.npz").write_bytes((folder / f"{name}.npz").read_bytes())
 
 
 def print_tables(data: Path, out: Path) -> None:
     """Print how many rows of each claim hold, then the rows."""
-    tested = {
-        claim: [row for test in tests for row in test(data, out)] for claim, tests in CLAIMS.items()
-    }
+    tested = {name: [row for test in of for row in test(data, out)] for name, of in CLAIMS.items()}
     table("claim", *VERDICTS)
     for claim, rows in tested.items():
         verdicts = [each.verdict for each in rows]
@@ -338,9 +304,8 @@ def print_tables(data: Path, out: Path) -> None:
         print(f"\n## {claim}\n")
         table("data", "compared", "metric", "better by", "over classes", "over seeds", "verdict")
         for each in rows:
-            ends = [
-                "-" if pair is None else f"[{pair[0]:+.3f}, {pair[1]:+.3f}]" for pair in each[4:]
-            ]
+            texts = (pair and f"[{pair[0]:+.3f}, {pair[1]:+.3f}]" for pair in each[4:])
+            ends = [text or "-" for text in texts]
             row(each.what, each.compared, each.metric, f"{each.value:+.4f}", *ends, each.verdict)
 
 

@@ -9,16 +9,13 @@ Measures: EER with 95 % intervals over speakers, of all pairs within five folds 
     false pairs that are accepted at the threshold that had a FAR of 1 % on the undamaged trials of
     the four other folds. Trials with a recording that a
     model refuses are left out, and counted. What is in OUT is not run again.
-Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds (peers.py), without mean
-    normalisation. likeness:voice is the model of its kind that has heard neither these speakers
-    nor their corpus, and is not trained again for each fold (small_voice.py).
+Peers: none. likeness:voice is the model of its kind that has heard neither these speakers nor their
+    corpus, and is not trained again for each fold (small_voice.py).
 Limit: none; this is about errors, not about time.
 Needs: what small_voice.py needs.
-Takes: an hour of one core for each corpus, most of it SpeechBrain's.
+Takes: half an hour of one core for each corpus.
 Gives: section "Conditions" of docs/reference/results.md.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
@@ -32,26 +29,24 @@ import small_voice
 import torch
 from folds import difference, errors_of, joined, with_interval
 from numpy.typing import NDArray
-from peers import PEERS
 from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
 
+from likeness import Embeddings, Item, Trials
 from likeness.conditions import damaged, parse
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.items import Item
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.metrics.verification import measured_tar, sort_scores
-from likeness.eval.types import Trials
 from likeness.models.run import load_model
+from likeness.recipe import fit
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.train import fit
 
 FAR = 0.01
 CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")
 RECIPE = ROOT / "recipes" / "speaker" / "folders.py"
+Values = NDArray[np.float64]
 Folders = tuple[Path, Path, Path]  # of the data, of OUT, and of the run
-SYSTEMS = ("default", "voice", "lda", "speechbrain")
+SYSTEMS = ("default", "voice")
 
 
 def in_conditions(tested: Sequence[Item], folder: Path) -> list[Item]:
@@ -70,8 +65,6 @@ def embedded(
 ) -> Embeddings:
     """The embeddings of the items that the system does not refuse, to be scored by the cosine."""
     torch.set_num_threads(1)
-    if system in PEERS:
-        return PEERS[system](training, items)
     data, out, run = folders
     if system == "voice":
         (cell,) = (cell for cell in corpora.matrix() if cell.target == dataset)
@@ -82,9 +75,7 @@ def embedded(
         recipe = recipes.override(recipe, ["measure=none", "compute.threads=1"])
         loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
         read = loaded.read
-    rows, _ = embed_where_readable(loaded.embedder, items, read)
-    assert rows is not None
-    return rows
+    return embed_where_readable(loaded.embedder, items, read)[0]
 
 
 def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> None:
@@ -106,9 +97,7 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> Non
     print(file, file=sys.stderr, flush=True)
 
 
-def scored(
-    trials: Trials, embeddings: Embeddings, condition: str, similarity: Any
-) -> NDArray[np.float64]:
+def scored(trials: Trials, embeddings: Embeddings, condition: str, similarity: Any) -> Values:
     """The scores (P,) of trials whose second side is in a condition."""
     enrol = tuple(f"clean:{id}" for id in trials.enrol_ids)
     probe = tuple(f"{condition}:{id}" for id in trials.probe_ids)
@@ -127,14 +116,12 @@ def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) ->
     lists = [DATASETS[dataset].trials(data, fold=fold)[1] for fold in range(NUM_FOLDS)]
     trials, fold_of = joined(lists), np.repeat(range(NUM_FOLDS), [len(part) for part in lists])
     target = trials.target
-    assert target is not None
     table("condition", "system", "EER %", "minus clean", "true %", "false %", "refused %")
     for condition in ("clean", *CONDITIONS):
         for system in systems:
             folds = [np.load(out / f"{dataset}-{system}-{fold}.npz") for fold in range(NUM_FOLDS)]
-            clean, values = (
-                np.concatenate([fold[name] for fold in folds]) for name in ("clean", condition)
-            )
+            names = ("clean", condition)
+            clean, values = (np.concatenate([fold[name] for fold in folds]) for name in names)
             limit = np.empty(NUM_FOLDS)
             for fold in range(NUM_FOLDS):
                 others = (fold_of != fold) & np.isfinite(clean)
@@ -157,9 +144,8 @@ def _percent(chosen: NDArray[np.bool_]) -> str:
 
 def main() -> None:
     """Train and score what is missing, then print the tables."""
-    parser = parser_of(__doc__, "data", "out")
+    parser = parser_of(__doc__, "data", "out", ("systems", ",".join(SYSTEMS), "of them"))
     parser.add_argument("dataset", choices=list(DATASETS))
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="of them")
     arguments = parser.parse_args()
     systems = arguments.systems.split(",")
     for system in systems:

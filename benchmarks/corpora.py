@@ -19,42 +19,36 @@ Takes: 2 CPU minutes a model of statistics, 5.5 one of SpeechBrain's.
 Gives: section "Across corpora" of docs/reference/results.md.
 """
 
-from __future__ import annotations
-
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import soundfile
-from folds import errors_of, score_peer, train_and_score, with_interval
+from folds import both_with_intervals, score_peer, train_and_score
 from peers import PEERS
 from people import ENDINGS
 from performance import ROOT, parser_of, row, table
 
-from likeness.eval.formats.trials import read_scores
-from likeness.eval.items.items import Item, Items
+from likeness import Item
+from likeness.data import an4, folders, read_scores, speechocean
+from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs
-from likeness.eval.types import Trials
-from likeness.modalities import folders
-from likeness.modalities.speaker import an4, speechocean
+from likeness.frontends import KaldiFbank, train_view
 from likeness.modalities.speaker.audio import speed_copies
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.training import recipe as recipes
 
 RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
 CORPORA = ("speechocean", "an4", "librispeech")
 NUM_STRETCHES, LEAST_SECONDS = 3, 3.0
 # Fields of the recipe speaker/speechocean that a system changes.
+_NOISE: dict[str, Any] = {"noise_prob": 0.1, "snr_db": (15.0, 30.0)}
 ROBUST = {
     "frontend": partial(KaldiFbank, num_mels=80, cmn=False, high_hz=7000.0),
-    "augment": partial(
-        train_view, seconds=(0.8, 2.5), noise_prob=0.1, snr_db=(15.0, 30.0), level_dbfs=-26.0
-    ),
+    "augment": partial(train_view, seconds=(0.8, 2.5), **_NOISE, level_dbfs=-26.0),
 }
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {  # the variant of the recipe, and the changes
     "statistics": ("arcface", {}),
@@ -88,18 +82,16 @@ def items_of(data: Path, corpus: str) -> Items:
     Those of LibriSpeech are stretches, and recordings below 3 s are left out.
     """
     if corpus == "librispeech":
-        whole = folders.scan(data / "librispeech" / "flac")
-        seconds = [soundfile.info(item.path).duration for item in whole]
-        return Items.of(
-            item._replace(
-                id=f"libri-{item.id.removesuffix(item.suffix)}-{number}",
-                label=f"libri-{item.label}",
-                stretch=(length * number / NUM_STRETCHES, length * (number + 1) / NUM_STRETCHES),
-            )
-            for item, length in zip(whole, seconds, strict=True)
-            if length >= LEAST_SECONDS
-            for number in range(NUM_STRETCHES)
-        )
+        listed = []
+        for item in folders.scan(data / "librispeech" / "flac"):
+            length = soundfile.info(item.path).duration
+            ends = [length * number / NUM_STRETCHES for number in range(NUM_STRETCHES + 1)]
+            own = item._replace(label=f"libri-{item.label}")
+            for number, stretch in enumerate(itertools.pairwise(ends)):
+                if length >= LEAST_SECONDS:
+                    id = f"libri-{item.id.removesuffix(item.suffix)}-{number}"
+                    listed.append(own._replace(id=id, stretch=stretch))
+        return Items.of(listed)
     if corpus == "fsdd":
         files = folders.list_all(data / "fsdd" / "recordings", label="*_{label}_*")
         # 0_ann_1.wav is ann/0_1.wav
@@ -107,9 +99,12 @@ def items_of(data: Path, corpus: str) -> Items:
         listed = sorted(file._replace(id=id) for id, file in zip(names, files, strict=True))
     else:
         listed = list({"speechocean": speechocean, "an4": an4}[corpus].items(data, split="all"))
-    return Items.of(
-        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}") for item in listed
-    )
+    return named(corpus, listed)
+
+
+def named(name: str, listed: Iterable[Item]) -> Items:
+    """The items, whose ids and labels begin with the name of their data set."""
+    return Items.of(it._replace(id=f"{name}-{it.id}", label=f"{name}-{it.label}") for it in listed)
 
 
 def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:
@@ -119,19 +114,11 @@ def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:
     trials = all_pairs(tested)
     training: Sequence[Item] = [item for name in cell.sources for item in items_of(data, name)]
     if system in PEERS:
-        file = folder / f"{cell.name}.txt"
-        return score_peer(PEERS[system], training, tested, trials, file)
+        return score_peer(PEERS[system], training, tested, trials, folder / f"{cell.name}.txt")
     variant, changes = SYSTEMS[system]
     recipe = replace(recipes.load(f"{RECIPE}:{variant}")[0], **changes)
     training = speed_copies(training, (0.9, 1.1))  # speeds are new classes, as in the recipe
-    name = cell.name
-    return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
-
-
-def cell_text(trials: Trials, values: np.ndarray) -> str:
-    """EER and minDCF with their intervals."""
-    errors = errors_of(trials, values)
-    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
+    return train_and_score(recipe, training, tested, trials, data, folder / cell.name)
 
 
 def main() -> None:
@@ -142,14 +129,13 @@ def main() -> None:
     for system in systems:
         for cell in cells:
             print(run_cell(system, cell, arguments.data, arguments.out), file=sys.stderr)
-    table(
-        "EER % and minDCF(.01)", *(f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells)
-    )
+    headings = [f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells]
+    table("EER % and minDCF(.01)", *headings)
     for system in systems:
         for ending, text in ENDINGS.items():
             files = [arguments.out / system / f"{cell.name}{ending}" for cell in cells]
             if all(file.exists() for file in files):
-                row(system + text, *(cell_text(*read_scores(file)) for file in files))
+                row(system + text, *(both_with_intervals(*read_scores(file)) for file in files))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ Takes: a minute and a half of one core, half a minute for cub and ten minutes fo
 Gives: the table "Scoring and metrics" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import tempfile
 from functools import partial
@@ -33,31 +31,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from performance import COMPARED, compared_row, is_installed, parser_of, table
+from performance import COMPARED, Works, compared_row, is_installed, parser_of, table
 
-from likeness.eval.formats.trials import read_trials
-from likeness.eval.metrics.retrieval import retrieval_metrics
-from likeness.eval.metrics.similarity import pairs
-from likeness.eval.metrics.verification import verification_metrics
-from likeness.eval.scoring.normalization import as_norm
+from likeness import read_trials
+from likeness.metrics import as_norm, pairs, retrieval_metrics, verification_metrics
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
+Rows = np.ndarray
 NUM_TRIALS, NUM_ITEMS, COHORT, TOP_N = 580_000, 5_000, 6_000, 300
 BLOCK = 1024  # queries
 
 
-def speechbrain_scores(
-    embeddings: np.ndarray, i: np.ndarray, j: np.ndarray, cohort: np.ndarray | None = None
-) -> None:
+def speechbrain_scores(x: Rows, i: Rows, j: Rows, cohort: Rows | None = None) -> None:
     """get_verification_scores of SpeechBrain's VoxCeleb recipe.
 
     It takes one trial at a time, and scores it against the cohort afresh.
     """
     torch.set_num_threads(1)
     similarity = torch.nn.CosineSimilarity(dim=-1, eps=1e-6)
-    by_id = {
-        str(k): torch.from_numpy(embedding)[None, None] for k, embedding in enumerate(embeddings)
-    }
+    by_id = {str(k): torch.from_numpy(row)[None, None] for k, row in enumerate(x)}
     others = None if cohort is None else torch.from_numpy(cohort)[:, None]
     for a, b in zip(i.tolist(), j.tolist(), strict=True):
         enrol, test = by_id[str(a)], by_id[str(b)]
@@ -71,7 +63,7 @@ def speechbrain_scores(
             score = 0.5 * (halves[0] + halves[1])
 
 
-def speechbrain_eer(target: np.ndarray, nontarget: np.ndarray) -> None:
+def speechbrain_eer(target: Rows, nontarget: Rows) -> None:
     """SpeechBrain's EER of few distinct scores; each threshold costs what the full arrays cost."""
     from speechbrain.utils.metric_stats import EER
 
@@ -85,35 +77,30 @@ def voice_rows(repeats: int) -> None:
     x, cohort = (rng.standard_normal((n, 256), dtype=np.float32) for n in (NUM_ITEMS, COHORT))
     i, j = rng.integers(0, NUM_ITEMS, (2, NUM_TRIALS))
     is_target = rng.random(NUM_TRIALS) < 0.2
-    compared_row(
-        "score 580,000 trials, 5,000 x 256",
-        lambda: pairs(x, x, i, j),
-        lambda: speechbrain_scores(x, i[:3_000], j[:3_000]),
+    works: Works = (
+        partial(pairs, x, x, i, j),
+        partial(speechbrain_scores, x, i[:3_000], j[:3_000]),
         lambda: x @ x.T,
-        repeats,
-        scale=NUM_TRIALS / 3_000,
     )
+    title = "score 580,000 trials, 5,000 x 256"
+    compared_row(title, works, repeats, scale=NUM_TRIALS / 3_000)
     scores = pairs(x, x, i, j)
-    compared_row(
-        "AS-norm, cohort 6,000, top 300",
-        lambda: as_norm(scores, x, x, cohort, top_n=TOP_N, i=i, j=j),
-        lambda: speechbrain_scores(x, i[:10], j[:10], cohort),
+    works = (
+        partial(as_norm, scores, x, x, cohort, top_n=TOP_N, i=i, j=j),
+        partial(speechbrain_scores, x, i[:10], j[:10], cohort),
         lambda: x @ cohort.T,
-        repeats,
-        scale=NUM_TRIALS / 10,
     )
+    compared_row("AS-norm, cohort 6,000, top 300", works, repeats, scale=NUM_TRIALS / 10)
     sides = scores[is_target] + 0.1, scores[~is_target]
-    few_values = [
-        (np.round(side * 1e9).astype(np.int64) % 100 / 100).astype(np.float32) for side in sides
-    ]
-    compared_row(
-        "EER and two minDCF (peer: EER only)",
-        lambda: verification_metrics(*sides, fars=()),
-        lambda: speechbrain_eer(*few_values),
-        lambda: np.sort(scores),
-        repeats,
-        scale=(2 * NUM_TRIALS - 1) / 199,
+    hundredths = [np.round(side * 1e9).astype(np.int64) % 100 for side in sides]
+    few_values = [(number / 100).astype(np.float32) for number in hundredths]
+    works = (
+        partial(verification_metrics, *sides, fars=()),
+        partial(speechbrain_eer, *few_values),
+        partial(np.sort, scores),
     )
+    title = "EER and two minDCF (peer: EER only)"
+    compared_row(title, works, repeats, scale=(2 * NUM_TRIALS - 1) / 199)
 
 
 def plain_reader(path: Path) -> None:
@@ -138,16 +125,11 @@ def reading_row(repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trials.txt"
         path.write_bytes(data)
-        compared_row(
-            f"read the trial list ({len(data) / 1e6:.0f} MB)",
-            partial(read_trials, path),
-            partial(plain_reader, path),
-            lambda: len(data.split()),
-            repeats,
-        )
+        works = partial(read_trials, path), partial(plain_reader, path), data.split
+        compared_row(f"read the trial list ({len(data) / 1e6:.0f} MB)", works, repeats)
 
 
-def drawn_classes(num_items: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn_classes(num_items: int, num_classes: int) -> tuple[Rows, Rows]:
     """Embeddings (N, 512) float32 and labels (N,), without temporaries of that size."""
     rng = np.random.default_rng(0)
     more = rng.integers(num_classes, size=num_items - 2 * num_classes)
@@ -162,7 +144,7 @@ def drawn_classes(num_items: int, num_classes: int) -> tuple[np.ndarray, np.ndar
     return rows, labels
 
 
-def block_products(rows: np.ndarray) -> None:
+def block_products(rows: Rows) -> None:
     """The product of all items with all, block by block, and nothing else."""
     scores = np.empty((min(BLOCK, len(rows)), len(rows)), dtype=np.float32)
     for start in range(0, len(rows), BLOCK):
@@ -170,7 +152,7 @@ def block_products(rows: np.ndarray) -> None:
         np.matmul(part, rows.T, out=scores[: len(part)])
 
 
-def pml(rows: np.ndarray, labels: np.ndarray, num_queries: int) -> None:
+def pml(rows: Rows, labels: Rows, num_queries: int) -> None:
     """PML's three metrics."""
     from pytorch_metric_learning.distances import CosineSimilarity
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -178,12 +160,10 @@ def pml(rows: np.ndarray, labels: np.ndarray, num_queries: int) -> None:
 
     torch.set_num_threads(1)
     has_faiss = importlib.util.find_spec("faiss") is not None
-    calculator = AccuracyCalculator(
-        include=("precision_at_1", "r_precision", "mean_average_precision_at_r"),
-        k="max_bin_count",
-        device=torch.device("cpu"),
-        knn_func=None if has_faiss else CustomKNN(CosineSimilarity(), batch_size=BLOCK),
-    )
+    search = None if has_faiss else CustomKNN(CosineSimilarity(), batch_size=BLOCK)
+    metrics = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    on = {"device": torch.device("cpu"), "knn_func": search}
+    calculator = AccuracyCalculator(include=metrics, k="max_bin_count", **on)
     x, y = torch.from_numpy(rows), torch.from_numpy(labels)
     calculator.get_accuracy(x[:num_queries], y[:num_queries], x, y, ref_includes_query=True)
 
@@ -195,14 +175,9 @@ def retrieval_row(num_items: int, num_classes: int, scale: int, repeats: int) ->
     if is_installed("pytorch_metric_learning", "pytorch-metric-learning"):
         pml(rows[:200], labels[:200], 200)  # its imports are not its cost
         peer = partial(pml, rows, labels, num_items // scale)
-    compared_row(
-        f"retrieval, {num_items:,} x 512, {num_classes:,} classes",
-        partial(retrieval_metrics, rows, labels),
-        peer,
-        partial(block_products, rows),
-        repeats,
-        scale=scale,
-    )
+    works = partial(retrieval_metrics, rows, labels), peer, partial(block_products, rows)
+    title = f"retrieval, {num_items:,} x 512, {num_classes:,} classes"
+    compared_row(title, works, repeats, scale=scale)
 
 
 PARTS = {

@@ -16,38 +16,29 @@ Takes: a minute of one core and 2 GB of memory.
 Gives: the table "Scoring and metrics" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from performance import COMPARED, compared_row, cost, parser_of, table
+from performance import COMPARED, Works, compared_row, cost, parser_of, table
 
+Rows = np.ndarray
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-Works = tuple[Any, Any, Any]  # ours, the peer's and the limit's, as compared_row takes them
 
 
 def from_curve(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None = None,
-    fars: tuple[float, ...] = FARS,
+    scores: Rows, labels: Rows, weights: Rows | None = None, fars: tuple[float, ...] = FARS
 ) -> list[float]:
     """EER, minDCF and the TAR at each FAR, all read from scikit-learn's ROC curve."""
     from sklearn.metrics import roc_curve
 
     far, tar, _ = roc_curve(labels, scores, sample_weight=weights)
     i = int(np.argmin(np.abs(far - (1 - tar))))
-    return [
-        (far[i] + 1 - tar[i]) / 2,
-        *(np.min((1 - tar) + (1 - p) / p * far) for p in (0.01, 0.05)),
-        *(tar[np.argmin(np.abs(far - x))] for x in fars),
-    ]
+    costs = [np.min((1 - tar) + (1 - p) / p * far) for p in (0.01, 0.05)]
+    return [(far[i] + 1 - tar[i]) / 2, *costs, *(tar[np.argmin(np.abs(far - x))] for x in fars)]
 
 
 def metrics(num_targets: int, num_nontargets: int) -> Works:
@@ -59,11 +50,8 @@ def metrics(num_targets: int, num_nontargets: int) -> Works:
     scores = rng.standard_normal(labels.size, dtype=np.float32)
     scores[:num_targets] += 3
     sides = scores[:num_targets], scores[num_targets:]
-    return (
-        partial(verification_metrics, *sides, fars=FARS),
-        partial(from_curve, scores, labels),
-        partial(np.sort, scores),
-    )
+    ours = partial(verification_metrics, *sides, fars=FARS)
+    return ours, partial(from_curve, scores, labels), partial(np.sort, scores)
 
 
 def bootstrap() -> Works:
@@ -81,16 +69,16 @@ def bootstrap() -> Works:
     by_score = np.argsort(values)
     sorted_a, sorted_b = a[by_score], b[by_score]
 
-    def draws(use: Callable[[np.ndarray], object]) -> None:
+    def draws(use: Callable[[Rows], object]) -> None:
         """Use gets how often each subject was drawn."""
         for _ in range(1000):
             use(np.bincount(rng.integers(40, size=40), minlength=40))
 
-    def peer(counts: np.ndarray) -> None:
+    def peer(counts: Rows) -> None:
         weights = np.where(target, counts[a], counts[a] * counts[b])
         from_curve(values, target, weights, ())
 
-    def limit(counts: np.ndarray) -> None:
+    def limit(counts: Rows) -> None:
         np.cumsum(np.where(target, counts[sorted_a], counts[sorted_a] * counts[sorted_b]))
 
     pairs = np.stack([a, b], axis=1)
@@ -140,9 +128,8 @@ def write_scores(file: Path) -> None:
     subjects = zip(a, np.where(target, a, (a + b) % 40), strict=True)
     numbers = rng.integers(0, 1_000_000, (target.size, 2))
     lines = zip(subjects, numbers, scores.tolist(), target, strict=True)
-    file.write_text(
-        "".join(f"s{x}/{i} s{y}/{j} {s!r} {int(t)}\n" for (x, y), (i, j), s, t in lines)
-    )
+    texts = (f"s{x}/{i} s{y}/{j} {s!r} {int(t)}\n" for (x, y), (i, j), s, t in lines)
+    file.write_text("".join(texts))
 
 
 def process(folder: Path) -> Works:
@@ -179,11 +166,10 @@ def main() -> None:
     table(*COMPARED)
     for title, make in MAKERS.items():
         if title.startswith(arguments.only):
-            compared_row(title, *make(), arguments.repeats)
+            compared_row(title, make(), arguments.repeats)
     if PROCESS.startswith(arguments.only):
         with tempfile.TemporaryDirectory() as folder:
-            works = process(Path(folder))
-            compared_row(PROCESS, *works, arguments.repeats, measure=cost_of)
+            compared_row(PROCESS, process(Path(folder)), arguments.repeats, measure=cost_of)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ Takes: five CPU minutes.
 Gives: the table "Ready models" of docs/reference/results.md, and likeness/face/CARD.md.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from folds import errors_of, with_interval
@@ -23,7 +21,7 @@ from performance import parser_of, row, table
 from small_voice import FARS, Tested, rates_with_intervals, threshold_at, write_numbers
 
 import likeness
-from likeness.eval.items.items import Item
+from likeness import Item
 from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.similarity import score_trials
 
@@ -39,9 +37,8 @@ def tested(model: likeness.Model, folder: Path) -> Tested:
 
 def main() -> None:
     """Print the table, and write thresholds and calibration where they are wanted."""
-    parser = parser_of(__doc__, "data")
-    parser.add_argument("--package", type=Path, help="folder for thresholds and calibration")
-    arguments = parser.parse_args()
+    package = ("package", None, "folder for thresholds and calibration")
+    arguments = parser_of(__doc__, "data", package).parse_args()
     model = likeness.load("likeness:face", calibration=False)
     parts = [tested(model, arguments.data / name) for name in SETS]
     table("tested on", "pictures", "EER %", *(f"at FAR {far:.1%}" for far in FARS))
@@ -52,7 +49,7 @@ def main() -> None:
         row(name, size, with_interval(errors_of(part.trials, part.values), "eer"), *rates)
     if arguments.package:
         name = "ORL 1-20, Yale and Georgia Tech"
-        write_numbers(arguments.package, model.meta, parts, trials=name, data=name)
+        write_numbers(arguments.package, model.meta, parts, name, name)
 
 
 if __name__ == "__main__":

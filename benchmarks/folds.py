@@ -3,8 +3,6 @@
 Measures: nothing itself. people.py, corpora.py and small_voice.py import it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -17,28 +15,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from likeness.eval.formats import embeddings
-from likeness.eval.formats.embeddings import Embeddings
+from likeness import Embeddings, Item, Scores, Trials
+from likeness.data import read_scores
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.intervals.bootstrap import (
-    Drawn,
-    Ends,
-    bounds,
-    bounds_of,
-    drawn_from,
-    paired_bounds,
-)
-from likeness.eval.items.items import Item
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.intervals.bootstrap import Drawn, Ends, paired_bounds
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.metrics.verification import eer, min_dcf
-from likeness.eval.scoring.normalization import as_norm
-from likeness.eval.types import Scores, Trials
+from likeness.metrics import as_norm, bounds, bounds_of, drawn_from, eer, min_dcf
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit
 from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.train import fit
 
+Listed = Sequence[Item]
+Peer = Callable[[Listed, Listed], Embeddings]  # what it trains on, and what it embeds
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 
@@ -46,14 +35,7 @@ METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 
 
 def train_and_score(
-    recipe: Recipe,
-    training: Sequence[Item],
-    tested: Sequence[Item],
-    trials: Trials,
-    *,
-    data: Path,
-    folder: Path,
-    name: str,
+    recipe: Recipe, training: Listed, tested: Listed, trials: Trials, data: Path, stem: Path
 ) -> str:
     """Train a model, and score trials by its own similarity and by cosine with AS-norm.
 
@@ -66,29 +48,29 @@ def train_and_score(
         tested: The items of the trials.
         trials: The trials.
         data: The folder of the data sets.
-        folder: Where files are written.
-        name: Of this model within the folder.
+        stem: FOLDER/NAME.
 
     Returns:
         A line that says what it took; "" where the scores are there already.
     """
+    folder, name = stem.parent, stem.name
     scores = folder / f"{name}.txt"
     if scores.exists():
         return ""
     folder.mkdir(parents=True, exist_ok=True)
     started, cpu = time.perf_counter(), time.process_time()
     run = folder / f"run-{name}"
-    loaded = load_model(
-        fit(replace(recipe, measure=None), data=data, out=run, resume=True, items=training)
-    )
-    cost = {
-        "wall_seconds": round(time.perf_counter() - started, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
+    recipe = replace(recipe, measure=None)
+    loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
+    taken = {
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
     }
+    cost = {name: round(seconds, 1) for name, seconds in taken.items()}
     probe, _ = embed(loaded.embedder, tested, loaded.read, meta=loaded.meta)
     own = [item for item in training if "#" not in item.id]
     known, _ = embed(loaded.embedder, own, loaded.read, meta=loaded.meta)
-    embeddings.write_embeddings(folder / f"{name}.npz", probe)
+    probe.save(folder / f"{name}.npz")
     (folder / f"{name}.json").write_text(json.dumps(cost), encoding="utf-8")
     labels = np.array([str(item.label) for item in own])
     write_scores(folder / f"{name}.as_norm.txt", trials, normalised(trials, probe, known, labels))
@@ -96,13 +78,7 @@ def train_and_score(
     return f"{scores} {cost}"
 
 
-def score_peer(
-    peer: Callable[[Sequence[Item], Sequence[Item]], Embeddings],
-    training: Sequence[Item],
-    tested: Sequence[Item],
-    trials: Trials,
-    file: Path,
-) -> str:
+def score_peer(peer: Peer, training: Listed, tested: Listed, trials: Trials, file: Path) -> str:
     """Train a peer and write its scores by the cosine; "" where the file is there already."""
     if file.exists():
         return ""
@@ -132,9 +108,8 @@ def normalised(
     cohort = np.stack([unit[labels == label].mean(axis=0) for label in np.unique(labels)])
     centred = Embeddings(tested.ids, tested.matrix - centre)
     plain = score_trials(trials, centred, similarity="cosine")
-    enrol, probe = (
-        centred.matrix[centred.rows(ids)] for ids in (trials.enrol_ids, trials.probe_ids)
-    )
+    sides = (trials.enrol_ids, trials.probe_ids)
+    enrol, probe = (centred.matrix[centred.rows(ids)] for ids in sides)
     scored = as_norm(plain, enrol, probe, cohort, top_n=len(cohort), i=trials.enrol, j=trials.probe)
     return np.asarray(scored, dtype=np.float64)
 
@@ -184,11 +159,9 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     scores = Scores(values, trials.target)
     pairs = subject_pairs(trials)
     draws = bounds_of(METRICS, scores, pairs)[1]
-    return Errors(
-        {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
-        draws,
-        drawn_from(scores.target, pairs),
-    )
+    sides = scores.targets, scores.nontargets
+    of_all = {name: metric(*sides) for name, metric in METRICS.items()}
+    return Errors(of_all, draws, drawn_from(scores.target, pairs))
 
 
 UNITS = {"eer": (100, 2), "min_dcf": (1, 3)}  # what a metric is multiplied by, and its digits
@@ -200,6 +173,12 @@ def with_interval(errors: Errors, metric: str) -> str:
     value = errors.values[metric]
     ends = bounds(errors.draws[metric], value, 0.95, errors.drawn).ends
     return f"{factor * value:.{digits}f} {_bracketed(ends, metric)}"
+
+
+def both_with_intervals(trials: Trials, values: NDArray[Any]) -> str:
+    """ "3.53 [2.60, 4.38]; 0.354 [0.263, 0.441]": the EER in percent and minDCF of scores."""
+    errors = errors_of(trials, values)
+    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
 
 
 def difference(errors: Errors, other: Errors, metric: str) -> str:

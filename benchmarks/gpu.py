@@ -17,8 +17,6 @@ Takes: nine minutes, and four for `settings`, most of which compile.
 Gives: the tables "Training on a GPU" and "GPU settings" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import copy
 import platform
 import sys
@@ -32,7 +30,6 @@ sys.path[:0] = [str(HERE.parent)]  # of the clone, where it is not installed
 
 import gpu_speed as speed  # noqa: E402
 import torch  # noqa: E402
-from gpu_setting import Setting  # noqa: E402
 from losses import loss_classes  # noqa: E402
 from performance import parser_of, table  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -47,7 +44,7 @@ def relative(value: Tensor, expected: Tensor) -> float:
     return float(difference.norm() / expected.norm().clamp(min=1e-30))
 
 
-def losses(setting: Setting) -> None:
+def losses(setting: speed.Setting) -> None:
     """Compare value and gradients of every loss, and its value for embeddings in bfloat16.
 
     Products are in float32 with TF32 off, so that only the order of sums differs. "relative" is the
@@ -83,9 +80,7 @@ def loss_cells(loss: nn.Module, z: Tensor, y: Tensor, device: torch.device) -> l
 
     expected, again = (taken(loss, z, torch.device("cpu"), seed) for seed in (2, 3))
     draws = not torch.equal(expected[0], again[0])
-    cells: list[object] = [
-        relative(ours, cpu) for ours, cpu in zip(taken(loss, z, device, 2), expected, strict=True)
-    ]
+    cells = [*map(relative, taken(loss, z, device, 2), expected)]
     half = taken(loss, z.bfloat16(), device, 2)[0]
     finite = bool(torch.isfinite(half))
     return [*cells, relative(half, expected[0]) if finite else "not finite", "draws" * draws]
@@ -109,9 +104,8 @@ def machine_of(device: torch.device) -> str:
 
 def main() -> None:
     """Run the sections."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--only", default=",".join(SECTIONS), help="of them, with commas")
-    parser.add_argument("--small", action="store_true", help="tiny sizes")
+    only = ("only", ",".join(SECTIONS), "of them, with commas")
+    parser = parser_of(__doc__, only, ("small", False, "tiny sizes"))
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not arguments.small:
@@ -120,7 +114,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
     print(f"`{command}`, {time.strftime('%Y-%m-%d')}, {machine_of(device)}.")
-    setting = Setting(device, arguments.small)
+    setting = speed.Setting(device, arguments.small)
     for name in arguments.only.split(","):
         print(f"\n### {name}\n", flush=True)
         SECTIONS[name](setting)

@@ -1,15 +1,16 @@
-"""How fast is a GPU? The sections of benchmarks/gpu.py that take times.
+"""How fast is a GPU? The sections of benchmarks/gpu.py that take times, and where they run.
 
 Networks run in bfloat16, losses in float32, as `likeness train` does on such a GPU. Inputs are
 random and lie on the GPU already, except in `loops` and `extraction`.
 """
 
-from __future__ import annotations
-
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,72 +18,110 @@ from typing import Any
 import numpy as np
 import torch
 import train as cpu_train
-from gpu_setting import Setting
-from performance import table
+from performance import row, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
-from likeness.eval.items.items import Item
+from likeness import Item
+from likeness.backbones import IResNet, ReDimNet, ResNet
+from likeness.losses import ArcFace, SimPLE
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet
+from likeness.recipe import Compute, Memory, Parallel, Recipe, step
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Array
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training.build import build, half
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import step
 
 RATE_HZ = 16_000
-FACE = Recipe(
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=IResNet,
-    loss=partial(ArcFace, scale=64.0),
-    items=list,
-    read=np.load,
-    optim=Optim(lr=0.02),
-    compute=Compute(channels_last=True),
-)
-SPEECH = replace(
-    FACE,
-    modality="speaker",
-    frontend=partial(KaldiFbank, num_mels=80),
-    backbone=partial(ResNet, dim=256),
-    loss=partial(ArcFace, margin=0.2, scale=32.0),
-    compute=Compute(),
-)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a section runs.
+
+    Attributes:
+        device: A GPU, or the CPU where there is none.
+        small: Whether sizes are tiny.
+    """
+
+    device: torch.device
+    small: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.type == "cuda"
+
+    def size(self, full: int, small: int) -> int:
+        """Return a size: `full`, or `small` where sizes are tiny."""
+        return small if self.small else full
+
+    def wait(self) -> None:
+        """Wait until the GPU has done what it was asked."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Return the median seconds of a call: of at least three, and of two seconds of calls."""
+        warm_up, budget = (1, 0.0) if self.small else (3, 2.0)
+        for _ in range(warm_up):
+            work()
+        self.wait()
+        times: list[float] = []
+        until = time.perf_counter() + budget
+        while len(times) < 3 or (time.perf_counter() < until and len(times) < 200):
+            started = time.perf_counter()
+            work()
+            self.wait()
+            times.append(time.perf_counter() - started)
+        return statistics.median(times)
+
+    def waits(self, work: Callable[[], object]) -> int | None:
+        """Return how often a call waits for the GPU; None on a CPU."""
+        if not self.on_gpu:
+            return None
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchron" in str(warning.message) for warning in caught)
+
+    def row(self, name: str, work: Callable[[], Sequence[object]]) -> None:
+        """Print the row of a work. What goes wrong in it must not cost the others their rows.
+
+        Numbers get four digits, and None is a dash.
+        """
+        try:
+            cells = work()
+        except Exception as error:
+            traceback.print_exc()
+            cells = [f"failed: {type(error).__name__}"]
+        texts = (f"{cell:.4g}" if isinstance(cell, float) else cell for cell in cells)
+        row(name, *("-" if text is None else text for text in texts))
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+
+
+_LOSS, _LAST = partial(ArcFace, scale=64.0), Compute(channels_last=True)
+FACE = replace(cpu_train.FACE, backbone=IResNet, loss=_LOSS, compute=_LAST)
+SPEECH = replace(cpu_train.RESNET, compute=Compute())
 MS1MV2, WEBFACE, VOXCELEB = 93_431, 617_970, 17_982  # classes; VoxCeleb2 at three speeds
 # Name, recipe, classes, items in a batch.
+PARTIAL_FC = replace(FACE, parallel=Parallel(class_rate=0.1))
+REDIMNET = replace(SPEECH, backbone=ReDimNet, frontend=partial(KaldiFbank, num_mels=72))
+KEYS = replace(FACE, loss=SimPLE, memory=Memory(65_536))
 STEPS: list[tuple[str, Recipe, int, int]] = [
     ("IResNet-50, ArcFace", FACE, MS1MV2, 256),
     ("IResNet-100, ArcFace", replace(FACE, backbone=partial(IResNet, depth=100)), MS1MV2, 256),
-    (
-        "IResNet-50, ArcFace, Partial FC .1",
-        replace(FACE, parallel=Parallel(class_rate=0.1)),
-        WEBFACE,
-        256,
-    ),
+    ("IResNet-50, ArcFace, Partial FC .1", PARTIAL_FC, WEBFACE, 256),
     ("ResNet34, ArcFace, 2 s", SPEECH, VOXCELEB, 256),
-    (
-        "ReDimNet, ArcFace, 2 s",
-        replace(SPEECH, backbone=ReDimNet, frontend=partial(KaldiFbank, num_mels=72)),
-        VOXCELEB,
-        128,
-    ),
-    (
-        "IResNet-50, SimPLE, 65,536 keys",
-        replace(FACE, loss=SimPLE, memory=Memory(65_536)),
-        MS1MV2,
-        256,
-    ),
+    ("ReDimNet, ArcFace, 2 s", REDIMNET, VOXCELEB, 128),
+    ("IResNet-50, SimPLE, 65,536 keys", KEYS, MS1MV2, 256),
 ]
 
 
@@ -146,7 +185,6 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
     """Return the classes, items a second, the ratios and waits."""
     autocast = _autocast(recipe, setting.device)
     run, batch = _ready(recipe, size, num_classes, setting)
-    inputs, labels = batch.inputs, batch.labels
     ours = partial(_take_step, run, batch, recipe)
     seconds = setting.seconds(ours)
     waits = setting.waits(ours)
@@ -159,12 +197,12 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
     def bare() -> None:
         optimizer.zero_grad(set_to_none=True)
         with autocast():
-            z = network(inputs)
+            z = network(batch.inputs)
             logits = linear(normalize(z), normalize(proxies))
-        cross_entropy(64.0 * logits.float(), labels).backward()
+        cross_entropy(64.0 * logits.float(), batch.labels).backward()
         optimizer.step()
 
-    theirs = partial(_arcface_torch, network, proxies, optimizer, autocast, recipe, inputs, labels)
+    theirs = partial(_arcface_torch, network, proxies, optimizer, batch, recipe)
     ratios: list[object] = []
     for work in (bare, theirs if recipe.modality == "face" else None):
         try:
@@ -175,13 +213,7 @@ def _step_cells(recipe: Recipe, num_classes: int, size: int, setting: Setting) -
 
 
 def _arcface_torch(
-    network: nn.Module,
-    proxies: nn.Parameter,
-    optimizer: torch.optim.Optimizer,
-    autocast: Callable[[], Any],
-    recipe: Recipe,
-    inputs: Tensor,
-    labels: Tensor,
+    network: nn.Module, proxies: Tensor, optimizer: torch.optim.SGD, batch: Batch, recipe: Recipe
 ) -> None:
     """Take a step as insightface's arcface_torch does (partial_fc_v2.py, losses.py, train_v2.py).
 
@@ -190,8 +222,8 @@ def _arcface_torch(
     are clipped to the norm 5.
     """
     optimizer.zero_grad(set_to_none=True)
-    rate, count = recipe.parallel.class_rate, len(proxies)
-    weights: Tensor = proxies
+    weights, labels, count = proxies, batch.labels, len(proxies)
+    rate = recipe.parallel.class_rate
     if rate < 1:
         with torch.no_grad():
             positive = torch.unique(labels, sorted=True)
@@ -200,8 +232,8 @@ def _arcface_torch(
             index = torch.topk(order, k=int(rate * count))[1].sort()[0]
             labels = torch.searchsorted(index, labels)
         weights = proxies[index]
-    with autocast():
-        z = network(inputs)
+    with _autocast(recipe, labels.device)():
+        z = network(batch.inputs)
         logits = linear(normalize(z), normalize(weights))
     logits = logits.float().clamp(-1, 1)
     rows = torch.arange(len(labels), device=labels.device)
@@ -222,10 +254,7 @@ def extraction(setting: Setting) -> None:
     float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.
     """
     table("items/s", "embedding", "of the bare pass")
-    makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
-        "IResNet-50": (FACE, (3, 112, 112)),
-        "ResNet34": (SPEECH, (3 * RATE_HZ,)),
-    }
+    makers = {"IResNet-50": (FACE, (3, 112, 112)), "ResNet34": (SPEECH, (3 * RATE_HZ,))}
     if setting.small:
         makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
@@ -282,11 +311,11 @@ def _settings_cells(recipe: Recipe, num_classes: int, size: int, setting: Settin
     cells: list[object] = []
     for changes in SETTINGS.values():
         own = replace(recipe, compute=Compute(**changes))
-        if setting.small and own.compute.compile:
-            cells.append(None)
-        else:
+        seconds = None
+        if not (setting.small and own.compute.compile):
             take = partial(_take_step, *_ready(own, size, num_classes, setting), own)
-            cells.append(size / setting.seconds(take))
+            seconds = setting.seconds(take)
+        cells.append(seconds and size / seconds)
     return cells
 
 
@@ -299,9 +328,8 @@ def loops(setting: Setting) -> None:
     """
     table("recipe", "ms of the bare step", "items/s of fit()", "of the bare step", "waiting")
     recipes = dict(cpu_train.RECIPES)
-    recipes["ResNet-18, ArcFace, images, graphs"] = replace(
-        cpu_train.IMAGE, compute=Compute(compile="graphs")
-    )
+    graphs = Compute(compile="graphs")
+    recipes["ResNet-18, ArcFace, images, graphs"] = replace(cpu_train.IMAGE, compute=graphs)
     if setting.small:
         recipes = {"order statistics, ArcFace": cpu_train.STATISTICS}
     with tempfile.TemporaryDirectory() as folder:
@@ -313,16 +341,10 @@ def loops(setting: Setting) -> None:
 def _loop_cells(base: Recipe, data: Path, setting: Setting) -> list[object]:
     """Return the bare step's milliseconds, items a second of fit(), and their ratio."""
     number, size = setting.size(400, 6), setting.size(64, 8)
-    recipe = replace(
-        base,
-        sampling=replace(base.sampling, batch_size=size),
-        compute=Compute(
-            cache=True,
-            workers=setting.size(4, 0),
-            channels_last=base.modality != "speaker",
-            compile=base.compute.compile,
-        ),
-    )
+    how: dict[str, Any] = {"cache": True, "workers": setting.size(4, 0)}
+    how |= {"channels_last": base.modality != "speaker", "compile": base.compute.compile}
+    sampling = replace(base.sampling, batch_size=size)
+    recipe = replace(base, sampling=sampling, compute=Compute(**how))
     taken, waiting = cpu_train.steps_of(recipe, number, data, time.perf_counter)
     seconds = float(taken[number // 3 :].mean())
     run, batch = _ready(recipe, size, cpu_train.CLASSES, replace(setting, small=False))

@@ -18,8 +18,6 @@ Takes: at most eight minutes of an H200 is what it is made for; not measured yet
 Gives: section "Trained on a GPU" of docs/reference/results.md, once it was run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,44 +26,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from corpora import CORPORA, items_of
-from folds import errors_of, with_interval
+from corpora import CORPORA, items_of, named
+from folds import both_with_intervals
 from peers import FACE_PEERS, PEERS
 from performance import ROOT, parser_of, row, table
 
 import likeness
-from likeness.eval.formats.embeddings import Embeddings
+from likeness import Embeddings
+from likeness.data import folders
 from likeness.eval.items.items import Items
 from likeness.eval.items.pairs import all_pairs, hold_out
 from likeness.eval.metrics.similarity import score_trials
-from likeness.modalities import folders
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit, override
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.measure import metrics_of, run_test
-from likeness.toolkit.training.recipe import Recipe, load, override
-from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.recipe import load
 
 FACES = ("gt", "yale", "orl")
 BATCHES = {"softmax": 128, "vmf": 128, "simple": 512}  # of Omniglot, by loss
 METRICS = ("recall@1", "map@r")
-QUICK = [
-    "schedule.steps=2",
-    "schedule.warmup_steps=0",
-    "compute.workers=0",
-    "sampling.batch_size=8",
-]
+QUICK = ["schedule.steps=2", "schedule.warmup_steps=0", "compute.workers=0"]
+QUICK += ["sampling.batch_size=8"]
 FIELDS = {  # what is changed of speaker/folders:resnet34 and face/folders:iresnet50
     "speaker": ["schedule.steps=3000", "schedule.warmup_steps=300", "sampling.batch_size=128"],
-    "face": [
-        "schedule.steps=1500",
-        "schedule.warmup_steps=150",
-        "sampling.batch_size=128",
-        "backbone.depth=18",
-        "read.fit=resize",
-    ],
+    "face": ["schedule.steps=1500", "schedule.warmup_steps=150", "sampling.batch_size=128"],
 }
+FIELDS["face"] += ["backbone.depth=18", "read.fit=resize"]
 
 
 class Split(NamedTuple):
@@ -83,14 +72,6 @@ def split(items: Items, name: str, *, small: bool) -> Split:
         items = items.take(np.array([row for label in labels for row in rows[label][:4]]))
     hold = partial(hold_out, items, test_share=0.2, seed=0, where=name)
     return Split(hold(split="train"), hold(split="test"))
-
-
-def faces_of(data: Path, name: str) -> Items:
-    """All pictures of a data set of faces; ids and labels begin with its name."""
-    listed = folders.list_all(data / name, "face")
-    return Items.of(
-        item._replace(id=f"{name}-{item.id}", label=f"{name}-{item.label}") for item in listed
-    )
 
 
 def recipe_of(modality: str, *, small: bool) -> Recipe:
@@ -132,8 +113,7 @@ def errors_in(tested: Items, embedded: Embeddings) -> str:
     """EER and minDCF of all pairs that the system reads, by the cosine, with their intervals."""
     read = set(embedded.ids)
     trials = all_pairs([item for item in tested if item.id in read])
-    errors = errors_of(trials, score_trials(trials, embedded, similarity="cosine"))
-    return f"{with_interval(errors, 'eer')}; {with_interval(errors, 'min_dcf')}"
+    return both_with_intervals(trials, score_trials(trials, embedded, similarity="cosine"))
 
 
 def retrieve(data: Path, out: Path, *, small: bool) -> None:
@@ -148,25 +128,24 @@ def retrieve(data: Path, out: Path, *, small: bool) -> None:
             folder = out / f"{name}-{seed}"
             fit(recipe, data=data, out=folder, resume=True)
             values.append(metrics_of(recipe.metrics, run_test(recipe, folder, data)))
-        columns = np.array([[each[metric] for metric in METRICS] for each in values])
-        errors = columns.std(axis=0, ddof=1) / len(columns) ** 0.5
-        row(
-            name,
-            *(f"{mean:.4f} ± {se:.4f}" for mean, se in zip(columns.mean(0), errors, strict=True)),
-        )
+        columns = np.array([[each[metric] for each in values] for metric in METRICS])
+        errors = columns.std(axis=1, ddof=1) / len(values) ** 0.5
+        pairs = zip(columns.mean(axis=1), errors, strict=True)
+        row(name, *(f"{mean:.4f} ± {error:.4f}" for mean, error in pairs))
 
 
 def main() -> None:
     """Train what is missing, and print the tables."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--small", action="store_true", help="a few steps of small networks")
+    small = ("small", False, "a few steps of small networks")
+    parser = parser_of(__doc__, "data", "out", small)
     arguments = parser.parse_args()
     data, out, small = arguments.data, arguments.out, arguments.small
     if not torch.cuda.is_available() and not small:
         parser.error("there is no GPU; --small runs a few steps on the CPU")
     voices = {name: split(items_of(data, name), name, small=small) for name in CORPORA}
     verify("speaker", voices, data, out, small=small)
-    faces = {name: split(faces_of(data, name), name, small=small) for name in FACES}
+    pictures = {name: named(name, folders.list_all(data / name, "face")) for name in FACES}
+    faces = {name: split(items, name, small=small) for name, items in pictures.items()}
     verify("face", faces, data, out, small=small)
     retrieve(data, out, small=small)
 

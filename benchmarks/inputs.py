@@ -16,8 +16,6 @@ Takes: two minutes of one core.
 Gives: the table "Before the network" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -32,14 +30,10 @@ import torch
 from performance import in_turn, parser_of, row, table
 from PIL import Image
 
-from likeness.eval.items.items import Item, Items
-from likeness.modalities import synthetic
-from likeness.modalities.face.augment import FLIP_VIEW
-from likeness.modalities.image import images
-from likeness.modalities.image.transforms import REVISITING, shift_view
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
+from likeness import Item
+from likeness.data import audio, images, synthetic
+from likeness.eval.items.items import Items
+from likeness.frontends import FLIP_VIEW, REVISITING, KaldiFbank, shift_view, train_view
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.data.batch import Augment, Draw, Views, collate_views
 from likeness.toolkit.data.reading import Array, with_settings_of
@@ -66,6 +60,11 @@ def each(work: Callable[[Any], Any], parts: Sequence[Any]) -> Callable[[], None]
     return run
 
 
+def in_memory(values: Array, item: Item) -> Array:
+    """The input of an item whose id is its number."""
+    return values[int(item.id)]
+
+
 def rows_of_views(repeats: int) -> None:
     """Batches of views of items in memory."""
     rng = np.random.default_rng(0)
@@ -81,14 +80,8 @@ def rows_of_views(repeats: int) -> None:
         ("mirrored faces", faces, FLIP_VIEW),
         ("shifted images, 32 x 32", small, shift_view),
     ):
-        views = Views(
-            items,
-            np.zeros(NUM, np.int64),
-            lambda item, values=values: values[int(item.id)],
-            augment,
-            0,
-            cache=True,
-        )
+        read = partial(in_memory, values)
+        views = Views(items, np.zeros(NUM, np.int64), read, augment, 0, cache=True)
         shown = [views[draw].input for draw in draws]  # type: ignore[union-attr]
         batch = np.zeros((NUM, *shown[0].shape), shown[0].dtype)
         works = [
@@ -117,11 +110,8 @@ def rows_of_files(repeats: int, folder: Path) -> None:
         content = np.frombuffer(item.path.read_bytes(), np.uint8)
         return cv2.imdecode(content, cv2.IMREAD_COLOR_RGB)
 
-    steps = [
-        albumentations.RandomResizedCrop((224, 224), area_for_downscale="image", p=1.0),
-        albumentations.HorizontalFlip(p=0.5),
-    ]
-    pipeline: Any = albumentations.Compose(steps, seed=0)
+    crop = albumentations.RandomResizedCrop((224, 224), area_for_downscale="image", p=1.0)
+    pipeline: Any = albumentations.Compose([crop, albumentations.HorizontalFlip(p=0.5)], seed=0)
     read = with_settings_of(images.read, REVISITING)
     rng = np.random.default_rng(0)
     items = jpegs(folder)
@@ -158,11 +148,8 @@ def rows_of_filterbank(repeats: int) -> None:
     kaldi = import_torchaudio().compliance.kaldi.fbank
     peer = partial(kaldi, num_mel_bins=80, window_type="hamming", dither=0.0)
     for name, size in (("one by one", 1), ("in batches of 8", 8)):
-        works = [
-            each(fbank, waves.split(size)),
-            each(bare, waves.split(1)),
-            each(peer, waves.split(1)),
-        ]
+        others = [each(work, waves.split(1)) for work in (bare, peer)]
+        works = [each(fbank, waves.split(size)), *others]
         compared(f"filterbank of 3 s, {name}", works, repeats, NUM)
 
 

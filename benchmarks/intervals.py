@@ -17,8 +17,6 @@ Takes: 200 tests of both worlds with 200 resamples 3 minutes of one core, 500 wi
 Gives: the table of docs/explanation/intervals.md, each share with its exact 95 % interval.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -26,11 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from likeness.eval.intervals.bootstrap import bounds_of, drawn_from
+from likeness import Scores
 from likeness.eval.intervals.comparison import LEVEL, Outcome, summarise
-from likeness.eval.intervals.small_rates import upper_bound
-from likeness.eval.metrics.verification import eer, min_dcf, tar_at_far
-from likeness.eval.types import Scores
+from likeness.metrics import bounds_of, drawn_from, eer, min_dcf, tar_at_far, upper_bound
 
 METRICS = {
     "EER": eer,
@@ -124,12 +120,10 @@ def counts_of(
         systems, pairs = one_test(rng, world, sizes_of(kind, n))
         outcomes = {}
         for name, scores in zip("ab", systems, strict=True):
-            intervals, draws = bounds_of(
-                METRICS, scores, pairs, num_resamples=num_resamples, seed=seed
-            )
-            values = {
-                each: float(of(scores.targets, scores.nontargets)) for each, of in METRICS.items()
-            }
+            how = {"num_resamples": num_resamples, "seed": seed}
+            intervals, draws = bounds_of(METRICS, scores, pairs, **how)
+            sides = scores.targets, scores.nontargets
+            values = {each: float(of(*sides)) for each, of in METRICS.items()}
             outcomes[name] = {0: Outcome(values, draws, "", drawn_from(scores.target, pairs))}
             if name == "a":
                 for metric, (ends, _) in intervals.items():
@@ -149,12 +143,9 @@ def share_text(count: int, tests: int) -> str:
 
 def main() -> None:
     """Print two rows for each cell: of the intervals and of the test."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--tests", type=int, default=500, help="simulated tests a cell")
-    parser.add_argument("--resamples", type=int, default=1000)
-    parser.add_argument("--worlds", default="vectors,skewed")
-    parser.add_argument("--subjects", default="20,40,100")
-    arguments = parser.parse_args()
+    tests, worlds = ("tests", 500, "simulated tests a cell"), ("worlds", "vectors,skewed")
+    more = ("resamples", 1000), ("subjects", "20,40,100")
+    arguments = parser_of(__doc__, tests, worlds, *more).parse_args()
     table("people", "subjects", "target trials", "%", *METRICS)
     for world in arguments.worlds.split(","):
         true = truth(world)

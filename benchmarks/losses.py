@@ -17,8 +17,6 @@ Takes: five minutes of one core.
 Gives: the table "Losses" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import inspect
@@ -33,35 +31,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize, softplus
 
 import likeness.toolkit.losses
+from likeness.losses import SupCon
 from likeness.toolkit.losses.contract import has_proxies
-from likeness.toolkit.losses.contrast import SupCon
 
 DIM = 512
-PEERS = {
-    "NormFace": "NormalizedSoftmaxLoss",
-    "ArcFace": "ArcFaceLoss",
-    "CosFace": "CosFaceLoss",
-    "SubCenterArcFace": "SubCenterArcFaceLoss",
-    "LSoftmax": "LargeMarginSoftmaxLoss",
-    "SphereFace": "SphereFaceLoss",
-    "ProxyNCAPlusPlus": "ProxyNCALoss",
-    "ProxyAnchor": "ProxyAnchorLoss",
-    "SoftTriple": "SoftTripleLoss",
-    "Contrastive": "ContrastiveLoss",
-    "Triplet": "TripletMarginLoss",
-    "MarginLoss": "MarginLoss",
-    "Angular": "AngularLoss",
-    "TupletMargin": "TupletMarginLoss",
-    "NPair": "NPairsLoss",
-    "NTXent": "NTXentLoss",
-    "SupCon": "SupConLoss",
-    "LiftedStructure": "LiftedStructureLoss",
-    "MultiSimilarity": "MultiSimilarityLoss",
-    "CirclePair": "CircleLoss",
-    "RankedList": "RankedListLoss",
-    "FastAP": "FastAPLoss",
-    "SmoothAP": "SmoothAPLoss",
-}
+# Ours, whose peers have the same name and "Loss" behind it; and the others.
+SAME_NAMES = (
+    *("ArcFace", "CosFace", "SubCenterArcFace", "SphereFace", "ProxyAnchor", "SoftTriple"),
+    *("Contrastive", "Angular", "TupletMargin", "NTXent", "SupCon", "LiftedStructure"),
+    *("MultiSimilarity", "RankedList", "FastAP", "SmoothAP"),
+)
+PEERS = {name: f"{name}Loss" for name in SAME_NAMES}
+PEERS |= {"NormFace": "NormalizedSoftmaxLoss", "LSoftmax": "LargeMarginSoftmaxLoss"}
+PEERS |= {"ProxyNCAPlusPlus": "ProxyNCALoss", "Triplet": "TripletMarginLoss"}
+PEERS |= {"MarginLoss": "MarginLoss", "NPair": "NPairsLoss", "CirclePair": "CircleLoss"}
 PER_CLASS = 4  # rows of a class in a batch, for the pair losses
 # RankedListLoss has no defaults for these.
 EXTRA = {"RankedList": {"margin": 0.4, "Tn": 10, "Tp": 0}}
@@ -70,16 +53,13 @@ ROUNDS, SECONDS = 7, 2.0  # of a row: after the seconds it takes no further roun
 
 def loss_classes() -> dict[str, Any]:
     """Every loss of likeness.toolkit.losses by its name."""
-    modules = [
-        importlib.import_module(f"likeness.toolkit.losses.{module.name}")
-        for module in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
-    ]
-    return {
-        cls.__name__: cls
-        for module in modules
-        for _, cls in inspect.getmembers(module, inspect.isclass)
-        if cls.__module__ == module.__name__ and issubclass(cls, nn.Module)
-    }
+    found = {}
+    for entry in pkgutil.iter_modules(likeness.toolkit.losses.__path__):
+        module = importlib.import_module(f"likeness.toolkit.losses.{entry.name}")
+        for name, cls in inspect.getmembers(module, inspect.isclass):
+            if cls.__module__ == module.__name__ and issubclass(cls, nn.Module):
+                found[name] = cls
+    return found
 
 
 class Bare(nn.Module):
@@ -210,10 +190,8 @@ def print_row(cls: Any, size: int, num_classes: int) -> None:
         made["shortest"] = short(num_classes) if has_proxies(cls) else short()
     losses = {name: loss for name, loss in made.items() if loss is not None}
     took = medians(losses, z.requires_grad_(), y)
-    ratios = [
-        f"{took['ours'] / took[name]:.2f}" if name in took else ""
-        for name in ("reference", "peer", "shortest")
-    ]
+    others = [took.get(name) for name in ("reference", "peer", "shortest")]
+    ratios = ["" if other is None else f"{took['ours'] / other:.2f}" for other in others]
     row(cls.__name__, f"{took['ours']:.1f}", *ratios)
     gc.collect()
 

@@ -15,8 +15,6 @@ Takes: raw pixels half a minute; 40 CPU seconds a run, so eight minutes for four
 Gives: the rows of raw pixels and PML in section Omniglot of docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,16 +26,15 @@ import torch
 from performance import ROOT, is_installed, parser_of, row, table
 from torch import Tensor
 
-from likeness.eval.intervals import per_item
+from likeness.data import small_sets
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.intervals.per_item import PerItem
-from likeness.eval.metrics.retrieval import query_metrics
-from likeness.modalities.image import small_sets
+from likeness.metrics import per_item, query_metrics
+from likeness.recipe import Recipe, fit
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.training.measure import TEST, run_test
-from likeness.toolkit.training.recipe import Recipe, load
+from likeness.toolkit.training.recipe import load
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit
 
 RECIPE = ROOT / "recipes" / "image" / "omniglot.py"
 METRICS = ("recall@1", "map@r", "r_precision")
@@ -97,9 +94,9 @@ def print_row(name: str, runs: Sequence[PerItem]) -> None:
         draws = np.mean([per_item.resample(metric, run)[column] for run in runs], axis=0)
         number = effective_number(np.unique(runs[0].groups, return_counts=True)[1])
         low, high = t_interval(draws, np.mean(values) / 100, 0.95, number)
-        error = (
-            f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-        )
+        error = ""
+        if len(values) > 1:
+            error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}"
         cells.append(f"{np.mean(values):.2f}{error} [{100 * low:.1f}, {100 * high:.1f}]")
     row(name, len(runs), *cells)
 

@@ -1,4 +1,4 @@
-"""Trains the peers of people.py, corpora.py and conditions.py.
+"""Trains the peers of people.py, corpora.py and gpu_train.py.
 
 Measures: nothing itself.
 Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its VoxCeleb recipe,
@@ -7,12 +7,9 @@ Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its Vo
     angular margin .2 scale 30, Adam 1e-3 with weight decay 2e-6 and a triangular cyclic rate,
     frequency and chunk drop and noise. Fitted to the data's size: 256 channels instead of 1024, and
     one augmentation per batch.
-    Of faces, pixels as they are, less the training mean, by 40 principal components, and by LDA of
-    60 components.
+    Of faces, pixels as they are, and by LDA of 60 principal components.
 Takes: LDA a minute, SpeechBrain 5.5 minutes of one core a fold of AN4.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,18 +19,18 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.items.items import Item, label_numbers
+from likeness import Embeddings, Item
+from likeness.data import audio
+from likeness.eval.items.items import label_numbers
+from likeness.frontends import KaldiFbank, statistics
 from likeness.modalities.face import images
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import import_torchaudio
-from likeness.toolkit.backbones.pooling import statistics
 
+Listed = Sequence[Item]
 CROP_SECONDS, SEED, STEPS = 2.0, 0, 500
 
 
-def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
+def lda(training: Listed, tested: Listed) -> Embeddings:
     """LDA's embeddings of the tested items.
 
     The input is the mean and standard deviation of 80 log filterbank energies, centred on the
@@ -46,11 +43,14 @@ def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
         return statistics(frames.transpose(1, 2))[0].numpy()
 
     train, test = (np.stack([row(item) for item in items]) for items in (training, tested))
-    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(
-        train - train.mean(0), [str(item.label) for item in training]
-    )
-    rows = model.transform(test - train.mean(0)).astype(np.float32)
-    return Embeddings(tuple(item.id for item in tested), rows)
+    rows = discriminant(train - train.mean(0), training).transform(test - train.mean(0))
+    return Embeddings(tuple(item.id for item in tested), rows.astype(np.float32))
+
+
+def discriminant(rows: np.ndarray, items: Sequence[Item]) -> LinearDiscriminantAnalysis:
+    """LDA that is fitted to the rows of items."""
+    labels = [str(item.label) for item in items]
+    return LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(rows, labels)
 
 
 class Network:
@@ -64,14 +64,9 @@ class Network:
 
         self.features = Fbank(n_mels=80)
         self.normalise = InputNormalization(norm_type="sentence", std_norm=False) if cmn else None
-        self.network = ECAPA_TDNN(
-            80,
-            lin_neurons=192,
-            channels=[256, 256, 256, 256, 768],
-            kernel_sizes=[5, 3, 3, 3, 1],
-            dilations=[1, 2, 3, 4, 1],
-            attention_channels=128,
-        )
+        layers = {"channels": [256] * 4 + [768], "kernel_sizes": [5, 3, 3, 3, 1]}
+        layers["dilations"] = [1, 2, 3, 4, 1]
+        self.network = ECAPA_TDNN(80, lin_neurons=192, attention_channels=128, **layers)
         self.classifier = Classifier(192, out_neurons=num_classes)
         self.criterion = LogSoftmaxWrapper(AdditiveAngularMargin(margin=0.2, scale=30))
 
@@ -80,15 +75,13 @@ class Network:
         features = self.features(waves)
         if self.normalise is not None:
             features = self.normalise(features, torch.ones(len(waves)))
-        embedded: torch.Tensor = self.network(features)
-        return embedded
+        return self.network(features)
 
     def loss(self, waves: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss of a batch; the network runs in bfloat16."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
             embedded = self.encode(waves)
-        value: torch.Tensor = self.criterion(self.classifier(embedded.float()), labels[:, None])
-        return value
+        return self.criterion(self.classifier(embedded.float()), labels[:, None])
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The weights that are trained."""
@@ -110,13 +103,8 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
         lambda waves: waves,
     ]
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=2e-6)
-    schedule = torch.optim.lr_scheduler.CyclicLR(
-        optimizer,
-        base_lr=1e-8,
-        max_lr=1e-3,
-        step_size_up=STEPS // 2,
-        cycle_momentum=False,
-    )
+    cycle = {"base_lr": 1e-8, "max_lr": 1e-3, "step_size_up": STEPS // 2}
+    schedule = torch.optim.lr_scheduler.CyclicLR(optimizer, **cycle, cycle_momentum=False)
     network.network.train()
     for _ in range(STEPS):
         chosen = rng.choice(len(items), 32, replace=False)
@@ -130,9 +118,7 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
     network.network.eval()
 
 
-def speechbrain(
-    training: Sequence[Item], tested: Sequence[Item], *, cmn: bool = False
-) -> Embeddings:
+def speechbrain(training: Listed, tested: Listed, *, cmn: bool = False) -> Embeddings:
     """The embeddings of the tested items by SpeechBrain's own classes throughout."""
     import_torchaudio()
     torch.manual_seed(SEED)
@@ -140,34 +126,24 @@ def speechbrain(
     network = Network(len(names), cmn=cmn)
     train(network, training, labels)
     with torch.no_grad():
-        rows = [
-            network.encode(torch.from_numpy(audio.read(item))[None])[0, 0].numpy()
-            for item in tested
-        ]
+        waves = (torch.from_numpy(audio.read(item)) for item in tested)
+        rows = [network.encode(wave[None])[0, 0].numpy() for wave in waves]
     return Embeddings(tuple(item.id for item in tested), np.stack(rows))
 
 
-def of_pixels(kind: str, training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
+def of_pixels(kind: str, training: Listed, tested: Listed) -> Embeddings:
     """Embeddings of faces by their pixels, of 48 x 48."""
 
     def row(item: Item) -> np.ndarray:
         return images.read(item, size=(48, 48), fit="resize")[0].ravel().astype(np.float64)
 
     x, rows = (np.stack([row(item) for item in items]) for items in (training, tested))
-    if kind == "less their mean":
-        rows = rows - x.mean(axis=0)
-    elif kind == "PCA":
-        rows = PCA(40, random_state=0).fit(x).transform(rows)
-    elif kind == "PCA and LDA":
+    if kind == "PCA and LDA":
         components = PCA(60, random_state=0).fit(x)
-        lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(
-            components.transform(x), [str(item.label) for item in training]
-        )
-        rows = lda.transform(components.transform(rows))
+        fitted = discriminant(components.transform(x), training)
+        rows = fitted.transform(components.transform(rows))
     return Embeddings(tuple(item.id for item in tested), rows.astype(np.float32))
 
 
-FACE_PEERS = {
-    kind: partial(of_pixels, kind) for kind in ("pixels", "less their mean", "PCA", "PCA and LDA")
-}
+FACE_PEERS = {kind: partial(of_pixels, kind) for kind in ("pixels", "PCA and LDA")}
 PEERS = {"lda": lda, "speechbrain": speechbrain, "speechbrain_cmn": partial(speechbrain, cmn=True)}

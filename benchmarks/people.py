@@ -20,8 +20,6 @@ Takes: one to three CPU minutes a fold of statistics, seven one of ecapa, 5.5 on
 Gives: the tables "AN4 and speechocean" and "ORL" of docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,7 @@ from folds import Errors, difference, errors_of, pooled, score_peer, train_and_s
 from peers import FACE_PEERS, PEERS
 from performance import ROOT, parser_of, row, table
 
-from likeness.modalities.face import orl
-from likeness.modalities.speaker import an4, speechocean
+from likeness.data import an4, orl, speechocean
 from likeness.toolkit.training import recipe as recipes
 
 NUM_FOLDS = 5
@@ -56,8 +53,7 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> str
     recipe, _ = recipes.load(f"{ROOT / 'recipes' / folder / dataset}.py:{system}")
     recipe = recipes.override(recipe, [f"items.fold={fold}"])
     training = recipe.items(data)
-    out = out / system
-    return train_and_score(recipe, training, tested, trials, data=data, folder=out, name=name)
+    return train_and_score(recipe, training, tested, trials, data, out / system / name)
 
 
 def print_row(name: str, folder: Path, ending: str, first: Errors | None) -> Errors:
@@ -70,10 +66,10 @@ def print_row(name: str, folder: Path, ending: str, first: Errors | None) -> Err
 
 def main() -> None:
     """Train what is missing, then print the table."""
-    parser = parser_of(__doc__, "data", "out")
+    variants = ("variants", "", "of the recipe (default: the table's)")
+    peers = ("peers", "", "names of peers.py (default: the table's)")
+    parser = parser_of(__doc__, "data", "out", variants, peers)
     parser.add_argument("dataset", choices=list(DATASETS))
-    parser.add_argument("--variants", default="", help="of the recipe (default: the table's)")
-    parser.add_argument("--peers", default="", help="names of peers.py (default: the table's)")
     arguments = parser.parse_args()
     usual = FACE_PEERS if arguments.dataset == "orl" else PEERS
     peers = arguments.peers.split(",") if arguments.peers else list(usual)

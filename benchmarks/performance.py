@@ -18,8 +18,6 @@ Gives: the tables of each script; then each number that is more than a quarter a
     measured. Of a table with ratios only these are compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -43,6 +41,7 @@ BARS = ROOT / "docs" / "reference" / "performance.toml"
 MOVED = 1.25  # times a bar, or a bar so many times this
 RATIO = re.compile(r"ours/|of |x ")  # how the names of columns begin that hold ratios
 
+Clock = Callable[[], float]
 Rows = dict[str, dict[str, str]]  # a row's first cell -> column -> cell
 
 FOLDERS = {
@@ -57,19 +56,19 @@ def parser_of(doc: str | None, *options: str | tuple[Any, ...]) -> argparse.Argu
     Args:
         doc: The docstring.
         options: Names of FOLDERS that the command has to give, each by an option of this name; and
-            (name, default) or (name, default, help) of options that it may give.
+            (name, default) or (name, default, help) of options that it may give: False is that of
+            a switch, and None that of a path.
     """
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=raw)
     for option in options:
         if isinstance(option, str):
             parser.add_argument(f"--{option}", type=Path, required=True, help=FOLDERS[option])
-        else:
-            name, default, *explained = option
-            parser.add_argument(
-                f"--{name}", type=type(default), default=default, help="".join(explained)
-            )
+            continue
+        name, default, *explained = option
+        kind = Path if default is None else type(default)
+        settings = {"action": "store_true"} if default is False else {"type": kind}
+        parser.add_argument(f"--{name}", default=default, help="".join(explained), **settings)
     return parser
 
 
@@ -85,10 +84,7 @@ def table(*headings: str) -> None:
 
 
 def in_turn(
-    works: Sequence[Callable[[], Any]],
-    repeats: int,
-    *,
-    clock: Callable[[], float] = time.process_time,
+    works: Sequence[Callable[[], Any]], repeats: int, *, clock: Clock = time.process_time
 ) -> list[tuple[float, Any]]:
     """The least CPU seconds of every work, and what it returned first.
 
@@ -144,26 +140,20 @@ def forked(work: Callable[[], Any], repeats: int) -> tuple[float, float]:
     return seconds, megabytes
 
 
-COMPARED = (
-    *("work", "ours, s", "peer, s", "limit, s"),
-    *("ours/limit", "ours/peer", "peak MB, ours; peer"),
-)
+COMPARED = ("work", "ours, s", "peer, s", "limit, s", "ours/limit", "ours/peer")
+COMPARED += ("peak MB, ours; peer",)
+Works = tuple[Any, Any, Any]  # ours, the peer's and the limit's
+Measure = Callable[[Any, int], tuple[float, float]]
 
 
 def compared_row(
-    title: str,
-    ours: Any,
-    peer: Any,
-    limit: Any,
-    repeats: int,
-    *,
-    scale: float = 1,
-    measure: Callable[[Any, int], tuple[float, float]] = forked,
+    title: str, works: Works, repeats: int, *, scale: float = 1, measure: Measure = forked
 ) -> None:
     """Measure three works, each in a process of its own, and print their row of COMPARED.
 
     The peer runs once, and does 1/scale of the work. It is None where it is not installed.
     """
+    ours, peer, limit = works
     bare, _ = measure(limit, repeats)
     seconds, megabytes = measure(ours, repeats)
     times, ratios = [f"{seconds:.3f}", "-"], [f"{seconds / bare:.2f}", "-"]
@@ -209,10 +199,8 @@ def is_installed(module: str, package: str) -> bool:
     """Whether a peer can be imported; where it cannot, say so in one sentence on standard error."""
     if importlib.util.find_spec(module) is not None:
         return True
-    print(
-        f"{package} is not installed, so it is left out: `pip install {package}` adds it.",
-        file=sys.stderr,
-    )
+    advice = f"`pip install {package}` adds it"
+    print(f"{package} is not installed, so it is left out: {advice}.", file=sys.stderr)
     return False
 
 
@@ -285,10 +273,8 @@ def output_of(command: str) -> str:
     """Run a command that begins with python; show what it prints, and return it."""
     words = [sys.executable, *command.split()[1:]]
     lines = []
-    with subprocess.Popen(
-        words, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    how = {"env": environment(), "cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **how) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
@@ -308,9 +294,8 @@ def main() -> None:
 
     What a command has measured is written before the next one runs, which may fail.
     """
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, ("write", False, "change performance.toml, too"))
     parser.add_argument("words", nargs="*", metavar="WORD", help="of the commands to be run")
-    parser.add_argument("--write", action="store_true", help="change performance.toml, too")
     arguments = parser.parse_args()
     text = BARS.read_text(encoding="utf-8")
     bars = tomllib.loads(text)

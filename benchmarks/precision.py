@@ -14,8 +14,6 @@ Takes: three minutes.
 Gives: the table "Precision" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path
@@ -49,12 +47,8 @@ def print_rows(name: str, model: Loaded, folder: Path, repeats: int) -> None:
         one = partial(side.embedder.embed_batch, inputs_of(model)[:1])
         ((seconds, _),) = in_turn([one], repeats, clock=time.perf_counter)
         differ = f"{np.abs(cosines - whole).max():.4f}" if cosines is not whole else ""
-        row(
-            f"{name}: {precision}",
-            f"{file.stat().st_size / 1e6:.1f}",
-            f"{1e3 * seconds:.1f}",
-            differ,
-        )
+        sizes = f"{file.stat().st_size / 1e6:.1f}", f"{1e3 * seconds:.1f}"
+        row(f"{name}: {precision}", *sizes, differ)
 
 
 def main() -> None:
@@ -63,12 +57,10 @@ def main() -> None:
     table("model: precision", "MB", "ms", "cosines differ by")
     with TemporaryDirectory() as folder:
         write(Path(folder))
-        for name, model in {
-            "ResNet34, voices": model_of("ResNet34"),
-            "IResNet18, faces": model_of("IResNet18"),
-            "likeness:voice": load_named(run_of("likeness:voice")),
-        }.items():
-            print_rows(name, model, Path(folder), repeats)
+        print_rows("ResNet34, voices", model_of("ResNet34"), Path(folder), repeats)
+        print_rows("IResNet18, faces", model_of("IResNet18"), Path(folder), repeats)
+        voice = load_named(run_of("likeness:voice"))
+        print_rows("likeness:voice", voice, Path(folder), repeats)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ Takes: a day of one core.
 Gives: the numbers of docs/reference/results.toml, which are copied from these files by hand.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys
@@ -77,11 +75,9 @@ def run(name: str, data: Path, out: Path) -> bool:
     with unfinished.open("wb") as page, (out / f"{name}.log").open("ab") as log:
         for command in JOBS[name]:
             words = [word.format(data=data, out=out / name) for word in shlex.split(command)]
-            process = subprocess.run(
-                [sys.executable, *words], cwd=ROOT, env=environment(), stdout=page, stderr=log
-            )
-            if process.returncode:
-                print(f"{name}: exit status {process.returncode}", flush=True)
+            where = {"cwd": ROOT, "env": environment(), "stdout": page, "stderr": log}
+            if code := subprocess.run([sys.executable, *words], **where).returncode:
+                print(f"{name}: exit status {code}", flush=True)
                 return False
     unfinished.replace(out / f"{name}.md")
     return True

@@ -19,8 +19,6 @@ Takes: half an hour of one core on a quiet machine.
 Gives: the table "Scale" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -30,12 +28,10 @@ from pathlib import Path
 import numpy as np
 from performance import Cost, cost, parser_of, row, table
 
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.trials import write_scores, write_trials
 from likeness.eval.items.item_lists import read_items
-from likeness.eval.items.items import check_unique, fingerprint, label_numbers
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.types import Trials
 from likeness.modalities import folders
@@ -74,7 +70,6 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "items of a CSV": ("csv", ()),
     "items of indexes of tar shards": ("shards", ()),
     "items of a folder tree": ("tree", ()),
-    "CSV, unique ids, labels, digest, an epoch's order": ("planned", ()),
     "score, text": ("score", ("limit read", "limit products")),
     "evaluate, 1,000 resamples, text": ("evaluate", ("limit read", "limit sort")),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
@@ -111,27 +106,14 @@ def make_tree(folder: Path, n: int) -> None:
 def make_shards(folder: Path, n: int) -> None:
     """Write the indexes of shards of 10,000 items, beside files of holes."""
     for number, start in enumerate(range(0, n, 10_000)):
-        rows = [
-            [f"{i:09d}", f"{i // 20:07d}", ".jpg", 512 + 1024 * (i - start), 512]
-            for i in range(start, min(n, start + 10_000))
-        ]
+        numbers = range(min(10_000, n - start))
+        names = [(f"{start + i:09d}", f"{(start + i) // 20:07d}") for i in numbers]
+        rows = [[*names[i], ".jpg", 512 + 1024 * i, 512] for i in numbers]
         shard = folder / f"shard-{number:06d}.tar"
         with shard.open("wb") as file:
             file.truncate(512 + 1024 * len(rows) + 1024)
         text = json.dumps({"source": source_of(shard), "items": rows, "lone": []})
         shard.with_name(f"{shard.name}.index").write_text(text)
-
-
-def plan(folder: Path) -> None:
-    """Do what a plan and one epoch do with the items of a list."""
-    # here, as torch comes with it, which takes more memory than a list
-    from likeness.toolkit.data.sampling import Sampling, epoch_batches
-
-    items = read_items(folder / "items.csv")
-    check_unique(items, "items")
-    labels = label_numbers(items)[1]
-    fingerprint(items)
-    epoch_batches(labels, Sampling(128), seed=0, epoch=0)
 
 
 # Name: what makes the input of n items in a folder, and the work that is measured there.
@@ -140,7 +122,6 @@ WORKS: dict[str, tuple[Callable[[Path, int], object], Work]] = {
     "csv": (make_csv, lambda folder: read_items(folder / "items.csv")),
     "tree": (make_tree, lambda folder: folders.scan(folder, modality="image")),
     "shards": (make_shards, shards.items),
-    "planned": (make_csv, plan),
 }
 
 
@@ -165,7 +146,7 @@ def write_lists(folder: Path, size: int) -> None:
     subject = enrol[same] // ITEMS_OF_SUBJECT
     probe[same] = subject * ITEMS_OF_SUBJECT + probe[same] % ITEMS_OF_SUBJECT
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
-    embeddings.write_embeddings(folder / "e.npz", embedded)
+    embedded.save(folder / "e.npz")
     values = score_trials(trials, embedded)
     np.savez(folder / "limits.npz", enrol=enrol, probe=probe, score=values)
     write_trials(folder / "t.txt", trials)
@@ -193,7 +174,7 @@ def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
         part = slice(start, start + (1 << 14))
         rows[part] = 1.5 * rows[part] + centres[codes[part]]
     ids = tuple(f"{code}/{seed}-{k}" for k, code in enumerate(codes.tolist()))
-    embeddings.write_embeddings(path, Embeddings(ids, rows, {"similarity": "cosine"}))
+    Embeddings(ids, rows, {"similarity": "cosine"}).save(path)
 
 
 def search(most: int) -> Iterator[tuple[str, Cost]]:
@@ -215,9 +196,8 @@ PARTS = {"items": items, "lists": lists, "search": search}
 
 def main() -> None:
     """Measure the parts that the command names, and print a row for the largest size of each."""
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, ("most", 1e7, "the largest size"))
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--most", type=float, default=1e7, help="the largest size")
     parser.add_argument("--list", nargs=2, help="run one of the works of items in a folder")
     arguments = parser.parse_args()
     if arguments.list:

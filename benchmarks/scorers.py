@@ -17,8 +17,6 @@ Takes: a minute of one core.
 Gives: rows of the tables of docs/explanation/comparing.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,11 +25,13 @@ import numpy as np
 from performance import parser_of, row, table
 from sklearn.metrics import roc_curve
 
-from likeness.eval.formats.trials import read_scores, read_trials
-from likeness.eval.metrics.verification import eer, min_dcf
+from likeness import read_trials
+from likeness.data import read_scores
+from likeness.metrics import eer, min_dcf
 from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file
+Sets = dict[str, tuple[Rows, Rows]]
 Scorer = Callable[[Rows, Rows], float]  # scores and labels in the order of the rows -> a number
 ROUNDINGS = {"untied": "no ties", "as_is": "as it is", "2": "2 decimals", "1": "1 decimal"}
 P_TARGET = 0.05
@@ -52,16 +52,13 @@ def rates_by_row(scores: Rows, labels: Rows) -> tuple[list[float], list[float]]:
     have taken over: the trials up to a row are rejected, those after it are accepted. Rows of equal
     score stay in the order of the file.
     """
-    order = sorted(range(len(scores)), key=lambda i: scores[i])
-    num_targets = int(sum(labels))
-    num_nontargets = len(labels) - num_targets
-    misses, rejected = 0, 0
-    frr, far = [], []
-    for i in order:
-        misses += int(labels[i])
-        rejected += 1 - int(labels[i])
+    ordered = [int(labels[i]) for i in sorted(range(len(scores)), key=lambda i: scores[i])]
+    num_targets = sum(ordered)
+    misses, frr, far = 0, [], []
+    for number, label in enumerate(ordered, 1):
+        misses += label
         frr.append(misses / num_targets)
-        far.append(1 - rejected / num_nontargets)
+        far.append(1 - (number - misses) / (len(ordered) - num_targets))
     return frr, far
 
 
@@ -164,9 +161,7 @@ def tiny(title: str) -> tuple[Rows, Rows]:
     return np.array([*target, *nontarget]), np.repeat([1, 0], [len(target), len(nontarget)])
 
 
-def print_table(
-    heading: str, scorers: dict[str, Scorer], sets: dict[str, tuple[Rows, Rows]], digits: int
-) -> None:
+def print_table(heading: str, scorers: dict[str, Scorer], sets: Sets, digits: int) -> None:
     """Print the number that every scorer gives each set of scores and labels.
 
     It is given in brackets for all targets first, and all nontargets first, where it differs.
@@ -186,7 +181,6 @@ def main() -> None:
     """Ask every scorer, and print the tables."""
     folder = parser_of(__doc__, "data").parse_args().data / "protocols" / "voxsrc23_val"
     trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
-    assert trials.target is not None
     labels = trials.target.astype(np.int64)
     rounded = {title: (variant(scores, key), labels) for key, title in ROUNDINGS.items()}
     small = {title: tiny(title) for title in TINY}

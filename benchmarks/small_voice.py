@@ -19,8 +19,6 @@ Takes: 3 CPU minutes a model.
 Gives: likeness/voice/ and its card.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,33 +33,29 @@ from numpy.typing import NDArray
 from performance import parser_of, row, table
 
 import likeness
-from likeness.eval.formats import embeddings
-from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.intervals.bootstrap import bounds_of
+from likeness import Fusion, Scores, Scoring, Trials
+from likeness.backbones import Beside
+from likeness.data import audio, read_scores
+from likeness.eval.formats.trials import write_scores
 from likeness.eval.items.pairs import all_pairs
-from likeness.eval.metrics.calibration import Fusion, fit_fusion
 from likeness.eval.metrics.similarity import score_trials
-from likeness.eval.metrics.verification import (
-    cllr,
-    measured_tar,
-    min_cllr,
-    sort_scores,
-)
+from likeness.eval.metrics.verification import measured_tar, sort_scores
 from likeness.eval.scoring import threshold_files, thresholds
 from likeness.eval.scoring.origin import Origin
-from likeness.eval.scoring.settings import Scoring
-from likeness.eval.types import Scores, Trials
-from likeness.modalities.speaker import audio
-from likeness.toolkit.backbones.head import Beside
+from likeness.metrics import bounds_of, cllr, fit_fusion, min_cllr
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.parts import describe
 
 FARS = (0.01, 0.001)
+TRAVELLED = (*(f"at FAR {far:.1%}" for far in FARS), "Cllr; least")
 DRAWN_TARGETS, DRAWN_NONTARGETS = 700, 20_000  # trials of each corpus that fit the calibration
 SYSTEMS = ("statistics_robust", "mixture_robust")
 LEAST_SECONDS, NEEDS_HZ = 1.0, 7000.0  # of the recordings that the packaged model takes
 LEVEL_DBFS = -26.0  # that recordings are brought to after training
+# What the trials and the data of the three corpora are called.
+_ALL = "speechocean, AN4 and LibriSpeech"
+NAMED = _ALL, f"{_ALL}, each by a model of the two others"
 READ = partial(audio.read, level_dbfs=LEVEL_DBFS)
 PACKAGED_READ = partial(READ, min_seconds=LEAST_SECONDS, needs_hz=NEEDS_HZ)
 
@@ -89,20 +83,14 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
     items = [item for name in cell.sources for item in corpora.items_of(data, name)]
     known, _ = embed(loaded.embedder, items, READ, meta=loaded.meta)
     folder.mkdir(parents=True, exist_ok=True)
-    embeddings.write_embeddings(folder / "training.npz", known)
+    known.save(folder / "training.npz")
     lines = [f"{item.id} {item.label}\n" for item in items]
     (folder / "subjects.txt").write_text("".join(lines), encoding="utf-8")
     for part in ("head", "joined"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    likeness.train(
-        "head:score_norm",
-        folder,
-        folder / "head",
-        settings=[
-            *("items.test_share=0", "measure=None", "compute.threads=1"),
-            "estimate_views=1",  # as it was when docs/reference/results.md was measured
-        ],
-    )
+    # one view, as it was when docs/reference/results.md was measured
+    settings = ["items.test_share=0", "measure=None", "compute.threads=1", "estimate_views=1"]
+    likeness.train("head:score_norm", folder, folder / "head", settings=settings)
     likeness.join(base, folder / "head", folder / "joined")
     return folder / "joined"
 
@@ -149,7 +137,6 @@ def drawn(parts: Sequence[Tested]) -> Scores:
     rng = np.random.default_rng(0)
     values, targets = [], []
     for part in parts:
-        assert part.trials.target is not None
         for is_target, number in ((True, DRAWN_TARGETS), (False, DRAWN_NONTARGETS)):
             places = np.flatnonzero(part.trials.target == is_target)
             places = rng.choice(places, min(number, len(places)), replace=False)
@@ -173,8 +160,8 @@ def threshold_at(parts: Sequence[Tested], far: float) -> float:
 def rates_with_intervals(part: Tested, threshold: float) -> str:
     """ "FAR 1.20 [0.80, 1.90], FRR 20.1 [15.0, 25.0]" in percent, at a threshold."""
     metrics = {
-        "FAR": lambda targets, nontargets: float(np.mean(np.asarray(nontargets) >= threshold)),
-        "FRR": lambda targets, nontargets: float(np.mean(np.asarray(targets) < threshold)),
+        "FAR": lambda _, nontargets: float(np.mean(np.asarray(nontargets) >= threshold)),
+        "FRR": lambda targets, _: float(np.mean(np.asarray(targets) < threshold)),
     }
     ends, _ = bounds_of(metrics, part.scores, subject_pairs(part.trials))
     texts = []
@@ -185,26 +172,23 @@ def rates_with_intervals(part: Tested, threshold: float) -> str:
     return ", ".join(texts)
 
 
+def travelled(part: Tested, others: Sequence[Tested]) -> list[str]:
+    """The cells of TRAVELLED: rates and Cllr by thresholds and a calibration of other tests."""
+    rates = [rates_with_intervals(part, threshold_at(others, far)) for far in FARS]
+    llrs, target = calibrated(others).apply(part.values), part.scores.target
+    least = min_cllr(part.scores.targets, part.scores.nontargets)
+    return [*rates, f"{cllr(llrs[target], llrs[~target]):.3f}; {least:.3f}"]
+
+
 def print_cells(cells: Sequence[Cell], parts: Sequence[Tested]) -> None:
     """Print a row for each cell; the thresholds and the calibration are of the other tests."""
-    table(
-        "tested on", "EER %", "minDCF(.01)", *(f"at FAR {far:.1%}" for far in FARS), "Cllr; least"
-    )
+    table("tested on", "EER %", "minDCF(.01)", *TRAVELLED)
     for cell, part in zip(cells, parts, strict=True):
         # What is tested on FSDD has heard the three corpora, and its thresholds are of all three.
         others = [other for other in parts[:3] if other is not part]
         errors = errors_of(part.trials, part.values)
-        llrs = calibrated(others).apply(part.values)
-        target = part.trials.target
-        assert target is not None
-        row(
-            cell.target,
-            with_interval(errors, "eer"),
-            with_interval(errors, "min_dcf"),
-            *(rates_with_intervals(part, threshold_at(others, far)) for far in FARS),
-            f"{cllr(llrs[target], llrs[~target]):.3f}; "
-            f"{min_cllr(part.scores.targets, part.scores.nontargets):.3f}",
-        )
+        both = [with_interval(errors, metric) for metric in ("eer", "min_dcf")]
+        row(cell.target, *both, *travelled(part, others))
 
 
 def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
@@ -217,17 +201,11 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
     description |= {"read": describe(PACKAGED_READ, "read")}
     checkpoint.save(folder / "last.safetensors", tensors, description, checkpoint.FORMAT)
     (folder / "last.safetensors").chmod(0o644)  # for everybody who installs the package
-    write_numbers(
-        folder,
-        likeness.load(folder).meta,
-        parts,
-        trials="speechocean, AN4 and LibriSpeech",
-        data="speechocean, AN4 and LibriSpeech, each by a model of the two others",
-    )
+    write_numbers(folder, likeness.load(folder).meta, parts, *NAMED)
 
 
 def write_numbers(
-    folder: Path, meta: Mapping[str, str], parts: Sequence[Tested], *, trials: str, data: str
+    folder: Path, meta: Mapping[str, str], parts: Sequence[Tested], trials: str, data: str
 ) -> None:
     """Write the thresholds and the calibration of several tests with equal shares.
 
@@ -240,13 +218,8 @@ def write_numbers(
     """
     system = Scoring().system(meta)
     subjects = {(n, id.partition("/")[0]) for n, p in enumerate(parts) for id in p.trials.enrol_ids}
-    measured, _ = thresholds.measure(
-        drawn(parts),
-        Origin(system, meta, trials=trials),
-        data=data,
-        fars=FARS,
-        subjects=len(subjects),
-    )
+    how = {"data": data, "fars": FARS, "subjects": len(subjects)}
+    measured, _ = thresholds.measure(drawn(parts), Origin(system, meta, trials=trials), **how)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "thresholds.json").unlink(missing_ok=True)
     threshold_files.write_thresholds(folder / "thresholds.json", measured)
@@ -255,9 +228,8 @@ def write_numbers(
 
 def main() -> None:
     """Train what is missing, print the tables, and write the package where it is wanted."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--package", type=Path, help="folder to write the model into")
-    arguments = parser.parse_args()
+    package_to = ("package", None, "folder to write the model into")
+    arguments = parser_of(__doc__, "data", "out", package_to).parse_args()
     cells = corpora.matrix()
     parts = [tested(cell, arguments.data, arguments.out) for cell in cells]
     print_cells(cells, parts)

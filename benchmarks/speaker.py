@@ -19,8 +19,6 @@ Takes: five minutes of one core.
 Gives: the table "Embedding speech" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -30,12 +28,12 @@ import torch
 from performance import ROOT, in_turn, parser_of, row, table
 from torch import Tensor, nn
 
-from likeness.eval.items.items import Item
-from likeness.modalities.speaker import an4, audio
+from likeness import Item
+from likeness.backbones import ECAPA, ResNet
+from likeness.data import an4, audio
+from likeness.frontends import SpeechBrainFbank
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
-from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.toolkit.backbones.ecapa import ECAPA, import_torchaudio
-from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 
@@ -69,10 +67,8 @@ def speechbrain(
     fbank, norm = parts
     rows = []
     for start in range(0, len(items), batch_size):
-        waves = [
-            torch.from_numpy(soundfile.read(item.path, dtype="float32")[0])
-            for item in items[start : start + batch_size]
-        ]
+        paths = [item.path for item in items[start : start + batch_size]]
+        waves = [torch.from_numpy(soundfile.read(path, dtype="float32")[0]) for path in paths]
         lengths = torch.tensor([len(wave) for wave in waves]) / max(map(len, waves))
         inputs = nn.utils.rnn.pad_sequence(waves, batch_first=True)
         rows.append(network(norm(fbank(inputs), lengths), lengths)[:, 0].numpy())
@@ -114,28 +110,20 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
     backbone = ECAPA(80, channels=512)
     ecapa = TorchEmbedder(SpeechBrainFbank(), backbone).eval()
     network = cast(nn.Module, backbone.network)
-    of_resnet = {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, fbank)}
-    of_ecapa = {"SpeechBrain, batch 16": partial(speechbrain, network, items, 16, parts)}
-    compared: list[tuple[str, TorchEmbedder, dict[str, Callable[[], Any]]]] = [
-        ("ResNet34 (6.6 M)", resnet, of_resnet),
-        ("ECAPA c512, SpeechBrain's", ecapa, of_ecapa),
+    of_resnet = partial(wespeaker, resnet.backbone, items, fbank)
+    of_ecapa = partial(speechbrain, network, items, 16, parts)
+    compared: list[tuple[str, TorchEmbedder, Callable[[], Any]]] = [
+        ("ResNet34 (6.6 M); WeSpeaker, batch 1", resnet, of_resnet),
+        ("ECAPA c512, SpeechBrain's; SpeechBrain, batch 16", ecapa, of_ecapa),
     ]
-    for name, embedder, peers in compared:
-        works: list[Callable[[], Any]] = [
-            partial(embed, embedder, items, audio.read),
-            *peers.values(),
-            *network_alone(embedder, items),
-        ]
-        (seconds, (ours, _)), *rest = in_turn(works, repeats)
-        limit = min(bare for bare, _ in rest[len(peers) :])
-        for peer_name, (peer, theirs) in zip(peers, rest, strict=False):
-            row(
-                f"{name}; {peer_name}",
-                *(f"{len(items) / taken:.1f}" for taken in (seconds, peer, limit)),
-                f"{limit / seconds:.2f}",
-                f"{peer / seconds:.2f}",
-                cosine(ours.matrix, theirs),
-            )
+    for name, embedder, peer in compared:
+        ours = partial(embed, embedder, items, audio.read)
+        times = in_turn([ours, peer, *network_alone(embedder, items)], repeats)
+        (seconds, (made, _)), (peer_seconds, theirs), *bare = times
+        limit = min(taken for taken, _ in bare)
+        rates = [f"{len(items) / taken:.1f}" for taken in (seconds, peer_seconds, limit)]
+        ratios = f"{limit / seconds:.2f}", f"{peer_seconds / seconds:.2f}"
+        row(name, *rates, *ratios, cosine(made.matrix, theirs))
 
 
 def main() -> None:

@@ -15,8 +15,6 @@ Takes: two minutes.
 Gives: the table "Start-up" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import sys
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,9 +30,8 @@ def write_models(folder: str) -> None:
     """
     import likeness
 
-    rows = [
-        f"a{i % 20}/1 a{i // 20 % 20}/{i} {i % 20 == i // 20 % 20:d} {i % 97}" for i in range(1000)
-    ]
+    sides = [(i, i % 20, i // 20 % 20) for i in range(1000)]
+    rows = [f"a{a}/1 a{b}/{i} {a == b:d} {i % 97}" for i, a, b in sides]
     Path(folder, "scores.txt").write_text("\n".join(rows))
     path, _ = prepare(Path(folder), "tiny")
     likeness.load(path).export(Path(folder) / "model.onnx")
@@ -61,7 +58,6 @@ def main() -> None:
         "`verify`, likeness:voice": verify,
         "`evaluate`, 1,000 trials": [*module, "evaluate", "scores.txt"],
         "`import numpy`": [*python, "import numpy"],
-        "`import likeness`": [*python, "import likeness"],
         "`likeness --help`": [*module, "--help"],
     }
     with TemporaryDirectory() as name:

@@ -15,45 +15,28 @@ Takes: ten minutes of one core.
 Gives: the table "Training on a CPU" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from performance import parser_of, row, table
+from performance import Clock, parser_of, row, table
 
-from likeness.eval.items.items import Item
-from likeness.modalities import synthetic
-from likeness.modalities.face import images as face_images
-from likeness.modalities.face.augment import FLIP_VIEW
-from likeness.modalities.image import images as image_images
-from likeness.modalities.image.transforms import shift_view
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness import Item
+from likeness.backbones import ImageResNet, IResNet, OrderStatistics, ResNet
+from likeness.data import audio, faces, images, synthetic
+from likeness.frontends import FLIP_VIEW, IMAGENET, INSIGHTFACE, KaldiFbank, shift_view, train_view
+from likeness.losses import ArcFace, SimPLE
+from likeness.recipe import Compute, Memory, Optim, Recipe, Sampling, Schedule, fit, step
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
 from likeness.toolkit.data.reading import Floats
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.training.build import build
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
 
 SECONDS, NUM_ITEMS, CLASSES = 2.0, 64, 16
 
@@ -99,7 +82,7 @@ FACE = replace(
     modality="face",
     frontend=INSIGHTFACE,
     backbone=partial(IResNet, depth=18),
-    read=face_images.read,
+    read=faces.read,
     augment=FLIP_VIEW,
     sampling=Sampling(batch_size=16),
 )
@@ -108,17 +91,14 @@ IMAGE = replace(
     modality="image",
     frontend=IMAGENET,
     backbone=partial(ImageResNet, depth=18, dim=128),
-    read=image_images.read,
+    read=images.read,
     augment=partial(shift_view, pad=4),
 )
-SIMPLE = replace(
-    RESNET, loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3), memory=Memory(65_536, 0.999)
-)
+_SIMPLE = partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3)
+SIMPLE = replace(RESNET, loss=_SIMPLE, memory=Memory(65_536, 0.999))
 
 
-def steps_of(
-    recipe: Recipe, steps: int, data: Path, clock: Callable[[], float]
-) -> tuple[Floats, float]:
+def steps_of(recipe: Recipe, steps: int, data: Path, clock: Clock) -> tuple[Floats, float]:
     """Seconds of the steps inside fit(), from one call of step() to the next, and the share of the
     last ones in which fit() waited for data.
     """

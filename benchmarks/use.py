@@ -13,8 +13,6 @@ Takes: four minutes of one core; one small backbone half a minute.
 Gives: the table "Use" of docs/reference/performance.md.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,18 +25,12 @@ import torch
 from performance import in_turn, parser_of, row, table
 from torch import nn
 
+from likeness.backbones import ECAPA, CAMPPlus, IResNet, MobileFaceNet, OrderStatistics, ResNet
+from likeness.data import audio
+from likeness.frontends import INSIGHTFACE, SpeechBrainFbank
 from likeness.modalities.face import images as faces
-from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
-from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models.load import load_exported
-from likeness.toolkit.backbones.campplus import CAMPPlus
-from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.mobileface import MobileFaceNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.data.reading import Floats
 from likeness.toolkit.models import export
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
@@ -78,9 +70,7 @@ def inputs_of(model: Loaded) -> Floats:
 def exported(model: Loaded, file: Path, **settings: Any) -> Loaded:
     """The model as a file of `likeness export`, read again."""
     export.export(model, file, **settings)
-    loaded = load_exported(file)
-    assert loaded is not None
-    return loaded
+    return load_exported(file)
 
 
 def onnx_row(name: str, repeats: int) -> None:
@@ -89,19 +79,12 @@ def onnx_row(name: str, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         in_onnx = exported(model, Path(folder) / "model.onnx")
     inputs = inputs_of(model)
-    works = [
-        partial(side.embedder.embed_batch, part)
-        for part in (inputs[:1], inputs)
-        for side in (model, in_onnx)
-    ]
-    times = in_turn(works, repeats, clock=time.perf_counter)
-    single, single_onnx, batch, batch_onnx = (seconds for seconds, _ in times)
-    row(
-        name,
-        f"{sum(weights.numel() for weights in in_torch(model).parameters()) / 1e6:.1f}",
-        *(f"{1e3 * seconds:.1f}" for seconds in (single, single_onnx)),
-        *(f"{BATCH / seconds:.1f}" for seconds in (batch, batch_onnx)),
-    )
+    sides = [side.embedder.embed_batch for side in (model, in_onnx)]
+    works = [partial(side, part) for part in (inputs[:1], inputs) for side in sides]
+    times = [seconds for seconds, _ in in_turn(works, repeats, clock=time.perf_counter)]
+    millions = sum(weights.numel() for weights in in_torch(model).parameters()) / 1e6
+    texts = [f"{1e3 * seconds:.1f}" for seconds in times[:2]]
+    row(name, f"{millions:.1f}", *texts, *(f"{BATCH / seconds:.1f}" for seconds in times[2:]))
 
 
 def main() -> None:

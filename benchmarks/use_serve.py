@@ -4,7 +4,7 @@
 
 Measures: clients that ask again as soon as they have their answer, for so long. The load generator
     is wrk, in one thread that shares the cores with the server. The server runs as `likeness serve`
-    starts it, with its default limits, in one process and in two. Every request uploads two
+    starts it, with its default limits, in one process. Every request uploads two
     recordings of 3 s (WAV, 96 kB each). Models are untrained, which costs the same: `tiny` is a
     ResNet of 2 channels and shows what the server itself costs; `resnet34` has 32 channels, 6.6 M
     parameters and 80 bands. Errors are answers other than 2xx, and connections that broke or timed
@@ -14,11 +14,9 @@ Peer: none.
 Limit: the model alone, on the same two files and as many processes of one thread as there are
     cores, just before the load: Model.verify in a loop.
 Needs: the extra `serve` and wrk (`apt-get install wrk`). No data.
-Takes: five minutes on all cores.
+Takes: three minutes on all cores.
 Gives: the table of section Serving of docs/reference/performance.md.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -73,20 +71,14 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
 
 
 @contextmanager
-def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
+def server(model: Path) -> Iterator[tuple[str, int]]:
     """Start `likeness serve`; gives its address and its process id, and ends it afterwards."""
     options = ["--model", str(model), "--port", "0", "--threshold", "0.5"]
-    options += ["--workers", str(workers)] if workers > 1 else []
-    process = subprocess.Popen(
-        [sys.executable, "-m", "likeness", "serve", *options],
-        cwd=ROOT,
-        env=environment(one_thread=False) | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    command = [sys.executable, "-m", "likeness", "serve", *options]
+    variables = environment(one_thread=False) | {"PYTHONUNBUFFERED": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, **streams)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         address = re.search(r"http://\S+?/", line)
         assert address is not None, line
@@ -120,15 +112,9 @@ def load(url: str, files: list[Path], clients: int, seconds: float) -> dict[str,
     body.write_bytes(encode_multipart_formdata(fields, BOUNDARY)[0])
     script.write_text(LOAD)
     options = ["-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--timeout", "300s", "-s", str(script)]
-    output = subprocess.run(
-        ["wrk", *options, f"{url}verify"],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "BODY": str(body)},
-    ).stdout
-    measured: dict[str, float] = json.loads(output.splitlines()[-1])
-    return measured
+    command, variables = ["wrk", *options, f"{url}verify"], {**os.environ, "BODY": str(body)}
+    output = subprocess.check_output(command, text=True, env=variables)
+    return json.loads(output.splitlines()[-1])
 
 
 def processor_seconds(process: int) -> float:
@@ -159,36 +145,29 @@ def alone(model: Path, files: list[Path]) -> tuple[float, float]:
     One process of one thread for each core at the same time.
     """
     command = [sys.executable, "-c", ALONE, str(model), *map(str, files)]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-        for _ in range(min(4, os.cpu_count() or 1))
-    ]
+    how = {"stdout": subprocess.PIPE, "text": True, "env": environment()}
+    number = min(4, os.cpu_count() or 1)
+    processes = [subprocess.Popen(command, **how) for _ in range(number)]
     measured = [map(float, process.communicate()[0].split()) for process in processes]
     rates, seconds = zip(*measured, strict=True)
     return sum(rates), sum(seconds) / len(seconds)
 
 
-def print_row(name: str, clients: int, seconds: float, workers: int) -> None:
+def print_row(name: str, clients: int, seconds: float) -> None:
     """Measure a model alone and behind the server, and print its row."""
     with TemporaryDirectory() as folder:
         model, files = prepare(Path(folder), name)
         fast, cpu = alone(model, files)
-        with server(model, workers) as (url, process):
+        with server(model) as (url, process):
             load(url, files, 1, 2)
             used = processor_seconds(process)
             measured = load(url, files, clients, seconds)
             used = processor_seconds(process) - used
     count = max(1.0, measured["requests"])
     rate, spent = count / measured["wall"], used / count
-    row(
-        f"{name}, {workers}, {clients}",
-        f"{measured['errors']:.0f}",
-        f"{rate:.1f}",
-        *(f"{measured[key]:.3f}" for key in ("p50", "p99")),
-        f"{1000 * spent:.1f}",
-        f"{rate / fast:.2f}",
-        f"{cpu / spent:.2f}",
-    )
+    times = f"{measured['p50']:.3f}", f"{measured['p99']:.3f}", f"{1000 * spent:.1f}"
+    ratios = f"{rate / fast:.2f}", f"{cpu / spent:.2f}"
+    row(f"{name}, 1, {clients}", f"{measured['errors']:.0f}", f"{rate:.1f}", *times, *ratios)
 
 
 def main() -> None:
@@ -199,9 +178,8 @@ def main() -> None:
         parser.error("wrk makes the load, and is not installed; run `apt-get install wrk`")
     times = ("requests/s", "p50 s", "p99 s", "CPU ms", "of Model.verify: requests/s", "CPU")
     table("model, processes, clients", "errors", *times)
-    for workers in (1, 2):
-        for name in SIZES:
-            print_row(name, arguments.clients, arguments.seconds, workers)
+    for name in SIZES:
+        print_row(name, arguments.clients, arguments.seconds)
 
 
 if __name__ == "__main__":

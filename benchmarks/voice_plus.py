@@ -22,12 +22,11 @@ Gives: likeness/voice-plus/, its card, and the table "Ready models" of
     docs/reference/results.md.
 """
 
-from __future__ import annotations
-
 import csv
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -40,26 +39,16 @@ from corpora import Cell
 from folds import difference, errors_of, with_interval
 from numpy.typing import NDArray
 from performance import parser_of, row, table
-from small_voice import (
-    FARS,
-    Tested,
-    calibrated,
-    drawn,
-    rates_with_intervals,
-    threshold_at,
-    write_numbers,
-)
+from small_voice import FARS, Tested, drawn, rates_with_intervals, threshold_at
 
 import likeness
+from likeness import Item, Trials
 from likeness.conditions import Condition, damaged, parse
 from likeness.eval.formats.provenance import digest
-from likeness.eval.formats.writing import write_json
-from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import all_pairs
-from likeness.eval.metrics.calibration import fit_fusion
-from likeness.eval.metrics.verification import cllr, eer, min_cllr
-from likeness.eval.types import Trials
+from likeness.metrics import eer, fit_fusion
 from likeness.models import bundled
+from likeness.recipe import write_json
 from likeness.toolkit.data.reading import Read
 from likeness.toolkit.models import joint
 from likeness.toolkit.models.embed import embedded_rows
@@ -136,15 +125,11 @@ def both_rows(
         def changed(item: Item, read: Read) -> NDArray[np.float32]:
             return read(item if change is None else change(item, Path(folder)))
 
-        return [
-            rows_of(
-                items,
-                model,
-                partial(changed, read=read),
-                out / "voice-plus" / f"{cell.target}-{name}-{of}.npy",
-            )
-            for of, (model, read) in heard.items()
-        ]
+        made = []
+        for of, (model, read) in heard.items():
+            file = out / "voice-plus" / f"{cell.target}-{name}-{of}.npy"
+            made.append(rows_of(items, model, partial(changed, read=read), file))
+        return made
 
 
 @cache
@@ -161,27 +146,17 @@ def few(cell: Cell, data: Path) -> list[Item]:
 
 def numbers(items: Sequence[Item]) -> NDArray[np.int64]:
     """Of each recording, how many of its speaker come before it."""
-    before: Counter[str | None] = Counter()
-    result = []
-    for item in items:
-        result.append(before[item.label])
-        before[item.label] += 1
-    return np.array(result)
+    before: defaultdict[str | None, Iterator[int]] = defaultdict(count)
+    return np.array([next(before[item.label]) for item in items])
 
 
 def scored(
-    cell: Cell,
-    items: Sequence[Item],
-    trials: Trials,
-    enrolled: Sequence[Rows],
-    probes: Sequence[Rows],
+    cell: Cell, items: Sequence[Item], trials: Trials, enrolled: list[Rows], probes: list[Rows]
 ) -> Corpus:
     """The scores of both models for pairs of items, from their embeddings in the items' order."""
     row_of = {item.id: number for number, item in enumerate(items)}
-    i, j = (
-        np.array([row_of[id] for id in ids])[rows]
-        for ids, rows in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
-    )
+    i = np.array([row_of[id] for id in trials.enrol_ids])[trials.enrol]
+    j = np.array([row_of[id] for id in trials.probe_ids])[trials.probe]
     both = [dots(*rows, i, j) for rows in zip(enrolled, probes, strict=True)]
     return Corpus(cell, *(Tested(trials, values) for values in both))
 
@@ -232,17 +207,10 @@ def print_matrix(parts: Sequence[Corpus]) -> None:
         weight = weight_of([other for other in parts if other is not part])
         gained = compared(part, weight)
         row(part.cell.target, *gained, alone(part.resemblyzer), f"{weight:.2f}")
-    table("tested on", *(f"at FAR {far:.1%}" for far in FARS), "Cllr; least")
+    table("tested on", *small_voice.TRAVELLED)
     for part in parts:
         weight, sums = fitted([other for other in parts if other is not part])
-        own = part.plus(weight)
-        llrs, target = calibrated(sums).apply(own.values), own.scores.target
-        row(
-            part.cell.target,
-            *(rates_with_intervals(own, threshold_at(sums, far)) for far in FARS),
-            f"{cllr(llrs[target], llrs[~target]):.3f}; "
-            f"{min_cllr(own.scores.targets, own.scores.nontargets):.3f}",
-        )
+        row(part.cell.target, *small_voice.travelled(part.plus(weight), sums))
 
 
 def fitted(others: Sequence[Corpus]) -> tuple[float, list[Tested]]:
@@ -295,9 +263,8 @@ def print_enrolled(part: Corpus, weight: float, data: Path, out: Path) -> None:
     trials = Trials(*ids, i, j, speakers[i] == labels[probes][j])
     both = []
     for rows in both_rows(part.cell, "all", data, out):
-        means = [
-            np.nanmean(rows[(labels == name) & (number < ENROLLED)], axis=0) for name in speakers
-        ]
+        enrolled_by = [(labels == name) & (number < ENROLLED) for name in speakers]
+        means = [np.nanmean(rows[own], axis=0) for own in enrolled_by]
         both.append(Tested(trials, dots(np.stack(means), rows[probes], i, j)))
     enrolled = Corpus(part.cell, *both)
     table("enrolled recordings", *TITLES, "Resemblyzer")
@@ -354,20 +321,13 @@ def package(folder: Path, parts: Sequence[Corpus]) -> None:
         meta = likeness.load(file).meta
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "sum.json", {"weight": weight, "model": meta["model"]})
-    write_numbers(
-        folder,
-        meta,
-        sums,
-        trials="speechocean, AN4 and LibriSpeech",
-        data="speechocean, AN4 and LibriSpeech, each by a model of the two others",
-    )
+    small_voice.write_numbers(folder, meta, sums, *small_voice.NAMED)
 
 
 def main() -> None:
     """Train and embed what is missing, and print the tables."""
-    parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--package", type=Path, help="folder to write weight and numbers into")
-    arguments = parser.parse_args()
+    package_to = ("package", None, "folder to write weight and numbers into")
+    arguments = parser_of(__doc__, "data", "out", package_to).parse_args()
     data, out = arguments.data, arguments.out
     parts = [tested(cell, data, out) for cell in corpora.matrix()[:3]]
     print_matrix(parts)

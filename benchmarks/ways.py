@@ -16,8 +16,6 @@ Takes: a minute.
 Gives: a table with the wanted numbers; --functions lists the functions as well.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os
@@ -68,14 +66,13 @@ def holds(value: Any, is_value: Is) -> bool:
     """Return whether an argument is the value, or holds it."""
     if is_value(value):
         return True
+    parts: Any = value if isinstance(value, tuple | list) else ()
     if isinstance(value, partial):
-        parts: Any = (*value.args, *value.keywords.values())
+        parts = (*value.args, *value.keywords.values())
     elif isinstance(value, Mapping):
         parts = value.values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        parts = value if isinstance(value, tuple | list) else ()
     return any(holds(part, is_value) for part in parts)
 
 
@@ -138,11 +135,8 @@ def text_is(text: str) -> Is:
 
 def number_is(number: float, *texts: str) -> Is:
     """A float that is equal to the number, or a text of it."""
-    known = (str(number), *texts)
-    return lambda value: (
-        (isinstance(value, float) and value == number)
-        or (isinstance(value, str) and value in known)
-    )
+    known = (number, str(number), *texts)
+    return lambda value: isinstance(value, float | str) and value in known
 
 
 def is_of_batch(value: Any) -> bool:
@@ -234,9 +228,7 @@ def size_of(way: Way) -> tuple[int, int]:
 
 def main() -> None:
     """Print the table."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--functions", action="store_true", help="list the functions")
-    asked = parser.parse_args()
+    asked = parser_of(__doc__, ("functions", False, "list the functions")).parse_args()
     os.environ.setdefault("LIKENESS_PROGRESS", "0")
     with TemporaryDirectory() as name:
         ways = measure(Path(name))

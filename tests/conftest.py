@@ -49,9 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for function in {getattr(item, "function", None) for item in items}:
             asked = getattr(function, "_hypothesis_internal_use_settings", None)
             if function is not None and asked is not None:
-                function._hypothesis_internal_use_settings = settings(
-                    asked, max_examples=max(5, asked.max_examples // 4)
-                )
+                fewer = settings(asked, max_examples=max(5, asked.max_examples // 4))
+                function._hypothesis_internal_use_settings = fewer
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -73,11 +72,8 @@ def browser(microphone: list[str]) -> Iterator[Any]:
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="pip install playwright, for pages in a browser"
     )
-    path = (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         pytest.skip("no Chromium: apt-get install chromium")
     arguments = [
@@ -122,10 +118,8 @@ def _no_lazy_modules() -> Iterator[None]:
     yield
     if "speechbrain" in sys.modules and len(sys.modules) != _cleaned["modules"]:
         for name, module in list(sys.modules.items()):
-            if name.startswith("speechbrain.") and type(module).__name__ in (
-                "LazyModule",
-                "DeprecatedModuleRedirect",
-            ):
+            is_lazy = type(module).__name__ in ("LazyModule", "DeprecatedModuleRedirect")
+            if name.startswith("speechbrain.") and is_lazy:
                 del sys.modules[name]
         _cleaned["modules"] = len(sys.modules)
 
@@ -251,14 +245,10 @@ def store(_object_store: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> An
 
     address, backend = _object_store
     s3fs.S3FileSystem.clear_instance_cache()
-    for name, value in {
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ACCESS_KEY_ID": "somebody",
-        "AWS_SECRET_ACCESS_KEY": "his-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
+    variables = {"ENDPOINT_URL": address, "DEFAULT_REGION": "us-east-1"}
+    variables |= {"ACCESS_KEY_ID": "somebody", "SECRET_ACCESS_KEY": "his-secret"}
+    for name, value in (variables | {"EC2_METADATA_DISABLED": "true"}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     if "voices" not in backend.buckets:
         s3fs.S3FileSystem().mkdir("voices")
     bucket = backend.buckets["voices"]

@@ -37,9 +37,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
         monkeypatch.setattr(module, name, call)
 
     def of_handle(handle: Any) -> str:
-        return os.readlink(
-            f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}"
-        )
+        number = handle if isinstance(handle, int) else handle.fileno()
+        return os.readlink(f"/proc/self/fd/{number}")
 
     def absolute(path: Any) -> str:
         return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

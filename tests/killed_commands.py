@@ -16,7 +16,7 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,13 +72,6 @@ LINES = {
 CHAIN = 5  # kills, one after the other
 
 
-class Line(NamedTuple):
-    """A command in a folder of its own."""
-
-    words: list[str]
-    out: Path
-
-
 def world(folder: Path) -> None:
     """Make what the commands read, beside what the fixture `_world` has."""
     (folder / "photos").mkdir()
@@ -126,7 +119,7 @@ class Counter:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def ended(line: Line, last: int = -1) -> tuple[int, str, list[int]]:
+def ended(words: list[str], last: int = -1) -> tuple[int, str, list[int]]:
     """Run a command in a process of its own: its exit code, what it said, and the moments of what
     it asked (the number of all comes last).
     """
@@ -138,7 +131,7 @@ def ended(line: Line, last: int = -1) -> tuple[int, str, list[int]]:
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 sys.addaudithook(counter)
-                main(line.words)
+                main(words)
         except SystemExit as exit:
             code = int(exit.code or 0)
         finally:
@@ -174,25 +167,25 @@ def content(path: Path) -> bytes | None:
     return json.dumps(json.loads(whole[8:end]), sort_keys=True).encode() + whole[end:]
 
 
-def line_of(name: str, folder: Path, world: Path) -> Line:
-    """The command of a name in an empty folder."""
+def line_of(name: str, folder: Path, world: Path) -> tuple[list[str], Path]:
+    """The words of the command of a name, and the empty folder that it works in."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     command = name.partition(",")[0].split()
-    return Line([*command, *(w.format(world=world, out=out) for w in LINES[name].split())], out)
+    return [*command, *(w.format(world=world, out=out) for w in LINES[name].split())], out
 
 
 def killed(name: str, folder: Path, world: Path, num: int) -> tuple[int, list[str]]:
     """What kills leave of a command: how many there were, and what was wrong after them."""
     wholes = []
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        main(line_of(name, folder, world).words)  # what it imports is there before the forks
+        main(line_of(name, folder, world)[0])  # what it imports is there before the forks
     for _ in range(2):
-        line = line_of(name, folder, world)
-        code, said, marks = ended(line)
+        words, out = line_of(name, folder, world)
+        code, said, marks = ended(words)
         assert code == 0, (name, said)
-        wholes.append(tree(line.out))
+        wholes.append(tree(out))
     whole = wholes[0]
     timed = {path for path in whole if whole[path] != wholes[1].get(path)}  # they tell the time
 
@@ -204,13 +197,13 @@ def killed(name: str, folder: Path, world: Path, num: int) -> tuple[int, list[st
     drawn = [*rng.integers(1, marks[-1] + 1, num - num // 2), *rng.choice(marks[:-1], num // 2)]
     kills, wrong = 0, []
     for moments in np.array_split(rng.permutation(drawn), -(-num // CHAIN)):
-        line = line_of(name, folder, world)
-        kills += sum(ended(line, int(moment))[0] == -signal.SIGKILL for moment in moments)
-        left = tree(line.out)
+        words, out = line_of(name, folder, world)
+        kills += sum(ended(words, int(moment))[0] == -signal.SIGKILL for moment in moments)
+        left = tree(out)
         # The last kill came after all was done.
         is_finished = not compared({path: left[path] for path in left if ".part" not in path})
-        code, said, _ = ended(line)
-        differ = compared(tree(line.out))
+        code, said, _ = ended(words)
+        differ = compared(tree(out))
         if differ or (code and not is_finished):
             wrong.append(f"{moments} of {marks[-1]}: {differ} differ; {code} {said[-300:]}")
     return kills, wrong

@@ -91,24 +91,20 @@ def opus(*, gain: int = 0, skip: int = 0) -> bytes:
 
 
 def through_av(
-    suffix: str,
-    codec: str = "aac",
-    *,
-    tracks: int = 1,
-    samples: NDArray[Any] = WAVE,
-    **options: str,
+    suffix: str, codec: str = "aac", *, tracks: int = 1, layout: str = "mono", **options: str
 ) -> bytes:
-    """A file that PyAV writes, with options of its container."""
+    """A file that PyAV writes, with options of its container; all its channels are alike."""
     import av
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"a{suffix}"
         with av.open(str(path), "w", container_options=options) as container:
-            streams = [container.add_stream(codec, rate=HZ, layout="mono") for _ in range(tracks)]
+            streams = [container.add_stream(codec, rate=HZ, layout=layout) for _ in range(tracks)]
             for stream in streams:
-                for start in range(0, len(samples), 1024):
-                    part = np.ascontiguousarray(samples[None, start : start + 1024], np.float32)
-                    frame = av.AudioFrame.from_ndarray(part, format="fltp", layout="mono")
+                for start in range(0, HZ, 1024):
+                    part = np.tile(WAVE[start : start + 1024], (stream.channels, 1))
+                    part = part.astype(np.float32)
+                    frame = av.AudioFrame.from_ndarray(part, format="fltp", layout=layout)
                     frame.sample_rate, frame.pts, frame.time_base = HZ, start, Fraction(1, HZ)
                     container.mux(stream.encode(frame))
                 container.mux(stream.encode(None))
@@ -136,9 +132,8 @@ def aiff(subtype: str = "PCM_16", samples: NDArray[Any] = GLIDE) -> bytes:
 
 
 INFO = b"LIST" + struct.pack("<I", 12) + b"INFOISFT\0\0\0\0"
-LONG = (
-    b"LIST" + struct.pack("<I", 60) + b"INFOICMT" + struct.pack("<I", 48) + b"data".ljust(48, b"\0")
-)
+LONG = b"LIST" + struct.pack("<I", 60) + b"INFOICMT" + struct.pack("<I", 48)
+LONG += b"data".ljust(48, b"\0")
 WAV: dict[str, Case] = {
     "16 bits": (lambda: wav(GLIDE), WAVE),
     "8 bits, unsigned": (lambda: wav((GLIDE // 256 + 128).astype(np.uint8)), WAVE),
@@ -159,6 +154,7 @@ WAV: dict[str, Case] = {
     "size of a pipe": (lambda: wav(GLIDE, size=2**32 - 1, before=INFO), WAVE),
     "size of SoX": (lambda: wav(GLIDE, size=0x7FFFF000), WAVE),
     "size of arecord": (lambda: wav(GLIDE, size=2**31), WAVE),
+    "the largest even size": (lambda: wav(GLIDE, size=2**32 - 2), WAVE),
     "size 0": (lambda: wav(GLIDE, size=0), WAVE),
     "size 0 of nothing": (lambda: wav(GLIDE[:0]), "too short"),
     "a larger size": (lambda: wav(GLIDE, size=80_000), "cut short"),
@@ -166,6 +162,7 @@ WAV: dict[str, Case] = {
     "chunks behind": (lambda: wav(GLIDE, behind=INFO), WAVE),
     "rate 0": (lambda: wav(GLIDE, rate=0), "unreadable"),
     "rate 1": (lambda: wav(GLIDE, rate=1), "1 Hz"),
+    "rate 2,147,483,647": (lambda: wav(GLIDE, rate=2**31 - 1), "Hz"),
     "rate 384,000": (lambda: wav(np.repeat(GLIDE, 24), rate=384_000), WAVE),
     "64-bit sizes": (lambda: rf64(b"RF64"), WAVE),
     "64-bit sizes of more": (lambda: rf64(b"RF64", 2 * HZ), "cut short"),
@@ -173,6 +170,7 @@ WAV: dict[str, Case] = {
     "cut": (lambda: half(wav(GLIDE)), "cut short"),
     "cut behind long chunks": (lambda: half(wav(GLIDE, before=40 * LONG)), "cut short"),
     "size 0 behind chunks": (lambda: wav(GLIDE, size=0, before=INFO + LONG), WAVE),
+    "text": (lambda: b"not audio at all", "unreadable"),
     "AU by its content": (lambda: written("AU", "PCM_16"), "format is AU"),
 }
 FLAC: dict[str, Case] = {
@@ -184,10 +182,12 @@ FLAC: dict[str, Case] = {
     "cut": (lambda: half(written("FLAC", "PCM_16")), "unreadable"),
 }
 TAG = b"ID3\3\0\0\0\0\0\x0a" + bytes(10)
+LONG_TAG = b"ID3\4\0\0\0\0\5\x2c" + bytes(5 * 128 + 0x2C)  # its size has 7 bits a byte
 MP3: dict[str, Case] = {
     "delay and padding": (mp3, WAVE),
     "tags": (lambda: TAG + mp3() + b"TAG".ljust(128, b"\0"), WAVE),
-    "cut": (lambda: half(mp3()), "cut short"),
+    "cut": (lambda: half(mp3()), r"cut short, 0\.[3-6] s of the 1\.0 s"),
+    "cut behind a long tag": (lambda: LONG_TAG + half(mp3()), "cut short"),
     "joined": (lambda: mp3() + mp3(), "several streams"),
     "joined with a tag": (lambda: mp3() + TAG + mp3(), "several streams"),
 }
@@ -223,6 +223,16 @@ SPHERE: dict[str, Case] = {
 }
 M4A: dict[str, Case] = {
     "delay and padding (edit list)": (lambda: through_av(".m4a"), WAVE),
+    "channels": (lambda: through_av(".m4a", layout="stereo"), WAVE),
+    "a name in Latin-1": (
+        lambda: through_av(".m4a").replace(b"SoundHandler", b"S\xf6undHandler"),
+        WAVE,
+    ),
+    "an unknown codec": (
+        lambda: through_av(".m4a").replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"),
+        "no decoder",
+    ),
+    "text": (lambda: b"no container", "unreadable"),
     "several tracks": (lambda: through_av(".mp4", tracks=2), "sound tracks"),
     "fragments, without an edit list": (
         lambda: through_av(".mp4", movflags="frag_keyframe+empty_moov"),

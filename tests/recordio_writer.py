@@ -61,6 +61,5 @@ def _write_record(rec: BinaryIO, index: TextIO, key: int, payload: bytes) -> Non
         begin = cut + 4
         cut = payload.find(MAGIC_BYTES, begin)
     rest = payload[begin:]
-    rec.write(
-        PART.pack(MAGIC, (3 if begin else 0) << 29 | len(rest)) + rest + b"\0" * (-len(rest) % 4)
-    )
+    head = PART.pack(MAGIC, (3 if begin else 0) << 29 | len(rest))
+    rec.write(head + rest + b"\0" * (-len(rest) % 4))

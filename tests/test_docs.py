@@ -30,7 +30,7 @@ from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate, names
 from tests import tiny
-from tests.scripts import loaded, program, run_script
+from tests.scripts import loaded, program, run_script, touch
 from tests.tiny_yunet import network, tiny_yunet
 
 ROOT = Path(__file__).parents[1]
@@ -203,17 +203,16 @@ def ask_server(arguments: list[str]) -> None:
     assert f"FAR {100 * float(far):g} %" in health["source"]
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        pytest.param(entry, marks=[pytest.mark.slow] if k else [], id=f"{entry.page}:{entry.line}")
-        for k, entry in enumerate(RUNNABLE)
-    ],
-)
+ORDERED = [
+    pytest.param(entry, marks=[pytest.mark.slow] if k else [], id=f"{entry.page}:{entry.line}")
+    for k, entry in enumerate(RUNNABLE)
+]
+
+
+@pytest.mark.parametrize("block", ORDERED)
 def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str]) -> None:
-    assert not ran[block.page, block.line], (
-        f"{block.page}, line {block.line}: {ran[block.page, block.line]}"
-    )
+    what_went_wrong = ran[block.page, block.line]
+    assert not what_went_wrong
 
 
 # ---------------------------------------------------------------- commands that are shown
@@ -223,19 +222,14 @@ def problem(arguments: list[str], folder: Path) -> str:
     """What the command line's own parser has against it ("" = nothing), in `folder` with a file or
     folder for every name; then recipe, variants, settings.
     """
-    for argument in arguments[1:]:
-        name = argument
-        if (
-            not argument.startswith("-")
-            and argument not in names()  # of a recipe, not of a file
-            and not any(mark in name for mark in ":=")
-            and not (folder / name).exists()
-        ):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if Path(name).suffix == "" and name != "LIST":
-                (folder / name).mkdir()
-            else:
-                (folder / name).touch()
+    for name in arguments[1:]:
+        is_recipe_or_setting = name in names() or any(mark in name for mark in ":=")
+        if name.startswith("-") or is_recipe_or_setting or (folder / name).exists():
+            continue
+        if Path(name).suffix == "" and name != "LIST":
+            (folder / name).mkdir(parents=True)
+        else:
+            touch(folder, name)
     command: Any = command_of(arguments[0])
     with contextlib.chdir(folder):
         try:
@@ -257,11 +251,10 @@ def problem(arguments: list[str], folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    ("block", "line"),
-    SHOWN,
-    ids=[f"{block.page}:{block.line} {line[:50]}" for block, line in SHOWN],
-)
+NAMED = [f"{block.page}:{block.line} {line[:50]}" for block, line in SHOWN]
+
+
+@pytest.mark.parametrize(("block", "line"), SHOWN, ids=NAMED)
 def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path) -> None:
     name, *arguments = shlex.split(line, comments=True)
     if name == "torchrun":
@@ -276,27 +269,20 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         source = script.read_text(encoding="utf-8")
         if "\nimport shared\n" in source:  # where the scripts of one folder have their command
             source += script.with_name("shared.py").read_text(encoding="utf-8")
-        for option in (
-            argument.partition("=")[0] for argument in arguments[1:] if argument.startswith("--")
-        ):
+        for option in re.findall(r"(?<=\s)--[\w-]+", line):
             # parser_of of benchmarks/performance.py takes "--data" as "data"
             named = {f'"{option}"', f'"{option.removeprefix("--")}"'}
             assert any(name in source for name in named), f"{arguments[0]} has no {option}"
     elif name == "make":
-        assert re.search(
-            rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
-        ), line
+        assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), line
     elif name == "pip":
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-            "optional-dependencies"
-        ]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"]
         named = ",".join(re.findall(r"\[([\w,]+)\]", line))
         assert set(filter(None, named.split(","))) <= set(extras)
     else:
-        routes = re.findall(
-            r'(?:@app\.\w+\(|"(?:GET|POST|PUT|DELETE)",)\s*"(/\w*)',
-            (ROOT / "likeness" / "service" / "_app.py").read_text(encoding="utf-8"),
-        )
+        app = (ROOT / "likeness" / "service" / "_app.py").read_text(encoding="utf-8")
+        routes = re.findall(r'(?:@app\.\w+\(|"(?:GET|POST|PUT|DELETE)",)\s*"(/\w*)', app)
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
 
 
@@ -306,19 +292,13 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target, _, anchor in (
-        number.partition("#")
-        for number in re.findall(r"\]\(([^)\s]+)\)", text)
-        if not number.startswith("http")
-    ):
+    for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", text):
         linked = page.parent / target if target else page
         assert linked.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in [
-                re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-                for heading in headings
-            ], f"{target}#{anchor}"
+            words = [re.sub(r"[^\w\- ]", "", heading.lower()).strip() for heading in headings]
+            assert anchor in [text.replace(" ", "-") for text in words], f"{target}#{anchor}"
     assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users|mnt)/\S*", text)
 
 

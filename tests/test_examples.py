@@ -16,9 +16,8 @@ import likeness
 from likeness.eval.intervals import per_item
 from likeness.eval.intervals.per_item import PerItem
 from likeness.modalities.image import small_sets
+from likeness.recipe import Schedule, fit
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.recipe import Schedule
-from likeness.toolkit.training.train import fit
 from likeness.training.recipe_files import locate
 from tests.scripts import loaded
 from tests.tiny import untrained
@@ -41,11 +40,9 @@ def example(name: str) -> ModuleType:
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
     drawn = example("run_figures")
     ids, right = ("a", "b", "c", "d"), np.array([1.0, 0.0, 1.0, 0.0])
-    for name, columns in {
-        "baseline": {"correct": right, "norm": np.ones(4)},
-        "run": {"correct": 1 - right, "norm": np.array([5.0, 1.0, 7.0, 2.0])},
-        "another": {"norm": np.ones(4)},
-    }.items():
+    whole = {"correct": right, "norm": np.ones(4)}
+    run = {"correct": 1 - right, "norm": np.array([5.0, 1.0, 7.0, 2.0])}
+    for name, columns in {"baseline": whole, "run": run, "another": whole}.items():
         (tmp_path / name).mkdir()
         items = PerItem(("z", *ids[1:]) if name == "another" else ids, columns, None, "items")
         per_item.write(tmp_path / name / "test.npz", items)
@@ -105,11 +102,8 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
 
 def test_figures_of_a_comparison(tmp_path: Path) -> None:
     drawn = example("comparison_figures")
-    runs = [
-        {"variant": name, "values": {"eer": value}}
-        for name, values in {"w=0.1": (0.2, 0.3), "d.w=10": (0.1,), "plain": (0.4,)}.items()
-        for value in values
-    ]
+    measured = (("w=0.1", 0.2), ("w=0.1", 0.3), ("d.w=10", 0.1), ("plain", 0.4))
+    runs = [{"variant": name, "values": {"eer": value}} for name, value in measured]
     runs.append({"variant": "plain", "values": {}})  # one that failed
     stated = {"metrics": ["eer"], "variants": ["w=0.1", "d.w=10", "plain"], "runs": runs}
     (tmp_path / "comparison.json").write_text(json.dumps(stated))

@@ -14,10 +14,8 @@ import pyarrow
 import pytest
 from PIL import Image
 
-from likeness.eval.errors import LikenessError
+from likeness import LikenessError, read_embeddings, read_trials
 from likeness.eval.formats import embeddings as formats
-from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.formats.trials import read_trials
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import list_items
@@ -37,13 +35,8 @@ from tests.recording_files import GLIDE, HZ, OTHER, RECORDINGS, STEREO, WAVE, wa
 @pytest.fixture(autouse=True)
 def _tones_and_pixels_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test signals and pictures of few pixels hold no subject, which test_nothing.py is about."""
-    for name in (
-        "modalities.face.images",
-        "modalities.image.images",
-        "modalities.speaker.audio",
-        "modalities.speaker.inspection",
-        "toolkit.data.reading",
-    ):
+    readers = ("face.images", "image.images", "speaker.audio", "speaker.inspection")
+    for name in (*(f"modalities.{reader}" for reader in readers), "toolkit.data.reading"):
         monkeypatch.setattr(f"likeness.{name}.refuse_empty", lambda *_: None)
 
 
@@ -56,6 +49,7 @@ def cases(table: dict[str, dict[str, tuple[object, object]]]) -> list[tuple[str,
 def test_every_suffix_that_is_read_has_its_fields():
     assert set(PICTURES) == set(IMAGES)
     assert set(RECORDINGS) == {*SOUNDS, *AV_SOUNDS}
+    assert set(VECTORS) == set(formats.SUFFIXES)
 
 
 @pytest.mark.parametrize(("suffix", "field"), cases(PICTURES))
@@ -286,10 +280,6 @@ VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
     ".csv": {},
     ".tsv": {},
 }
-
-
-def test_every_suffix_of_embeddings_has_its_fields():
-    assert set(VECTORS) == set(formats.SUFFIXES)
 
 
 @pytest.mark.parametrize(("suffix", "field"), [(s, f) for s in VECTORS for f in VECTORS[s]])

@@ -27,15 +27,11 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from likeness.eval.errors import LikenessError
+from likeness import Embeddings, Fusion, Item, LikenessError, Trials, load_fusion
 from likeness.eval.formats import embeddings, trials
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.item_lists import read_items
-from likeness.eval.items.items import Item
-from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.protocols.ijb import meta_files
 from likeness.eval.scoring import plda
-from likeness.eval.types import Trials
 from likeness.modalities.face import _bins, recordio
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
@@ -135,10 +131,6 @@ def write_bin(path: Path) -> None:
     bin_file.write(pictures(path.parent), LISTED, path)
 
 
-def write_embeddings(path: Path) -> None:
-    embeddings.write_embeddings(path, EMBEDDED)
-
-
 def read_npy(path: Path) -> None:
     path.with_suffix(".txt").write_text("\n".join(IDS))
     embeddings.read_embeddings(path)
@@ -151,11 +143,11 @@ CASES = {
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
     "scores parquet": Case("s.parquet", write_scores, trials.read_scores, native=True),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
-    "ark": Case("e.ark", write_embeddings, embeddings.read_embeddings),
-    "npz": Case("e.npz", write_embeddings, embeddings.read_embeddings),
+    "ark": Case("e.ark", EMBEDDED.save, embeddings.read_embeddings),
+    "npz": Case("e.npz", EMBEDDED.save, embeddings.read_embeddings),
     "npy": Case("e.npy", lambda path: np.save(path, np.eye(len(IDS))), read_npy),
     "csv": Case("e.csv", content(b"id,x0,x1\na,.5,1\nb,2,3\n"), embeddings.read_embeddings),
-    "parquet": Case("e.parquet", write_embeddings, embeddings.read_embeddings, native=True),
+    "parquet": Case("e.parquet", EMBEDDED.save, embeddings.read_embeddings, native=True),
     "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case("t.rec", write_records, read_records),
@@ -194,9 +186,8 @@ def damaged(payload: bytes, native: bool) -> Iterator[bytes]:
         changed = bytearray(payload)
         for _ in range(0 if native else draw.randint(1, 3)):
             place, end = draw.randrange(len(payload)), draw.randint(1, 8)
-            changed[place : place + draw.choice([0, 1, end])] = draw.choice(
-                [bytes([draw.randrange(256)]), b"", *HUGE, bytes(payload[:end])]
-            )
+            others = [bytes([draw.randrange(256)]), b"", *HUGE, bytes(payload[:end])]
+            changed[place : place + draw.choice([0, 1, end])] = draw.choice(others)
         yield bytes(changed[: draw.choice([None, draw.randrange(len(payload))][native:])])
 
 

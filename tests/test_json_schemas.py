@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.metrics.calibration import Fusion, load_fusion
+from likeness import Fusion, Scores, load_fusion, open_gallery
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
-from likeness.eval.types import Scores
 from likeness.models.load import load_named
 from likeness.models.verdicts import Comparer
-from likeness.toolkit.gallery.gallery import open_gallery
 from tests.scripts import printed
 from tests.tiny_yunet import tiny_yunet
 
@@ -88,13 +86,10 @@ def folder(model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) 
     (made / "fewer.txt").write_text("".join(lines[3:]))
     groups = [f"{name} {'fm'[k % 2]}\n" for k, name in enumerate(sorted({a[:6] for a in ids}))]
     (made / "groups.txt").write_text("".join(groups))
-    for name, trials, similarity in zip(
-        "abc", ("trials", "trials", "fewer"), ("cosine", "euclidean", "dot"), strict=True
-    ):
-        printed(
-            *("score", "--trials", made / f"{trials}.txt", "--embeddings", made / "e.npz"),
-            *("--similarity", similarity, "--out", made / f"{name}.txt"),
-        )
+    systems = {"a": ("trials", "cosine"), "b": ("trials", "euclidean"), "c": ("fewer", "dot")}
+    for name, (trials, similarity) in systems.items():
+        words = ("score", "--trials", made / f"{trials}.txt", "--embeddings", made / "e.npz")
+        printed(*words, "--similarity", similarity, "--out", made / f"{name}.txt")
     return made
 
 
@@ -192,11 +187,7 @@ def answers(
         "enrol": [ask("POST", "/enrol", data={"subject": "ann"}, files=sent)],
         "health": [ask("GET", "/health"), bare("GET", "/health")],
         "thresholds": [ask("GET", "/thresholds"), bare("GET", "/thresholds")],
-        "verify": [
-            ask("POST", "/verify", files=two),
-            bare("POST", "/verify", files=two),
-            both("POST", "/verify", files=kinds),
-        ],
+        "verify": [to("POST", "/verify", files=two) for to in (ask, bare)],
         "identify": [ask("POST", "/identify", files=one)],
         "gallery": [ask("GET", "/gallery")],
         "enrolments": [ask("GET", "/gallery/ann")],
@@ -209,6 +200,7 @@ def answers(
         ],
         "removed": [ask("DELETE", "/gallery/ann")],
     }
+    got["verify"].append(both("POST", "/verify", files=kinds))
     lines = ask("POST", "/embed", files=[("files", file), ("files", b"no sound")]).text
     yield {
         **{name: [answer.json() for answer in several] for name, several in got.items()},

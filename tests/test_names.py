@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likeness.eval.formats.embeddings import Embeddings
+from likeness import Embeddings, Trials, open_gallery
 from likeness.eval.formats.files import as_stored
 from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import read_items
@@ -18,11 +18,8 @@ from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.listing import read_rttm
 from likeness.eval.protocols.lfw import read_pairs
 from likeness.eval.reports.media import media_of_folder
-from likeness.eval.types import Trials
 from likeness.modalities.face._pairs import find_images
-from likeness.toolkit.gallery.gallery import open_gallery
 
-ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)
 NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")
 
 
@@ -32,8 +29,8 @@ def embedded(*ids: str) -> Embeddings:
 
 @pytest.mark.parametrize("name", ["t.txt", "t.parquet"])
 def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path, name: str) -> None:
-    enrol, probe = np.array([0, 1, 0], np.int32), np.array([0, 1, 1], np.int32)
-    write_trials(tmp_path / name, Trials((NFC, NFD), ("ann", "bob"), enrol, probe))
+    trials = Trials((NFC, NFD), ("ann", "bob"), [0, 1, 0], [0, 1, 1])
+    write_trials(tmp_path / name, trials)
     trials = read_trials(tmp_path / name)
     assert trials.enrol_ids == (NFC,)
     assert trials.enrol.tolist() == [0, 0, 0]
@@ -60,16 +57,16 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
     trials, _ = read_pairs(tmp_path / "pairs.txt", suffix=".jpg")
     with pytest.raises(ValueError, match=r"1 of 2 .*ann"):
         find_images(trials, tmp_path)
-    result = find_images(Trials((f"{NFC}/{NFC}_0001",), (f"{NFC}/{NFC}_0001",), *ONE), tmp_path)
-    assert [(item.id, item.path) for item in result] == [(f"{NFC}/{NFC}_0001", place)]
+    id = f"{NFC}/{NFC}_0001"
+    (result,) = find_images(Trials((id,), (id,), [0], [0]), tmp_path)
+    assert (result.id, result.path) == (id, place)
     assert as_stored(tmp_path, f"{NFC}/none.jpg") == f"{NFC}/none.jpg"
     (tmp_path / NFD / NFC).mkdir()
     assert as_stored(tmp_path, f"{NFD}/{NFD}/") == f"{NFD}/{NFC}"
-    assert "<img" in media_of_folder(tmp_path).show(f"{NFC}/{NFC}_0001")
+    assert "<img" in media_of_folder(tmp_path).show(id)
     (tmp_path / "list.txt").write_text(f"{NFD}/{NFD}_0001.jpg\n", encoding="utf-8")
-    assert [(item.id, item.path) for item in read_items(tmp_path / "list.txt")] == [
-        (f"{NFC}/{NFC}_0001.jpg", place)
-    ]
+    (listed,) = read_items(tmp_path / "list.txt")
+    assert (listed.id, listed.path) == (f"{id}.jpg", place)
 
 
 @pytest.mark.parametrize(("listed", "stored"), [(NFC, NFD), (NFD, NFC)])

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from likeness.recipe import Recipe, Retrieval, load_model
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.measure import load_model
-from likeness.toolkit.training.recipe import Recipe, Retrieval
 from tests.modalities.image.drawn import write_images
 from tests.modalities.image.test_retrieval_sets import list_cub
 from tests.tiny import QUICK
@@ -39,11 +38,8 @@ def test_simple_has_the_settings_that_sec_5_1_fixes(shared):
         text,
     )
     simple, ours = SIMPLE.METHODS["simple"], SIMPLE.METHODS["simple_ours"]
-    assert (
-        [simple.loss.keywords[name] for name in ("r", "alpha", "b_theta")]
-        == [float(text) for text in fixed.groups()]
-        == [3, 0.001, 0.3]
-    )
+    assert [float(text) for text in fixed.groups()] == [3, 0.001, 0.3]
+    assert [simple.loss.keywords[name] for name in ("r", "alpha", "b_theta")] == [3, 0.001, 0.3]
     assert simple.memory is not None
     assert (ours.loss.keywords["r"], ours.loss.keywords["alpha"], ours.memory) == (1, 0.1, None)
     assert replace(simple, loss=ours.loss, memory=None) == ours
@@ -72,20 +68,16 @@ def test_class_vectors_turn_at_their_releases_rates():
     network's 1e-6, and its sizes; oproxy.py's randn / 8.
     """
     softtriple = float(torch.nn.init.kaiming_uniform_(torch.empty(128, 750), a=5**0.5).std())
-    for name, rate, size in (
-        ("proxynca", 6.04e-3, 1.0),
-        ("normsoftmax", 4.46e-3, 1.0),
-        ("cosface", 2.53e-3, 1.0),
-        ("arcface", 5.13e-3, 1.0),
-        ("softtriple", 5.37e-5, softtriple),
-    ):
+    rates = {"proxynca": 6.04e-3, "normsoftmax": 4.46e-3, "cosface": 2.53e-3}
+    rates |= {"arcface": 5.13e-3, "softtriple": 5.37e-5}
+    for name, rate in rates.items():
+        size = softtriple if name == "softtriple" else 1.0
         recipe = SIMPLE.METHODS[name]
         ours = recipe.loss(128, 75).proxies.detach().std().item()
         assert recipe.optim.proxy_lr_scale / ours == pytest.approx(rate / 1e-6 / size, rel=0.03)
     panc = LISTED["sop"]["panc"]
-    assert panc.optim.proxy_lr_scale / panc.loss(
-        128, 11_318
-    ).proxies.detach().std().item() == pytest.approx(2_000 / 0.125, rel=0.01)
+    ours = panc.loss(128, 11_318).proxies.detach().std().item()
+    assert panc.optim.proxy_lr_scale / ours == pytest.approx(2_000 / 0.125, rel=0.01)
 
 
 def test_softtriple_has_the_regulariser_of_its_codebase():
@@ -104,9 +96,8 @@ def test_softtriple_has_the_regulariser_of_its_codebase():
     ]
     z, y = torch.randn(4, 16).double(), torch.tensor([0, 1, 2, 0])
     with_it, loss.tau = loss(z, y).item(), 0.0
-    assert with_it - loss(z, y).item() == pytest.approx(
-        0.3754 * float(torch.stack(pairs).mean().detach()), rel=1e-9
-    )
+    mean = float(torch.stack(pairs).mean().detach())
+    assert with_it - loss(z, y).item() == pytest.approx(0.3754 * mean, rel=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -137,16 +128,13 @@ def test_four_folds_are_joined(birds, tmp_path):
     for fold in range(4):
         recipe: Recipe = SIMPLE.of_fold(tiny, fold)
         trained.append({str(item.label) for item in recipe.items(birds)})
-        assert not trained[-1] & {
-            str(item.label) for item in recipe.measure.validation.items(birds)
-        }
+        assert not trained[-1] & {*map(str, recipe.measure.validation.items(birds).labels)}
         tested = recipe.measure.items(birds)
         z = load_model(tmp_path / f"fold{fold}", recipe).embed(tested)
         rows.append(z / np.linalg.norm(z, axis=1, keepdims=True))
     assert len({tuple(sorted(value)) for value in trained}) == 4
-    assert set.union(*trained) == {
-        f"{block + i:03d}.Bird" for block in (1, 26, 51, 76) for i in range(4)
-    }
+    numbers = [block + i for block in (1, 26, 51, 76) for i in range(4)]
+    assert set.union(*trained) == {f"{number:03d}.Bird" for number in numbers}
     # by hand: cosine of the joined rows is the mean of the folds' cosines
     for i, item in enumerate(tested):
         cosine = np.mean([row @ row[i] for row in rows], axis=0)
@@ -155,9 +143,8 @@ def test_four_folds_are_joined(birds, tmp_path):
         assert measured.ids[i] == item.id
         assert measured.columns["precision@1"][i] == pytest.approx(hits[0])
         assert measured.columns["r_precision"][i] == pytest.approx(np.mean(hits))
-        assert measured.columns["map@r"][i] == pytest.approx(
-            (hits[0] + hits[1] * (1 + hits[0]) / 2) / 2
-        )
+        precision = (hits[0] + hits[1] * (1 + hits[0]) / 2) / 2
+        assert measured.columns["map@r"][i] == pytest.approx(precision)
     again = (tmp_path / "fold0" / "last.safetensors").stat().st_mtime_ns
     text = SIMPLE.row("contrastive", tiny, birds, tmp_path)
     assert (tmp_path / "fold0" / "last.safetensors").stat().st_mtime_ns == again
@@ -192,9 +179,8 @@ def test_schedules_are_insightfaces(variant, steps, warmup_steps, rates):
     assert (schedule.steps, schedule.warmup_steps) == (steps, warmup_steps)
     for step, rate in rates.items():
         warm = min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
-        assert recipe.optim.lr * warm * schedule.decay(step / steps) == pytest.approx(
-            rate, rel=2e-4
-        )
+        ours = recipe.optim.lr * warm * schedule.decay(step / steps)
+        assert ours == pytest.approx(rate, rel=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +213,8 @@ def table(text: str, number: int) -> dict[str, dict[str, str]]:
     """loss -> column -> cell of one of the paper's Tables 5 to 11, each above its caption."""
     caption = re.search(rf"^Table {number}\. Hyperparameter values", text, flags=re.MULTILINE)
     above = text[: caption.start()]  # type: ignore[union-attr]
-    rows = [
-        line.split("\t") for line in above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()
-    ]
+    lines = above[above.rindex("\tLR\tTLR") :].strip("\n").splitlines()
+    rows = [line.split("\t") for line in lines]
     return {row[0].lower(): dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[1:]}
 
 
@@ -306,6 +291,10 @@ def test_networks_are_those_of_appendix_d():
         assert not any(norm.training or norm.weight.requires_grad for norm in norms)
 
 
+SPHEREFACE2 = {"alpha": 0.7, "scale": 40, "margin": 0.4, "t": 3, "weight": 10 / 40}
+SPHEREFACE2_OF_MS1M = {"alpha": 0.8, "scale": 64, "margin": 0.5, "t": 3, "weight": 50 / 64}
+
+
 @pytest.mark.parametrize(
     ("name", "variant", "settings", "clip"),
     [  # OpenSphere, config/train: sec31/vggface2_sfnet20_*.yml, appendix/
@@ -313,26 +302,14 @@ def test_networks_are_those_of_appendix_d():
         ("vggface2", "sphereface", {"scale": 30, "margin": 1.5}, 10),
         ("vggface2", "cosface", {"scale": 30, "margin": 0.35}, 10),
         ("vggface2", "arcface", {"scale": 30, "margin": 0.5, "wrap": "clamp"}, 10),
-        (
-            "vggface2",
-            "sphereface2",
-            {"alpha": 0.7, "scale": 40, "margin": 0.4, "t": 3, "weight": 10 / 40},
-            0,
-        ),
+        ("vggface2", "sphereface2", SPHEREFACE2, 0),
         ("ms1mv2", "b_sphereface", {"scale": 32, "margin": 1.7}, 100),
         ("ms1mv2", "c_sphereface", {"scale": 64, "margin": 1.7}, 100),
         ("ms1mv2", "c_cosface", {"scale": 64, "margin": 0.4}, 100),
-        (
-            "ms1mv2",
-            "c_sphereface2",
-            {"alpha": 0.8, "scale": 64, "margin": 0.5, "t": 3, "weight": 50 / 64},
-            100,
-        ),
+        ("ms1mv2", "c_sphereface2", SPHEREFACE2_OF_MS1M, 100),
     ],
 )
-def test_losses_have_opensphere_s_settings(
-    name: str, variant: str, settings: dict[str, Any], clip: float
-) -> None:
+def test_losses_have_opensphere_s_settings(name, variant, settings, clip):
     recipe: Recipe = FACES[name][variant]
     assert {key: recipe.loss.keywords[key] for key in settings} == settings
     assert recipe.optim.grad_clip == clip
@@ -361,9 +338,7 @@ def test_other_class_vectors_have_their_own_lengths(name: str, variant: str) -> 
         ("elk_nivmf", 50, 1, 150),
     ],
 )
-def test_figure_5_has_the_settings_of_its_release(
-    variant: str, concentration: float, temperature: float, head: float
-) -> None:
+def test_figure_5_has_the_settings_of_its_release(variant, concentration, temperature, head):
     recipe, untuned = LISTED["cub200"][variant], LISTED["cub200"][f"{variant}_untuned"]
     loss, middle = recipe.loss.keywords, untuned.loss.keywords
     assert (loss["concentration"], loss["temperature"]) == (concentration, temperature)

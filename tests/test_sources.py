@@ -4,10 +4,8 @@ read again, whatever its size and its time are.
 
 import ast
 import gzip
-import io
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,19 +14,19 @@ import numpy as np
 import pytest
 import soundfile
 
+from likeness.data import rows, shards
 from likeness.embedding import extraction
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import source_of
 from likeness.eval.items.items import Item
-from likeness.modalities.embedding import rows
 from likeness.modalities.face import align, ijb
 from likeness.modalities.image import _packed, small_sets
 from likeness.models.run import load_model
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import encode
 from tests.modalities.face.test_face_align import scene, tiny_detector
 from tests.scripts import ROOT
 from tests.sounds import chatter
+from tests.toolkit.data.test_shards import tar
 
 ROOMS = ("eval", "toolkit", "modalities", "recipes", "likeness")
 # These are read once in a process, and say so.
@@ -71,12 +69,7 @@ def embedded(folder: Path, world: Path) -> Any:
 
 
 def write_shard(folder: Path, version: int) -> Path:
-    with tarfile.open(folder / "a.tar", "w") as archive:
-        for name, content in (("1.wav", b"sound"), ("1.cls", (b"ann", b"bob")[version])):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return folder / "a.tar"
+    return tar(folder / "a.tar", [("1.wav", b"sound"), ("1.cls", (b"ann", b"bob")[version])])
 
 
 def write_photograph(folder: Path, version: int) -> Path:
@@ -144,11 +137,8 @@ CACHES = {
 def modules() -> dict[str, ast.Module]:
     """The product's files, parsed."""
     paths = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    real = (path for path in paths if not any(up.is_symlink() for up in path.parents))
-    return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in real
-    }
+    real = [path for path in paths if not any(up.is_symlink() for up in path.parents)]
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_bytes()) for path in real}
 
 
 def test_every_module_that_keeps_something_of_a_file_is_here():

@@ -18,15 +18,12 @@ from torch import Tensor, nn
 
 import likeness
 from likeness.modalities.image import small_sets
+from likeness.recipe import Memory, Recipe, Sampling, Schedule, Step, fit
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.models import checkpoint, user_files
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import Step, fit
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "systems"
@@ -45,9 +42,8 @@ def system(name: str) -> ModuleType:
 
 
 def close(ours: Tensor, theirs: Any) -> None:
-    torch.testing.assert_close(
-        ours.detach(), torch.as_tensor(theirs).detach(), rtol=1e-9, atol=1e-12
-    )
+    theirs = torch.as_tensor(theirs).detach()
+    torch.testing.assert_close(ours.detach(), theirs, rtol=1e-9, atol=1e-12)
 
 
 # --- formulas ---
@@ -68,12 +64,9 @@ def test_the_boundary_is_the_margin_loss_of_triplets() -> None:
     columns = tuple(torch.tensor(column) for column in zip(*triplets, strict=True))
     ours = shared.boundary(d, columns, beta, 0.2)
     close(ours, total / above)
-    for mine, other in zip(
-        torch.autograd.grad(ours, (d, beta)),
-        torch.autograd.grad(total / above, (d, beta)),
-        strict=True,
-    ):
-        close(mine, other)
+    for leaf in (d, beta):
+        mine = torch.autograd.grad(ours, leaf, retain_graph=True)[0]
+        close(mine, torch.autograd.grad(total / above, leaf, retain_graph=True)[0])
 
 
 def test_the_critic_of_rankmi_bounds_the_divergence() -> None:
@@ -131,9 +124,7 @@ def test_the_contrast_of_diva_weighs_keys_as_they_would_be_drawn() -> None:
     diva = system("diva")
     torch.manual_seed(11)
     dim, tau = 5, 0.3
-    x, keys = (
-        torch.nn.functional.normalize(torch.randn(size, dim).double(), dim=1) for size in (4, 9)
-    )
+    x, keys = (nn.functional.normalize(torch.randn(n, dim).double(), dim=1) for n in (4, 9))
     own, filled = torch.tensor([2, 0, 5, 7]), torch.arange(9) != 3
     x.requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
@@ -158,17 +149,14 @@ def test_the_contrast_of_diva_weighs_keys_as_they_would_be_drawn() -> None:
 
 def golden(name: str, case: str = "case0") -> dict[str, Any]:
     with np.load(ROOT / "tests" / "golden" / f"{name}.npz", allow_pickle=False) as file:
-        return {
-            key.partition("/")[2]: file[key] for key in file.files if key.startswith(f"{case}/")
-        }
+        keys = [key for key in file.files if key.startswith(f"{case}/")]
+        return {key.partition("/")[2]: file[key] for key in keys}
 
 
 def two_layers(arrays: dict[str, Any], prefix: str = "") -> nn.Sequential:
     """The two layers that are stored under a prefix."""
-    first = arrays[f"{prefix}0.weight"]
-    made: nn.Sequential = system("shared").two_layers(
-        first.shape[1], len(first), len(arrays[f"{prefix}2.weight"])
-    )
+    first, last = (arrays[f"{prefix}{layer}.weight"] for layer in (0, 2))
+    made: nn.Sequential = system("shared").two_layers(first.shape[1], len(first), len(last))
     made = made.double()
     for key, parameter in made.named_parameters():
         parameter.data = torch.from_numpy(arrays[f"{prefix}{key}"])
@@ -192,15 +180,14 @@ def test_the_decorrelation_of_diva() -> None:
 
 def test_the_correlation_of_mic_and_its_features_without_classes() -> None:
     arrays = golden("mic__mic")
-    z, auxiliary = (
-        torch.from_numpy(arrays[name]).requires_grad_() for name in ("embeddings", "auxiliary")
-    )
+    names = ("embeddings", "auxiliary")
+    rows = {name: torch.from_numpy(arrays[name]).requires_grad_() for name in names}
     project = two_layers(arrays)
-    value = -system("shared").correlation(z, auxiliary, project)
+    value = -system("shared").correlation(*rows.values(), project)
     value.backward()
     close(value, arrays["loss"])
-    close(z.grad, arrays["grad_embeddings"])
-    close(auxiliary.grad, arrays["grad_auxiliary"])
+    for name, leaf in rows.items():
+        close(leaf.grad, arrays[f"grad_{name}"])
     for key, parameter in project.named_parameters():
         close(parameter.grad, arrays[f"grad_{key}"])
     features, labels = torch.from_numpy(arrays["features"]), torch.from_numpy(arrays["labels"])

@@ -64,11 +64,8 @@ def names() -> list[str]:
 
 
 def test_every_command_that_writes_is_killed():
-    written = {
-        name
-        for name, command in COMMANDS.items()
-        if OUTPUTS & {option.lstrip("-") for option in {*command.sources, *command.own}}
-    }
+    options = {name: {*command.sources, *command.own} for name, command in COMMANDS.items()}
+    written = {n for n, of in options.items() if OUTPUTS & {option.lstrip("-") for option in of}}
     lines = {name.partition(",")[0] for name in names()}
     assert written | ELSEWHERE.keys() <= lines | ELSEWHERE.keys()
     assert not lines & ELSEWHERE.keys()

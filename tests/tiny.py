@@ -8,27 +8,24 @@ from pathlib import Path
 
 import torch
 
+from likeness.data import audio, folders
 from likeness.eval.metrics.verification import eer
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import (
+from likeness.frontends import KaldiFbank, train_view
+from likeness.losses import ArcFace, SimPLE
+from likeness.recipe import (
     Compute,
+    Memory,
     Optim,
     Recipe,
+    Sampling,
     Schedule,
     Verification,
     override,
 )
+from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import describe
 
 BASE = Recipe(
     modality="speaker",

@@ -13,50 +13,21 @@ transformers: Any = import_transformers()
 transformers.utils.logging.set_verbosity_error()  # about torchvision, which is not needed
 transformers.utils.logging.disable_progress_bar()
 
-_VIT: dict[str, Any] = {
-    "hidden_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "image_size": 32,
-    "patch_size": 8,
-}
-_CONVOLUTIONS: dict[str, Any] = {
-    "conv_dim": [8, 8, 8],
-    "conv_kernel": [10, 8, 8],
-    "conv_stride": [5, 8, 8],  # 320 samples in all, as in the published networks
-    "num_feat_extract_layers": 3,
-}
-SIZES: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
+_LAYERS: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2}
+_VIT = {**_LAYERS, "hidden_size": 12, "intermediate_size": 16, "image_size": 32, "patch_size": 8}
+# 320 samples in all, as in the published networks
+_CONVOLUTIONS = {"conv_dim": [8, 8, 8], "conv_kernel": [10, 8, 8], "conv_stride": [5, 8, 8]}
+SIZES = {**_LAYERS, "hidden_size": 16, "intermediate_size": 24}
 POSITIONS = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-_WAVES: dict[str, Any] = {**_CONVOLUTIONS, **SIZES, **POSITIONS}
-_TDNN = {
-    "tdnn_dim": [12, 10, 14],
-    "tdnn_kernel": [3, 2, 1],
-    "tdnn_dilation": [1, 2, 1],
-    "xvector_output_dim": 9,
-}
+_WAVES = {**_CONVOLUTIONS, **SIZES, **POSITIONS, "num_feat_extract_layers": 3}
+_TDNN = {"tdnn_dim": [12, 10, 14], "tdnn_kernel": [3, 2, 1], "tdnn_dilation": [1, 2, 1]}
 _LARGE = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
 _TEXT = {**_VIT, "vocab_size": 99}
 _STAGES = {"depths": [1, 1], "hidden_sizes": [8, 12]}
 _ANY_SIZE = {key: value for key, value in _VIT.items() if key != "image_size"}
-_WHISPER = {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "vocab_size": 99,
-    "max_source_positions": 1500,
-    "pad_token_id": 0,
-}
+_WHISPER = {"d_model": 16, "vocab_size": 99, "max_source_positions": 1500, "pad_token_id": 0}
+_WHISPER |= {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+_WHISPER |= {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24}
 _STACKED = {"feature_projection_input_dim": 160, "conv_depthwise_kernel_size": 5}
 _TOWERS = {"vision_config": _VIT, "text_config": _TEXT, "projection_dim": 10}
 Network = tuple[str, str, dict[str, Any]]
@@ -88,7 +59,7 @@ SPEECH: dict[str, Network] = {
 }
 # the same with the head of an x-vector
 X_VECTORS: dict[str, Network] = {
-    f"{cls} {size}": (cls, "ForXVector", {**_WAVES, **_TDNN, **more})
+    f"{cls} {size}": (cls, "ForXVector", {**_WAVES, **_TDNN, "xvector_output_dim": 9, **more})
     for cls in ("Wav2Vec2", "WavLM", "UniSpeechSat")
     for size, more in (("base", {"use_weighted_layer_sum": True}), ("large", _LARGE))
 }
@@ -121,9 +92,8 @@ def processor(name: str) -> Any:
         return make.Wav2Vec2FeatureExtractor(return_attention_mask="large" in name)
     square = {"height": 32, "width": 32}
     if name.startswith("dinov2"):
-        return make.BitImageProcessor(
-            size={"shortest_edge": 37}, crop_size=square, resample=3, image_mean=[0.4, 0.5, 0.6]
-        )
+        how = {"size": {"shortest_edge": 37}, "crop_size": square, "resample": 3}
+        return make.BitImageProcessor(**how, image_mean=[0.4, 0.5, 0.6])
     if name.startswith("clip"):
         return make.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=square)
     if name == "siglip2":

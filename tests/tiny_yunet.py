@@ -44,13 +44,9 @@ def tiny_yunet(path, size=(96, 128), *, strides=(8,), kps=10, leave_out=""):
         kernel = (rows / 255)[:, :, None, None].astype(np.float32)
         constants[f"{name}_w"], constants[f"{name}_b"] = kernel, shift.astype(np.float32)
         constants[f"{name}_s"] = np.array([1, -1, count])
-        lines.extend(
-            (
-                f"{name}_c = Conv (mean_{stride}, {name}_w, {name}_b)",
-                f"{name}_t = Transpose <perm = [0, 2, 3, 1]> ({name}_c)",
-                f"{name} = Reshape ({name}_t, {name}_s)",
-            )
-        )
+        lines.append(f"{name}_c = Conv (mean_{stride}, {name}_w, {name}_b)")
+        lines.append(f"{name}_t = Transpose <perm = [0, 2, 3, 1]> ({name}_c)")
+        lines.append(f"{name} = Reshape ({name}_t, {name}_s)")
         if name != leave_out:
             sides = [side // stride for side in size if isinstance(side, int)]
             number = sides[0] * sides[1] if len(sides) == 2 else "cells"

@@ -15,10 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from likeness import Embeddings, Trials, open_gallery
 from likeness.eval.formats import embeddings, trials
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.types import Trials
-from likeness.toolkit.gallery.gallery import open_gallery
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.run import Plateau, Run, latest, read, save_run
@@ -40,9 +38,7 @@ def table(name: str) -> tuple[Write, Read]:
         loaded = embeddings.read_embeddings(folder / name)
         return [loaded.ids, loaded.matrix.tolist(), dict(loaded.meta)]
 
-    return lambda folder, version: embeddings.write_embeddings(
-        folder / name, embedded(version)
-    ), read_back
+    return lambda folder, version: embedded(version).save(folder / name), read_back
 
 
 def write_scores(folder: Path, version: int) -> None:

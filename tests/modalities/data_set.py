@@ -2,8 +2,6 @@
 states it in DATA_SETS, beside the function that draws a miniature of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading audio: every rate and format, cut or damaged files, and headers that lie."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 
@@ -17,9 +15,8 @@ from likeness.modalities.speaker.decoding import BadAudio, Wave, speed_of
 
 
 def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:
-    return (0.5 * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)).astype(
-        np.float32
-    )
+    time = np.arange(round(seconds * rate_hz)) / rate_hz
+    return (0.5 * np.sin(2 * np.pi * hz * time)).astype(np.float32)
 
 
 def loudest_hz(wave: Wave, rate_hz: int = 16000) -> float:
@@ -55,18 +52,21 @@ def test_16_bit_samples_are_exact_and_channels_averaged(tmp_path: Path) -> None:
 
 def test_an_id_carries_its_speed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", tone(400, rate_hz=22050), 22050)
-    plain, slow, fast = (decoded(value) for value in speed_copies([Item("a", path, "x")]))
-    assert [len(plain), len(slow), len(fast)] == pytest.approx(
-        [16000, 16000 / 0.9, 16000 / 1.1], abs=2
-    )
+    copies = speed_copies([Item("a", path, "x")])
+    plain, slow, fast = map(decoded, copies)
+    sizes = [len(plain), len(slow), len(fast)]
+    assert sizes == pytest.approx([16000, 16000 / 0.9, 16000 / 1.1], abs=2)
     assert loudest_hz(slow) == pytest.approx(360, abs=2)
     assert loudest_hz(fast) == pytest.approx(440, abs=2)
+    (tmp_path / "s.tar").write_bytes(b"front" + path.read_bytes() + b"behind")
+    spanned = Item("a", tmp_path / "s.tar", "x", (5, path.stat().st_size), ".flac")
+    for item, wave in zip(speed_copies([spanned]), (plain, slow, fast), strict=True):
+        np.testing.assert_array_equal(decoded(item), wave)
 
 
 def test_speed_copies_are_new_classes() -> None:
-    copies = speed_copies(
-        [Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)], speeds=(0.9, 1.1)
-    )
+    items = [Item("a/1", Path("1"), "a"), Item("b/1", Path("2"), None)]
+    copies = speed_copies(items, speeds=(0.9, 1.1))
     ends = ("", "#speed=0.9", "#speed=1.1")
     assert [item.id for item in copies] == [f"{id}{end}" for end in ends for id in ("a/1", "b/1")]
     assert [item.label for item in copies[::2]] == [f"a{end}" for end in ends]
@@ -96,38 +96,17 @@ def test_unusable_waves_are_refused(tmp_path: Path, wave: np.ndarray, sentence: 
     assert str(path) in str(caught.value)
 
 
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.wav").write_text("not audio at all")
+def test_files_that_are_not_there_or_hold_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing.flac").touch()
-    for name in ("text.wav", "nothing.flac"):
-        with pytest.raises(BadAudio, match="unreadable"):
+    for name, word in (("nothing.flac", "unreadable"), ("none.wav", "no such"), ("", "no such")):
+        with pytest.raises(BadAudio, match=word):
             read_file(tmp_path / name)
-    with pytest.raises(BadAudio, match="no such file"):
-        read_file(tmp_path / "missing.wav")
-    with pytest.raises(BadAudio, match="no such file"):
-        read_file(tmp_path)
-
-
-def test_headers_are_not_believed(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.wav", tone(400))
-    raw = bytearray(path.read_bytes())
-    for rate_hz in (0, 1, 2**31 - 1):
-        raw[24:28] = rate_hz.to_bytes(4, "little")
-        path.write_bytes(raw)
-        with pytest.raises(BadAudio):
-            read_file(path)
-    raw[24:28] = (16000).to_bytes(4, "little")
-    raw[40:44] = (2**32 - 2).to_bytes(4, "little")  # the size of the data, larger than the file
-    path.write_bytes(raw)
-    assert len(read_file(path)) == 16000
 
 
 @pytest.mark.parametrize(
     ("suffix", "channels", "rate_hz"), [("flac", 8, 96_000), ("wav", 200, 4_000)]
 )
-def test_channels_and_rates_of_a_file_cost_no_memory(
-    tmp_path: Path, suffix: str, channels: int, rate_hz: int
-) -> None:
+def test_channels_cost_no_memory(tmp_path: Path, suffix: str, channels: int, rate_hz: int) -> None:
     """A small file that states much: 8 MiB or more of float32 if it were decoded whole, and twice
     that to mix it.
     """
@@ -150,47 +129,12 @@ def test_channels_and_rates_of_a_file_cost_no_memory(
 
 def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (30_000, 2)).clip(-1, 1).astype(np.float32)
-    paths = [
-        write(tmp_path / f"a.{suffix}", noise, 22_050)
-        for suffix in ("wav", "flac", "ogg", "mp3", "aiff")
-    ]
+    endings = ("wav", "flac", "ogg", "mp3", "aiff")
+    paths = [write(tmp_path / f"a.{suffix}", noise, 22_050) for suffix in endings]
     whole = [read_file(path) for path in paths]
     monkeypatch.setattr("likeness.modalities.speaker.decoding._BLOCK_VALUES", 5_000)
     for path, wave in zip(paths, whole, strict=True):
         np.testing.assert_array_equal(read_file(path), wave)
-
-
-def test_a_flac_file_written_to_a_pipe_states_no_length(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.flac", tone(400))
-    raw = bytearray(path.read_bytes())
-    raw[21] &= 0xF0  # the 36 bits of STREAMINFO that count the samples; 0 stands for unknown
-    raw[22:26] = bytes(4)
-    path.write_bytes(raw)
-    with pytest.raises(BadAudio, match="does not state its length"):
-        read_file(path)
-
-
-def compressed(path: Path, wave: Wave, **more: object) -> bytes:
-    with soundfile.SoundFile(
-        path, "w", 16000, 1, format="MP3", subtype="MPEG_LAYER_III", **more
-    ) as file:  # type: ignore[arg-type]
-        file.write(wave)
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("tag", [b"", b"ID3\x04\x00\x00\x00\x00\x05\x2c" + bytes(5 * 128 + 0x2C)])
-def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(
-    tmp_path: Path, tag: bytes
-) -> None:
-    path = tmp_path / "a.mp3"
-    whole = tag + compressed(path, tone(440, 10.0))
-    path.write_bytes(whole)
-    assert len(read_file(path)) == 160_000
-    for cut in (0.5, 0.8):
-        path.write_bytes(whole[: int(cut * len(whole))])
-        for item in (Item("a", path), spanned(path, tmp_path)):
-            with pytest.raises(BadAudio, match=r"cut short, [4-8]\.\d s of the 10.0 s"):
-                decoded(item)
 
 
 def test_an_mp3_whose_length_libsndfile_guesses_is_not_called_cut_short(tmp_path: Path) -> None:
@@ -199,65 +143,12 @@ def test_an_mp3_whose_length_libsndfile_guesses_is_not_called_cut_short(tmp_path
     """
     path = tmp_path / "a.mp3"
     noise = np.random.default_rng(0).standard_normal(16000 * 10).astype(np.float32) * 0.2
-    whole = compressed(
-        path,
-        np.r_[np.zeros(16000 * 3, np.float32), noise],
-        bitrate_mode="VARIABLE",
-        compression_level=0.1,
-    )
+    low_first = np.r_[np.zeros(16000 * 3, np.float32), noise]
+    soundfile.write(path, low_first, 16000, bitrate_mode="VARIABLE", compression_level=0.1)
+    whole = path.read_bytes()
     path.write_bytes(whole[whole.index(whole[:2], 4) :])  # from the second frame's sync word on
     assert soundfile.info(path).frames > 2 * 16000 * 13
     assert len(read_file(path)) == pytest.approx(16000 * 13, rel=0.01)
-
-
-def spanned(path: Path, folder: Path, id: str = "spk/a") -> Item:
-    """The file's bytes amid others in a shard."""
-    shard = folder / "s.tar"
-    shard.write_bytes(b"front" + path.read_bytes() + b"behind")
-    return Item(id, shard, "spk", (5, path.stat().st_size), path.suffix)
-
-
-@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3", "aiff"])
-def test_a_span_reads_as_its_file(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path / f"a.{suffix}", tone(440, rate_hz=22050), 22050)
-    item = spanned(path, tmp_path)
-    np.testing.assert_array_equal(decoded(item), read_file(path))
-    slow = speed_copies([item], speeds=(0.9,))[1]
-    assert slow.span == item.span
-    np.testing.assert_array_equal(decoded(slow), decoded(Item("a#speed=0.9", path)))
-
-
-def test_m4a_through_pyav(tmp_path: Path) -> None:
-    av = pytest.importorskip("av")
-    path = tmp_path / "a.m4a"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=44100, layout="stereo")
-        wave = np.stack([tone(440, 1.0, 44100)] * 2)
-        for start in range(0, wave.shape[1], 1024):
-            frame = av.AudioFrame.from_ndarray(
-                np.ascontiguousarray(wave[:, start : start + 1024]), format="fltp", layout="stereo"
-            )
-            frame.sample_rate = 44100
-            frame.pts = start
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    read_back = read_file(path)
-    assert len(read_back) == pytest.approx(16000, abs=1500)
-    assert loudest_hz(read_back) == pytest.approx(440, abs=2)
-    np.testing.assert_array_equal(decoded(spanned(path, tmp_path)), read_back)
-    with pytest.raises(BadAudio, match="unreadable"):
-        decoded(spanned(path, tmp_path)._replace(span=(0, 900)))
-    with pytest.raises(BadAudio, match="--chunk-seconds 60"):
-        read_file(path, max_seconds=0.5)
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"SoundHandler", b"S\xf6undHandler"))  # which is Latin-1
-    np.testing.assert_array_equal(read_file(path), read_back)
-    path.write_bytes(content.replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
-    with pytest.raises(BadAudio, match="no decoder"):
-        read_file(path)
-    path.write_bytes(b"no container")
-    with pytest.raises(BadAudio, match="unreadable"):
-        read_file(path)
 
 
 @given(st.integers(1, 50), st.integers(1, 120), st.integers(0, 2**32 - 1))

@@ -37,9 +37,9 @@ NOT_BY_FOLDER = {  # why labels are no folders there
 
 
 def test_every_command_that_takes_labels_is_known() -> None:
-    names = ("--label", "--labels", "--subjects", "--gallery-labels", "--gallery-subjects")
-    taking = {name for name, command in COMMANDS.items() if {*names} & {*command.sources}}
-    taking |= {name for name, command in COMMANDS.items() if "--cohort-subjects" in command.sources}
+    names = {"--label", "--labels", "--subjects", "--gallery-labels", "--gallery-subjects"}
+    names.add("--cohort-subjects")
+    taking = {name for name, command in COMMANDS.items() if names & command.sources.keys()}
     assert taking == {*OF_DATA, *OF_IDS, *NOT_BY_FOLDER}
 
 
@@ -48,9 +48,7 @@ def places(tmp_path: Path) -> dict[str, Path]:
     touch(tmp_path / "data", *FILES)
     vectors = np.random.default_rng(0).normal(size=(len(FILES), 4)).astype(np.float32)
     Embeddings(tuple(FILES), vectors).save(tmp_path / "ids.npz")
-    return {name: tmp_path / name for name in ("data", "out", "model")} | {
-        "ids": tmp_path / "ids.npz"
-    }
+    return {Path(name).stem: tmp_path / name for name in ("data", "out", "model", "ids.npz")}
 
 
 def words_of(name: str, line: str, places: dict[str, Path]) -> list[str]:

@@ -13,20 +13,16 @@ import pytest
 from PIL import Image
 
 import likeness
+from likeness import Embeddings, IdentificationSettings, Trials, VerificationSettings, identify
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.bootstrap import effective_number, t_interval
 from likeness.eval.metrics.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
-from likeness.eval.metrics.retrieval import retrieval_metrics
-from likeness.eval.metrics.similarity import matrix
-from likeness.eval.metrics.system import VerificationSettings
-from likeness.eval.protocols.identification import IdentificationSettings, identify
 from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds
 from likeness.eval.scoring.origin import Origin, write_origin
-from likeness.eval.types import Trials
-from tests.scripts import printed, refused
+from likeness.metrics import matrix, retrieval_metrics
+from tests.scripts import printed, refused, touch
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -38,17 +34,12 @@ def folder(tmp_path: Path) -> Path:
     a, b = np.triu_indices(12, 1)
     trials = Trials(ids, ids, a, b, a // 3 == b // 3)
     for name in ("x", "y"):
-        write_scores(
-            tmp_path / f"{name}.txt", trials, 1.0 * (a // 3 == b // 3) + rng.standard_normal(66)
-        )
-        embeddings.write_embeddings(
-            tmp_path / f"{name}.npz", Embeddings((*ids, "unused"), rng.standard_normal((13, 4)))
-        )
-    for item_id in ids:
-        (tmp_path / "faces" / item_id).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, (20, 20), dtype=np.uint8)).save(
-            tmp_path / "faces" / f"{item_id}.png"
-        )
+        write_scores(tmp_path / f"{name}.txt", trials, trials.target + rng.standard_normal(66))
+        rows = rng.standard_normal((13, 4))
+        Embeddings((*ids, "unused"), rows).save(tmp_path / f"{name}.npz")
+    touch(tmp_path / "faces", *(f"{id}.png" for id in ids))
+    for path in sorted((tmp_path / "faces").rglob("*.png")):
+        Image.fromarray(rng.integers(0, 255, (20, 20), dtype=np.uint8)).save(path)
     return tmp_path
 
 
@@ -83,7 +74,7 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder):
 )
 def test_what_cannot_be_written_leaves_nothing(folder, options, word, monkeypatch):
     monkeypatch.chdir(folder)
-    embeddings.write_embeddings(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
+    Embeddings(("s0/0",), np.ones((1, 4))).save("few.npz")
     write_origin("x.txt", Origin("cosine", {"model": "one"}))
     assert word in refused("evaluate", "x.txt", *options, "--json", "r.json")
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
@@ -119,8 +110,7 @@ def people(tmp_path):
         ids = tuple(f"s{subject}/{name}{i}" for subject in subjects for i in range(count))
         centre = centres[np.repeat(subjects, count)]
         rows = centre + 0.9 * rng.standard_normal(centre.shape)
-        similarity = {"similarity": "simple:0.3"}
-        embeddings.write_embeddings(tmp_path / f"{name}.npz", Embeddings(ids, rows, similarity))
+        Embeddings(ids, rows, {"similarity": "simple:0.3"}).save(tmp_path / f"{name}.npz")
         return embeddings.read_embeddings(tmp_path / f"{name}.npz")
 
     listed = {"g1": (range(20), 2), "g2": (range(20, 40), 2), "p": (range(50), 3)}
@@ -131,15 +121,14 @@ def subjects(one):
     return np.array([name.split("/")[0] for name in one.ids])
 
 
-def identified(*arguments, **options):
-    """The results of likeness.identify by their metrics."""
-    return {result.metric: result for result in likeness.identify(*arguments, **options).results}
+def by_metric(evaluation):
+    return {result.metric: result for result in evaluation.results}
 
 
 def test_one_gallery_open_set(people, tmp_path):
     g1, _, p, _ = people
     evaluation = likeness.identify(tmp_path / "g1.npz", tmp_path / "p.npz")
-    record = {result.metric: result for result in evaluation.results}
+    record = by_metric(evaluation)
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     mated = np.isin(who, names)
     for k in (1, 5, 10):
@@ -167,7 +156,7 @@ def test_one_gallery_open_set(people, tmp_path):
 def test_intervals_are_draws_of_probe_subjects(people):
     g1, _, p, _ = people
     settings = IdentificationSettings(num_resamples=60, ranks=(1,), fpirs=(0.1,))
-    record = identified(g1, p, settings)
+    record = by_metric(likeness.identify(g1, p, settings))
     scores, names, who = matrix(p.matrix, g1.matrix, "simple:0.3"), subjects(g1), subjects(p)
     known, number = np.unique(who, return_inverse=True)
     rng, draws = np.random.default_rng(0), []
@@ -193,16 +182,16 @@ def test_galleries_apart_and_merged(people):
 
     def both(protocol):
         settings = IdentificationSettings(similarity="cosine", protocol=protocol, num_resamples=50)
-        return {one.metric: one for one in identify([g1, g2], m, settings).results}
+        return by_metric(identify([g1, g2], m, settings))
 
     apart = both(IdentificationSettings().protocol)
     for fpir in (0.01, 0.1):
         each = [tpir_at_fpir(s, n, who, fpir) for s, n in zip(scores, names, strict=True)]
         assert apart[f"tpir_at_fpir({fpir:g})"].value == pytest.approx(np.mean(each), abs=1e-12)
-    hits = [
-        rank_k(s[np.isin(who, n)], n, who[np.isin(who, n)], 5) * np.isin(who, n).sum()
-        for s, n in zip(scores, names, strict=True)
-    ]
+    hits = []
+    for s, n in zip(scores, names, strict=True):
+        mated = np.isin(who, n)
+        hits.append(rank_k(s[mated], n, who[mated], 5) * mated.sum())
     assert apart["rank_k(5)"].value == pytest.approx(sum(hits) / who.size, abs=1e-12)
     assert apart["rank_k(5)"].protocol.endswith("galleries apart")
     merged = np.concatenate(scores, axis=1), np.concatenate(names), who, 0.1
@@ -220,8 +209,8 @@ def test_subject_lists_and_row_order(people, tmp_path):
         (tmp_path / f"{name}.txt").write_text("".join(lines))
     settings = IdentificationSettings(num_resamples=50)
     lists = {"gallery_subjects": tmp_path / "g.txt", "probe_subjects": tmp_path / "q.txt"}
-    by_ids = identified(g1, p, settings)
-    by_lists = identified(*moved, settings, **lists)
+    by_ids = by_metric(likeness.identify(g1, p, settings))
+    by_lists = by_metric(likeness.identify(*moved, settings, **lists))
     for name, result in by_ids.items():
         again = by_lists[name]
         assert (result.value, result.interval) == (again.value, again.interval)
@@ -231,8 +220,7 @@ def test_probes_without_strangers_have_no_open_set(people):
     g1, *_ = people
     with pytest.warns(UserWarning, match="40 of 40 searches"):
         evaluation = likeness.identify(g1, g1, IdentificationSettings(num_resamples=0))
-    ranks = {f"rank_k({k})" for k in (1, 5, 10)}
-    assert {result.metric for result in evaluation.results} == ranks
+    assert by_metric(evaluation).keys() == {f"rank_k({k})" for k in (1, 5, 10)}
     assert any("TPIR left out" in note for note in evaluation.notes)
 
 
@@ -244,19 +232,13 @@ def classes(tmp_path):
     paths = {}
     for name, number in (("items", 60), ("gallery", 24)):
         numbers = np.arange(number) % 12
-        rows = (centres[numbers] + 0.8 * rng.standard_normal((number, 8))).astype(np.float32)
+        rows = centres[numbers] + 0.8 * rng.standard_normal((number, 8))
         ids = tuple(f"class{class_:02}/{name}{i}" for i, class_ in enumerate(numbers))
         paths[name], paths[f"{name}_labels"] = tmp_path / f"{name}.npz", tmp_path / f"{name}.txt"
-        meta = {"similarity": "dot", "model": "a" * 64}
-        embeddings.write_embeddings(paths[name], Embeddings(ids, rows, meta))
+        Embeddings(ids, rows, {"similarity": "dot", "model": "a" * 64}).save(paths[name])
         lines = [f"{item_id} {item_id.split('/')[0]}\n" for item_id in reversed(ids)]
-        paths[f"{name}_labels"].write_text("".join(lines), encoding="utf-8")
+        paths[f"{name}_labels"].write_text("".join(lines))
     return paths
-
-
-def retrieved(*arguments, **options):
-    """The results of likeness.retrieve by their metrics."""
-    return {result.metric: result for result in likeness.retrieve(*arguments, **options).results}
 
 
 def test_self_retrieval(classes, tmp_path):
@@ -283,7 +265,8 @@ def test_self_retrieval(classes, tmp_path):
 def test_query_and_gallery(classes):
     settings = RetrievalSettings(similarity="cosine", ks=(1, 3), num_resamples=0)
     sides = {"gallery": classes["gallery"], "gallery_labels": classes["gallery_labels"]}
-    results = retrieved(classes["items"], classes["items_labels"], settings, **sides)
+    queries = classes["items"], classes["items_labels"]
+    results = by_metric(likeness.retrieve(*queries, settings, **sides))
     query, gallery = (embeddings.read_embeddings(classes[name]) for name in ("items", "gallery"))
     labels, names = ([id.split("/")[0] for id in side.ids] for side in (query, gallery))
     other_side = {"gallery": gallery.matrix, "gallery_labels": names}
@@ -309,26 +292,25 @@ def test_intervals_against_repeated_queries():
 
 
 def test_lone_queries(classes):
-    inputs, labels = (classes["items"], classes["items_labels"]), classes["items_labels"]
-    lines = labels.read_text(encoding="utf-8").splitlines()
-    lines[0] = lines[0].split()[0] + " nobody-else"
-    labels.write_text("\n".join(lines), encoding="utf-8")
-    results = retrieved(*inputs, RetrievalSettings(num_resamples=10))
-    counts = results["recall@1"].counts
+    labels = classes["items_labels"]
+    first, _, rest = labels.read_text().partition("\n")
+    labels.write_text(f"{first.split()[0]} nobody-else\n{rest}")
+    found = likeness.retrieve(classes["items"], labels, RetrievalSettings(num_resamples=10))
+    counts = by_metric(found)["recall@1"].counts
     assert (counts["queries"], counts["lone"], counts["classes"]) == (59, 1, 12)
 
 
 def test_a_quality_of_the_queries(classes, tmp_path):
     settings = RetrievalSettings(quality="norm", num_resamples=0)
     evaluation = likeness.retrieve(classes["items"], settings=settings)
-    by_norm = {result.metric: result for result in evaluation.results}
+    by_norm = by_metric(evaluation)
     assert by_norm["r_auroc"].conventions["quality"] == "norm"
     assert 0 < by_norm["r_auroc"].value < 1
     page = evaluation.report(tmp_path / "page").read_text(encoding="utf-8")
     assert "The norm of a query as a sign of a wrong answer" in page
     items = embeddings.read_embeddings(classes["items"])
     norms = dict(zip(items.ids, items.norms.tolist(), strict=True))
-    found = retrieved(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
-    assert {metric: result.value for metric, result in found.items()} == {
-        metric: result.value for metric, result in by_norm.items()
-    }
+    settings = RetrievalSettings(quality=norms, num_resamples=0)
+    found = by_metric(likeness.retrieve(items, settings=settings))
+    assert found.keys() == by_norm.keys()
+    assert all(found[metric].value == result.value for metric, result in by_norm.items())

@@ -12,7 +12,7 @@ from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe
 from likeness.toolkit.training.search import check_ranges
 from likeness.training import recipe_files
-from tests.scripts import printed, refused
+from tests.scripts import printed, refused, touch
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,9 +45,8 @@ def test_a_file_that_exists_is_taken_as_it_is(tmp_path, monkeypatch):
     for name in ("speaker/folders", "speaker/mine.py"):
         (tmp_path / name).touch()
         assert recipe_files.locate(f"{name}:ecapa") == f"{name}:ecapa"
-    assert (
-        recipe_files.locate("absent.py:ecapa") == "absent.py:ecapa"
-    )  # train says that it is absent
+    absent = "absent.py:ecapa"  # train says that it is absent
+    assert recipe_files.locate(absent) == absent
 
 
 def test_an_unknown_name_is_refused(tmp_path):
@@ -61,28 +60,22 @@ def test_a_copy_trains_the_same(name, tmp_path):
     written = recipe_files.copy(name, tmp_path / "mine.py")
     assert sorted(tmp_path.iterdir()) == sorted(written)
     ours, theirs = (
-        recipe.read(str(path))["RECIPES"]
-        for path in (ROOT / "recipes" / f"{name}.py", tmp_path / "mine.py")
+        {key: json.dumps(describe(value)) for key, value in recipe.read(path)["RECIPES"].items()}
+        for path in (str(ROOT / "recipes" / f"{name}.py"), str(tmp_path / "mine.py"))
     )
-    assert {key: json.dumps(describe(value)) for key, value in ours.items()} == {
-        key: json.dumps(describe(value)) for key, value in theirs.items()
-    }
+    assert ours == theirs
 
 
 @pytest.mark.parametrize(
     ("name", "path"),
     [
-        ("speaker/an4", "there.py"),
-        ("speaker/an4", "mine.txt"),
-        ("speaker/an4", "_shared.py"),
-        ("speaker/none", "mine.py"),
-        ("image/vmf", "other/mine.py"),
+        *(("speaker/an4", path) for path in ("there.py", "mine.txt", "_shared.py")),
+        *(("speaker/none", "mine.py"), ("image/vmf", "other/mine.py")),
     ],
 )
 def test_what_cannot_be_copied_is_left_alone(name, path, tmp_path):
+    touch(tmp_path, "other/_shared.py")
     (tmp_path / "there.py").write_text("mine")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "_shared.py").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     assert refused("recipes", "--copy", name, tmp_path / path).count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before

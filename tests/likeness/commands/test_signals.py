@@ -69,15 +69,11 @@ def test_a_command_ends_at_signals(name: str, tmp_path: Path) -> None:
     touch(tmp_path / "touched-people", "gallery.sqlite")
     before = sorted(tmp_path.rglob("*"))
     words = [*name.split(), *shlex.split(WORDS[name].replace("tests/", f"{ROOT}/tests/"))]
-    process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("at_work.py"), *words],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, Path(__file__).with_name("at_work.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    how = {"cwd": tmp_path, "env": environment, "start_new_session": True}
+    process = subprocess.Popen(command, **streams, **how)
     try:
         # prepare says what it fetches before it touches the disk
         assert "at work\n" in iter(process.stdout.readline, ""), process.stderr.read()

@@ -1,7 +1,5 @@
 """The recipe of twenty losses on embeddings: equal terms for all, and ranges that hold."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -18,38 +16,30 @@ RECIPE = Path(__file__).parents[3] / "recipes" / "head_losses.py"
 OF_THE_LOSS = {"loss", "backbone", "optim", "similarity", "memory"}
 
 
-def miniature(folder: Path) -> None:
-    """What tests/test_recipes.py trains the recipe on."""
-    test_head.miniature(folder)
+miniature = test_head.miniature  # what tests/test_recipes.py trains the recipe on
 
 
-@pytest.fixture(scope="module")
-def content() -> dict[str, object]:
-    return recipes.read(str(RECIPE))
+_CONTENT = recipes.read(str(RECIPE))
+EVERY, RANGES = _CONTENT["RECIPES"], _CONTENT["RANGES"]
 
 
-def test_the_variants_differ_in_their_loss_and_what_it_needs(content: dict[str, object]) -> None:
-    every = content["RECIPES"]
-    assert len(every) >= 20
-    common = every["softmax"]
-    for name, recipe in every.items():
+def test_the_variants_differ_in_their_loss_and_what_it_needs() -> None:
+    assert len(EVERY) >= 20
+    common = EVERY["softmax"]
+    for name, recipe in EVERY.items():
         for field in dataclasses.fields(recipe):
             if field.name not in OF_THE_LOSS:
                 own, shared = getattr(recipe, field.name), getattr(common, field.name)
                 assert describe(own) == describe(shared), (name, field.name)
-        assert dataclasses.replace(
-            recipe.optim, proxy_lr_scale=common.optim.proxy_lr_scale
-        ) == dataclasses.replace(common.optim), name
+        optim = dataclasses.replace(common.optim, proxy_lr_scale=recipe.optim.proxy_lr_scale)
+        assert recipe.optim == optim, name
 
 
-def test_two_settings_of_every_loss_are_tuned(content: dict[str, object]) -> None:
-    every, ranges = content["RECIPES"], content["RANGES"]
-    assert every.keys() == ranges.keys()
-    for name, settings in ranges.items():
+def test_two_settings_of_every_loss_are_tuned() -> None:
+    """That each fits its recipe: tests/likeness/commands/test_recipes.py."""
+    assert EVERY.keys() == RANGES.keys()
+    for name, settings in RANGES.items():
         assert len(settings) == (1 if name.startswith("cosine_fixed") else 2), name
-        for path, span in settings.items():
-            for end in (span.low, span.high):
-                recipes.override(every[name], [f"{path}={end}"])
 
 
 @pytest.mark.parametrize(("dim", "hidden"), [(0, 0), (3, 0), (0, 4)])

@@ -2,8 +2,6 @@
 arrays; nothing in a file is ever executed.
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
-from likeness.eval.types import Trials
+from likeness import Item, LikenessError, Trials
 from likeness.modalities.face import _bins, images
 from tests.modalities.face import bin_file
 
@@ -34,22 +30,10 @@ def python2(blobs: list[bytes], same: list[bool]) -> bytes:
     """
     payload = b"\x80\x02]q\x00("
     for number, blob in enumerate(blobs):
-        payload += (
-            (
-                b"U" + bytes([len(blob)])
-                if len(blob) < 256
-                else b"T" + len(blob).to_bytes(4, "little")
-            )
-            + blob
-            + b"q"
-            + bytes([number + 1])
-        )
-    return (
-        payload
-        + b"e]q\xf0("
-        + b"".join(b"\x88" if value else b"\x89" for value in same)
-        + b"e\x86q\xf1."
-    )
+        short, long = b"U" + bytes([len(blob) % 256]), b"T" + len(blob).to_bytes(4, "little")
+        payload += (short if len(blob) < 256 else long) + blob + b"q" + bytes([number + 1])
+    labels = b"".join(b"\x88" if value else b"\x89" for value in same)
+    return payload + b"e]q\xf0(" + labels + b"e\x86q\xf1."
 
 
 def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
@@ -58,8 +42,7 @@ def test_round_trip_and_insightface_loading(tmp_path: Path) -> None:
         (tmp_path / f"{number}.jpg").write_bytes(blob)
         items.append(Item(str(number), tmp_path / f"{number}.jpg"))
     ids = tuple(item.id for item in items)
-    order = np.array([3, 0, 3, 5], dtype=np.int32)  # an image may occur in several pairs
-    trials = Trials(ids, ids, order, np.array([1, 2, 4, 5], dtype=np.int32), np.array(SAME))
+    trials = Trials(ids, ids, [3, 0, 3, 5], [1, 2, 4, 5], SAME)  # one image in several pairs
     path = tmp_path / "own.bin"
     bin_file.write(items, trials, path)
     expected = [BLOBS[i] for i in (3, 1, 0, 2, 3, 4, 5, 5)]

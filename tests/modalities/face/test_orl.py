@@ -1,14 +1,11 @@
 """ORL: its folds, on the real faces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2
 import pytest
 
-from likeness.modalities import synthetic_faces
-from likeness.modalities.face import orl
+from likeness.data import orl, synthetic_faces
 from tests.modalities.data_set import DataSet
 
 
@@ -21,15 +18,8 @@ def miniature(folder: Path) -> None:
             cv2.imwrite(str(folder / "orl" / f"s{subject + 1}" / f"{shot + 1}.pgm"), image)
 
 
-DATA_SETS = {
-    "orl": DataSet(
-        miniature,
-        fetch="fetch the ORL faces",
-        items=orl.items,
-        trials=orl.trials,
-        labels=[f"s{subject}" for subject in range(1, 11)],
-    )
-}
+LABELS = [f"s{subject}" for subject in range(1, 11)]
+DATA_SETS = {"orl": DataSet(miniature, orl.items, orl.trials, LABELS, fetch="fetch the ORL faces")}
 
 
 def test_folds_partition_the_subjects(shared: Path) -> None:

@@ -1,7 +1,5 @@
 """Small images of many classes for miniatures of data sets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

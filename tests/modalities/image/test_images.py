@@ -1,21 +1,18 @@
 """Images as they are read, scaled for networks of the hub, and drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from likeness.data import folders, shards, synthetic_faces, synthetic_glyphs
 from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
-from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
-from likeness.modalities.image import images
 from likeness.modalities.image.hub_images import patched_size
 from likeness.modalities.image.hub_images import read as read_for_network
 from likeness.modalities.image.images import raw_ending, read
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage, encode
 from tests.modalities.face.test_face_align import REFERENCE
 
@@ -25,27 +22,19 @@ def picture(height: int = 40, width: int = 60, seed: int = 0) -> np.ndarray:
     return np.asarray(Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def save(path: Path, image: Image.Image, **how: object) -> Item:
-    image.save(path, **how)
-    return Item(path.name, path)
-
-
 @pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (33, 33), (50, 31)])
 def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int) -> None:
     """torchvision's functional: the long edge is int(size * long / short), the crop's corner
     int(round((edge - crop) / 2)).
     """
-    item = save(tmp_path / "a.png", Image.fromarray(picture(height, width)))
-    short, long = min(height, width), max(height, width)
-    size = (25, int(25 * long / short)) if height <= width else (int(25 * long / short), 25)
-    expected = np.asarray(
-        Image.fromarray(picture(height, width)).resize(size[::-1], Image.Resampling.BILINEAR)
-    )
+    Image.fromarray(picture(height, width)).save(tmp_path / "a.png")
+    item = Item("a", tmp_path / "a.png")
+    long = int(25 * max(height, width) / min(height, width))
+    size = (25, long) if height <= width else (long, 25)
+    resized = Image.fromarray(picture(height, width)).resize(size[::-1], Image.Resampling.BILINEAR)
     top, left = round((size[0] - 22) / 2.0), round((size[1] - 22) / 2.0)
-    np.testing.assert_array_equal(
-        read(item, short_edge=25, crop=22),
-        expected[top : top + 22, left : left + 22].transpose(2, 0, 1),
-    )
+    expected = np.asarray(resized)[top : top + 22, left : left + 22].transpose(2, 0, 1)
+    np.testing.assert_array_equal(read(item, short_edge=25, crop=22), expected)
     assert read(item, size=(20, 30), grey=True).shape == (1, 20, 30)
     with pytest.raises(BadImage, match="crop of 90"):
         read(item, crop=90)
@@ -56,30 +45,26 @@ def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int)
 def test_packed_pixels_also_in_shards(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 9), dtype=np.uint8)
     (tmp_path / "pixels.bin").write_bytes(b"head" + pixels.tobytes())
-    items = [
-        Item(f"{i}", tmp_path / "pixels.bin", "c", (4 + 216 * i, 216), raw_ending(3, 8, 9))
-        for i in range(5)
-    ]
+    file, ending = tmp_path / "pixels.bin", raw_ending(3, 8, 9)
+    items = [Item(f"{i}", file, "c", (4 + 216 * i, 216), ending) for i in range(5)]
     np.testing.assert_array_equal([read(item) for item in items], pixels)
     shards.write(items, tmp_path / "shards")
     packed = {item.id: read(item) for item in shards.items(tmp_path / "shards")}
     np.testing.assert_array_equal([packed[item.id] for item in items], pixels)
-    for span, ending, reason in (
-        ((4 + 216 * 4, 224), raw_ending(3, 8, 9), "216 of its 224 bytes"),
-        ((4, 215), raw_ending(3, 8, 9), "215 bytes"),
-        ((4, 216), ".u8_2x6x6", "1 or 3"),
+    for start, size, other, reason in (
+        (4 + 216 * 4, 224, ending, "216 of its 224 bytes"),
+        (4, 215, ending, "215 bytes"),
+        (4, 216, ".u8_2x6x6", "1 or 3"),
     ):
         with pytest.raises(BadImage, match=reason):
-            read(Item("a", tmp_path / "pixels.bin", None, span, ending))
+            read(Item("a", file, None, (start, size), other))
 
 
 def image(folder: Path, height: int, width: int) -> Item:
     """An image whose red is the row, whose green the column, and whose blue is tiled."""
     rows, columns = np.indices((height, width))
-    levels = np.stack([rows, columns, 200 * ((rows // 9 + columns // 7) % 2)], axis=2).astype(
-        np.uint8
-    )
-    (folder / "a.png").write_bytes(encode(levels))
+    levels = np.stack([rows, columns, 200 * ((rows // 9 + columns // 7) % 2)], axis=2)
+    (folder / "a.png").write_bytes(encode(levels.astype(np.uint8)))
     return Item("a", folder / "a.png")
 
 
@@ -110,13 +95,12 @@ def test_patches_fit_and_no_larger_scale_does(edges: tuple[int, int]) -> None:
 @pytest.mark.parametrize("kind", ["faces", "glyphs"])
 def test_what_is_drawn_is_learnable_and_not_easy(kind: str) -> None:
     """By the equal error rate of the cosine of centred pixels."""
+    draw: Any = {
+        "faces": lambda label, shot: synthetic_faces.face(label, shot, size=48).image,
+        "glyphs": lambda label, shot: synthetic_glyphs.glyph(label // 6, label % 6, shot, size=28),
+    }[kind]
     labels = np.repeat(np.arange(18), 6)
-    drawn = [
-        synthetic_faces.face(label, shot, size=48).image
-        if kind == "faces"
-        else synthetic_glyphs.glyph(label // 6, label % 6, shot, size=28)
-        for label, shot in zip(labels.tolist(), np.tile(np.arange(6), 18).tolist(), strict=True)
-    ]
+    drawn = [draw(label, shot) for label in range(18) for shot in range(6)]
     flat = np.stack(drawn).reshape(len(drawn), -1).astype(np.float64)
     flat -= flat.mean(axis=1, keepdims=True)
     flat /= np.linalg.norm(flat, axis=1, keepdims=True)
@@ -127,28 +111,17 @@ def test_what_is_drawn_is_learnable_and_not_easy(kind: str) -> None:
 
 def test_landmarks_lie_where_the_template_has_them() -> None:
     """insightface's arcface_dst, on average; and at another size they scale with the image."""
-    result = np.stack(
-        [
-            synthetic_faces.face(subject, shot).landmarks
-            for subject in range(15)
-            for shot in range(4)
-        ]
-    )
+    faces = [synthetic_faces.face(subject, shot) for subject in range(15) for shot in range(4)]
+    result = np.stack([face.landmarks for face in faces])
     np.testing.assert_allclose(result.mean(axis=0), REFERENCE, atol=4.0)
     assert 1.0 < result.std(axis=0).mean() < 8.0
     half = synthetic_faces.face(0, 0, size=56).landmarks
-    np.testing.assert_allclose(
-        (half + 0.5) * 2, synthetic_faces.face(0, 0).landmarks + 0.5, atol=1e-9
-    )
+    np.testing.assert_allclose((half + 0.5) * 2, result[0] + 0.5, atol=1e-9)
 
 
 def test_written_sets_are_read(tmp_path: Path) -> None:
     synthetic_faces.write_faces(tmp_path / "faces", num_subjects=2, num_shots=2, size=32)
     items = folders.items(tmp_path / "faces", split="all", modality="image")
-    assert [(item.id, item.label) for item in items[:2]] == [
-        ("subject000/shot00.png", "subject000"),
-        ("subject000/shot01.png", "subject000"),
-    ]
-    np.testing.assert_array_equal(
-        images.read(items[1]), synthetic_faces.face(0, 1, size=32).image.transpose(2, 0, 1)
-    )
+    assert [item.id for item in items[:2]] == ["subject000/shot00.png", "subject000/shot01.png"]
+    drawn = synthetic_faces.face(0, 1, size=32).image
+    np.testing.assert_array_equal(read(items[1]), drawn.transpose(2, 0, 1))

@@ -2,8 +2,6 @@
 class by class against the tools' own procedures.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -36,18 +34,12 @@ def classes_of(name: str) -> list[int]:
     """Class numbers from 1 that give each split of each protocol some classes."""
     num_classes, num_train, protocols = SETS[name]
     most = {"train": 9, "validation": 3, "test": 4}
-    every = [
-        divide_classes(num_classes, num_train, protocol=protocol)._asdict()
-        for protocol in protocols
-    ]
-    return sorted(
-        {
-            int(i) + 1
-            for division in every
-            for split, classes in division.items()
-            for i in classes[: most[split]]
-        }
-    )
+    chosen: set[int] = set()
+    for protocol in protocols:
+        division = divide_classes(num_classes, num_train, protocol=protocol)._asdict()
+        for split, classes in division.items():
+            chosen |= {int(i) + 1 for i in classes[: most[split]]}
+    return sorted(chosen)
 
 
 def list_cub(root: Path, birds: Sequence[str]) -> None:
@@ -82,22 +74,19 @@ def miniature(folder: Path) -> None:
     list_sop(sop, products)
 
 
+NAMED = {"cub": "{0:03d}.Bird_{0}", "cars": "{:03d}", "sop": "{:05d}"}
 DATA_SETS = {
     name: DataSet(
         miniature,
         items=partial(items, name=name, protocol="vmf", whole=False),
-        labels=[label.format(number) for number in classes_of(name)],
+        labels=[NAMED[name].format(number) for number in classes_of(name)],
         splits=("train", "validation", "test"),
         keeps_order=True,
         fetch="fetch",
         whole=partial(items, name=name),
-        counts=f"the data set has {number}",
+        counts=f"the data set has {num_images}",
     )
-    for name, label, number in (
-        ("cub", "{0:03d}.Bird_{0}", 11_788),
-        ("cars", "{:03d}", 16_185),
-        ("sop", "{:05d}", 120_053),
-    )
+    for name, num_images in (("cub", 11_788), ("cars", 16_185), ("sop", 120_053))
 }
 
 
@@ -113,14 +102,9 @@ def test_protocols_of_the_three_sets(num_classes: int, num_train: int, held_out:
     result = divide_classes(num_classes, num_train, protocol="vmf")
     assert set(result.validation) == set(drawn)
     assert len(result.train) == num_train - held_out  # 85, 83 and 9,620: App. D.1
-    keys = list(range(num_train))
-    assert (
-        divide_classes(num_classes, num_train, protocol="revisiting").validation.tolist()
-        == keys[int(num_train * 0.8) :]
-    )
-    trainval, test, _, _ = train_test_split(
-        np.arange(num_classes), np.arange(num_classes), test_size=0.5, shuffle=False
-    )
+    revisited = divide_classes(num_classes, num_train, protocol="revisiting")
+    assert revisited.validation.tolist() == list(range(num_train))[int(num_train * 0.8) :]
+    trainval, test = train_test_split(np.arange(num_classes), test_size=0.5, shuffle=False)
     for fold, (train, validation) in enumerate(KFold(4).split(trainval)):
         result = divide_classes(num_classes, num_train, protocol="benchmarker", fold=fold)
         expected = (trainval[train], trainval[validation], test)
@@ -143,11 +127,10 @@ def test_mlrc_folds(num_classes: int) -> None:
         assert result.validation.tolist() == sorted(circle[num_train:])
 
 
-@given(
-    num_classes=st.integers(8, 300),
-    share=st.floats(0.5, 0.9),
-    protocol=st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"]),
-)
+PROTOCOLS = st.sampled_from(["standard", "vmf", "revisiting", "benchmarker", "mlrc"])
+
+
+@given(num_classes=st.integers(8, 300), share=st.floats(0.5, 0.9), protocol=PROTOCOLS)
 def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Protocol) -> None:
     result = divide_classes(num_classes, int(num_classes * share), protocol=protocol)
     assert sorted(np.concatenate(result).tolist()) == list(range(num_classes))
@@ -156,16 +139,13 @@ def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Pr
 
 
 @pytest.mark.parametrize(("name", "folder"), zip(SETS, FOLDERS, strict=True))
-def test_the_standard_protocol_trains_on_the_first_classes(
-    name: str, folder: str, tmp_path: Path
-) -> None:
+def test_the_first_classes_train(name: str, folder: str, tmp_path: Path) -> None:
     miniature(tmp_path)
     num_train = SETS[name][1]
     for split in ("train", "test"):
         listed = items(tmp_path / folder, name=name, split=split, whole=False)
-        assert {int(re.match(r"\d+", item.label)[0]) for item in listed} == {
-            number for number in classes_of(name) if (number <= num_train) == (split == "train")
-        }
+        numbers = {int(re.match(r"\d+", item.label)[0]) for item in listed}
+        assert numbers == {n for n in classes_of(name) if (n <= num_train) == (split == "train")}
     with pytest.raises(ValueError, match="holds out no validation classes"):
         items(tmp_path, name=name, split="validation", whole=False)
 
@@ -176,9 +156,8 @@ def test_cars_of_the_first_distribution(tmp_path: Path) -> None:
         touch(tmp_path, *(f"cars_{part}/{c:05d}.jpg" for c in numbers))
     for name in ("cars_train_annos.mat", "cars_test_annos_withlabels.mat"):
         list_cars(tmp_path / "devkit" / name, "fname", [(f"{c:05d}.jpg", c) for c in numbers])
-    assert [item.id for item in cars_items(tmp_path, split="test", whole=False)] == [
-        f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)
-    ]
+    ids = [item.id for item in cars_items(tmp_path, split="test", whole=False)]
+    assert ids == [f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +171,7 @@ def test_cars_of_the_first_distribution(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_damaged_lists_are_refused(
-    name: str, file: str, content: str, says: str, tmp_path: Path
-) -> None:
+def test_damaged_lists(name: str, file: str, content: str, says: str, tmp_path: Path) -> None:
     miniature(tmp_path)
     (tmp_path / file).write_text(content)
     with pytest.raises(ValueError, match=says):

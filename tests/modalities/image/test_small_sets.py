@@ -1,13 +1,11 @@
 """MNIST, CIFAR, Omniglot, digits: real data beside the checkout and files written by other code."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,11 +13,9 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
-from likeness.modalities import synthetic_glyphs
+from likeness import Item, LikenessError
+from likeness.data import shards, synthetic_glyphs
 from likeness.modalities.image import _packed, images, small_sets
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage
 from tests.modalities.data_set import DataSet
 from tests.modalities.image.drawn import coloured, drawn
@@ -28,16 +24,14 @@ NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 
 
 def write_idx(
-    folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool
+    folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool = False
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, payload in (
-        ("images-idx3", struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()),
-        ("labels-idx1", struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()),
-    ):
-        (folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}").write_bytes(
-            gzip.compress(payload) if compressed else payload
-        )
+    images_file = struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()
+    labels_file = struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()
+    for kind, payload in (("images-idx3", images_file), ("labels-idx1", labels_file)):
+        path = folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}"
+        path.write_bytes(gzip.compress(payload) if compressed else payload)
 
 
 def write_cifar(
@@ -66,17 +60,16 @@ def miniature(folder: Path) -> None:
     digits = np.arange(80, dtype=np.uint8) % 10
     for name, first in (("mnist", 0), ("fashion_mnist", 10)):
         pixels = np.stack([drawn(first + int(digit), i // 10) for i, digit in enumerate(digits)])
-        write_idx(folder / name, "train", pixels, digits, compressed=False)
-        write_idx(folder / name, "t10k", pixels[:40], digits[:40], compressed=False)
+        write_idx(folder / name, "train", pixels, digits)
+        write_idx(folder / name, "t10k", pixels[:40], digits[:40])
     for num_classes, each in ((10, 2), (100, 7)):
         labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
         shown = [coloured(int(label), i // num_classes) for i, label in enumerate(labels)]
         planes = [cv2.resize(pixels, (32, 32)).transpose(2, 0, 1).ravel() for pixels in shown]
         write_cifar(folder, np.stack(planes), labels, labels if num_classes == 100 else None)
     background = folder / "omniglot" / "images_background"
-    synthetic_glyphs.write_glyphs(
-        background, num_alphabets=23, num_characters=2, num_drawers=3, size=35, by_alphabet=True
-    )
+    sizes = {"num_alphabets": 23, "num_characters": 2, "num_drawers": 3, "size": 35}
+    synthetic_glyphs.write_glyphs(background, **sizes, by_alphabet=True)
 
 
 def closed(items: Any, labels: Sequence[str], **more: Any) -> DataSet:
@@ -131,35 +124,28 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
     every = small_sets.mnist_items(tmp_path, split="all")
     assert [item.id for item in every[39:41]] == ["train/00039", "test/00000"]
     assert [item.label for item in every] == 2 * [str(label) for label in labels]
-    np.testing.assert_array_equal(
-        [images.read(item)[0] for item in every], np.concatenate([pixels, pixels])
-    )
+    shown = [images.read(item)[0] for item in every]
+    np.testing.assert_array_equal(shown, np.concatenate([pixels, pixels]))
     assert small_sets.mnist_items(tmp_path, split="test") == every[40:]
     with pytest.raises(LikenessError):
         small_sets.mnist_items(tmp_path, split="validation")
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_the_held_out_share_is_drawn_by_class_number(
-    tmp_path: Path, name: Literal["mnist", "fashion_mnist"]
-) -> None:
+def test_the_held_out_share_is_drawn_by_class_number(tmp_path: Path, name: Any) -> None:
     """As the vMF paper's release draws it, which knows numbers alone: FashionMNIST's names sort
     otherwise, and would hold out other images.
     """
-    labels = np.random.default_rng(3).permutation(
-        np.repeat(np.arange(10, dtype=np.uint8), np.arange(20, 40, 2))
-    )
+    sizes = np.arange(20, 40, 2)
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(10, dtype=np.uint8), sizes))
     pixels = np.zeros((labels.size, 2, 2), dtype=np.uint8)
-    write_idx(tmp_path / name, "train", pixels, labels, compressed=False)
-    drawn = train_test_split(
-        np.arange(labels.size), test_size=0.15, random_state=1234, stratify=labels
-    )
+    write_idx(tmp_path / name, "train", pixels, labels)
+    every, classes = np.arange(labels.size), small_sets.MNIST_CLASSES[name]
+    drawn = train_test_split(every, test_size=0.15, random_state=1234, stratify=labels)
     for split, places in zip(("train", "validation"), drawn, strict=True):
         chosen: Any = {"split": split, "validation_share": 0.15, "name": name}
-        assert [(item.id, item.label) for item in small_sets.mnist_items(tmp_path, **chosen)] == [
-            (f"train/{place:05d}", small_sets.MNIST_CLASSES[name][labels[place]])
-            for place in sorted(places)
-        ]
+        listed = [(item.id, item.label) for item in small_sets.mnist_items(tmp_path, **chosen)]
+        assert listed == [(f"train/{i:05d}", classes[labels[i]]) for i in sorted(places)]
 
 
 def test_real_mnist(shared: Path) -> None:
@@ -212,15 +198,12 @@ def test_the_first_twenty_alphabets_of_omniglot_train(tmp_path: Path) -> None:
 def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     every, truth = small_sets.digits_items(split="all"), load_digits()
     assert [item.label for item in every] == [str(value) for value in truth.target]
-    np.testing.assert_array_equal(
-        [small_sets.read(item)[0] for item in every], np.round(truth.images * (255 / 16))
-    )
+    shown = [small_sets.read(item)[0] for item in every]
+    np.testing.assert_array_equal(shown, np.round(truth.images * (255 / 16)))
     unseen = small_sets.digits_items(protocol="open", split="test")
     assert {item.label for item in unseen} == set("6789")
-    assert [
-        len(small_sets.digits_items(split=split, validation_share=0.1))
-        for split in ("train", "validation", "test")
-    ] == [1212, 135, 450]
+    for split, number in (("train", 1212), ("validation", 135), ("test", 450)):
+        assert len(small_sets.digits_items(split=split, validation_share=0.1)) == number
     with pytest.raises(ValueError, match="with a suffix such as"):
         shards.write(every[:3], tmp_path)
     with pytest.raises(BadImage):

@@ -2,8 +2,6 @@
 resize; of uint8 and of float32.
 """
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from pathlib import Path
@@ -31,11 +29,13 @@ from likeness.toolkit.models.parts import describe
 
 def smooth_image(height: int, width: int) -> Floats:
     low = np.random.default_rng(3).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return (
-        np.asarray(Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC))
-        .transpose(2, 0, 1)
-        .astype(np.float32)
-    )
+    picture = Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC)
+    return np.asarray(picture).transpose(2, 0, 1).astype(np.float32)
+
+
+def seen(view: Any, image: Floats, seed: int = 0) -> Floats:
+    """What a view makes of an image with the generator of a seed."""
+    return view(image, np.random.default_rng(seed), np.random.default_rng(0))
 
 
 VIEWS = {
@@ -55,9 +55,7 @@ def test_views_are_functions_of_their_generator(name: str) -> None:
     view, size, expected = VIEWS[name]
     image = smooth_image(*size)
     kept = image.copy()
-    draws = [
-        view(image, np.random.default_rng(seed), np.random.default_rng(0)) for seed in (1, 2, 1)
-    ]
+    draws = [seen(view, image, seed) for seed in (1, 2, 1)]
     np.testing.assert_array_equal(image, kept)
     rngs = [np.random.default_rng(1) for _ in range(2)]
     inputs = (kept.astype(np.uint8), kept.astype(np.uint8).astype(np.float32))
@@ -78,29 +76,19 @@ def test_whole_crop_is_pillows_resize() -> None:
     """
     image = smooth_image(160, 160)
     for size, most in ((160, 0.0), (80, 1.0)):
-        result = transforms.crop_view(
-            image,
-            np.random.default_rng(0),
-            np.random.default_rng(0),
-            size=size,
-            scale=(1.0, 1.0),
-            ratio=(1.0, 1.0),
-            flip_prob=0.0,
-        )
-        expected = np.asarray(
-            Image.fromarray(image.transpose(1, 2, 0).astype(np.uint8)).resize(
-                (size, size), Image.Resampling.BILINEAR
-            )
-        ).transpose(2, 0, 1)
-        assert np.abs(result - expected).mean() <= most
+        whole = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "flip_prob": 0.0}
+        result = seen(partial(transforms.crop_view, size=size, **whole), image)
+        picture = Image.fromarray(image.transpose(1, 2, 0).astype(np.uint8))
+        expected = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
+        assert np.abs(result - expected.transpose(2, 0, 1)).mean() <= most
 
 
 def test_shift_view_pads_by_reflection_and_paints_the_mean() -> None:
     image = smooth_image(32, 32)
-    seen = set()
+    padded = np.pad(image, ((0, 0), (4, 4), (4, 4)), mode="reflect")
+    places = set()
     for seed in range(40):
-        view = transforms.shift_view(image, np.random.default_rng(seed), np.random.default_rng(0))
-        padded = np.pad(image, ((0, 0), (4, 4), (4, 4)), mode="reflect")
+        view = seen(transforms.shift_view, image, seed)
         hits = [
             (top, left, flip)
             for top in range(9)
@@ -109,9 +97,9 @@ def test_shift_view_pads_by_reflection_and_paints_the_mean() -> None:
             if np.array_equal(padded[:, top : top + 32, left : left + 32][:, :, ::flip], view)
         ]
         assert len(hits) == 1
-        seen.add(hits[0][:1] + hits[0][2:])
-    assert len(seen) > 10  # both flips, many places
-    view = transforms.VMF_CIFAR10(image, np.random.default_rng(1), np.random.default_rng(0))
+        places.add(hits[0][:1] + hits[0][2:])
+    assert len(places) > 10  # both flips, many places
+    view = seen(transforms.VMF_CIFAR10, image, 1)
     scaled = pixels.CIFAR10()(torch.from_numpy(view)[None])[0][0]
     zeros = (scaled.abs() < 1e-6).all(0)
     rows, columns = zeros.nonzero(as_tuple=True)
@@ -122,19 +110,8 @@ def test_shift_view_pads_by_reflection_and_paints_the_mean() -> None:
 def test_warp_view_without_changes_is_the_image() -> None:
     image = smooth_image(20, 24)
     still = partial(transforms.warp_view, degrees=0.0, scale=(1.0, 1.0), shear=0.0, shift=0.0)
-    np.testing.assert_allclose(
-        still(image, np.random.default_rng(0), np.random.default_rng(0)), image, atol=1e-3
-    )
-    half = transforms.warp_view(
-        image,
-        np.random.default_rng(0),
-        np.random.default_rng(0),
-        degrees=0.0,
-        scale=(0.4, 0.4),
-        shear=0.0,
-        shift=0.0,
-        fill=7.0,
-    )
+    np.testing.assert_allclose(seen(still, image), image, atol=1e-3)
+    half = seen(partial(still, scale=(0.4, 0.4), fill=7.0), image)
     assert (half[:, 0] == 7.0).all()
 
 
@@ -142,52 +119,35 @@ def levels(seed: int, height: int, width: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (3, height, width), dtype=np.uint8)
 
 
-def photograph(path: Path, height: int, width: int, **settings: Any) -> Item:
-    low = np.random.default_rng(4).integers(0, 256, (height // 40, width // 40, 3), dtype=np.uint8)
-    image = Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC)
-    image.save(path, **settings)
-    return Item(path.name, path)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("jitter", [(0.0, 0.0, 0.0, 0.0), (0.3, 0.2, 0.1, 0.05)])
-def test_crop_view_is_that_of_albumentations_compose(
-    channels: int, jitter: tuple[float, float, float, float]
-) -> None:
+def test_crop_view_is_albumentations(channels: int, jitter: tuple[float, ...]) -> None:
     """With the same draws as in version 0.1."""
     if channels == 1 and any(jitter):
         jitter = (0.3, 0.2, 0.0, 0.0)
     factors = [(1 - strength, 1 + strength) for strength in jitter[:3]]
-    steps: list[Any] = [
-        albumentations.RandomResizedCrop(
-            (32, 32),
-            scale=(0.1, 1.0),
-            ratio=(0.75, 4 / 3),
-            interpolation=cv2.INTER_LINEAR,
-            area_for_downscale="image",
-            p=1.0,
-        )
-    ]
+    how = {"interpolation": cv2.INTER_LINEAR, "area_for_downscale": "image", "p": 1.0}
+    how |= {"scale": (0.1, 1.0), "ratio": (0.75, 4 / 3)}
+    steps: list[Any] = [albumentations.RandomResizedCrop((32, 32), **how)]
     if any(jitter):
-        colours = albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0)
-        steps.insert(0, colours)
+        steps.insert(0, albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0))
     compose = albumentations.Compose(steps)
     names = ("brightness", "contrast", "saturation", "hue")
-    view = partial(
-        transforms.crop_view, size=32, scale=(0.1, 1.0), **dict(zip(names, jitter, strict=True))
-    )
+    colours = dict(zip(names, jitter, strict=True))
+    view = partial(transforms.crop_view, size=32, scale=(0.1, 1.0), **colours)
     for seed in range(15):
         image = levels(seed, 40 + 7 * seed, 90 - 3 * seed)[:channels]
         rng = np.random.default_rng(seed)
         compose.set_random_state(rng, random.Random(int(rng.integers(2**62))))
         expected = as_channels(compose(image=image.transpose(1, 2, 0))["image"])
         expected = expected[:, :, ::-1] if rng.random() < 0.5 else expected
-        ours = view(image, np.random.default_rng(seed), np.random.default_rng(0))
-        np.testing.assert_array_equal(ours, expected)
+        np.testing.assert_array_equal(seen(view, image, seed), expected)
 
 
 def test_read_gives_the_same_levels_in_both_types(tmp_path: Path) -> None:
-    item = photograph(tmp_path / "a.jpg", 80, 120)
+    levels = smooth_image(80, 120).transpose(1, 2, 0).astype(np.uint8)
+    Image.fromarray(levels).save(tmp_path / "a.jpg")
+    item = Item("a", tmp_path / "a.jpg")
     for settings in ({}, {"short_edge": 40, "crop": 32}, {"grey": True}, {"size": (30, 20)}):
         ours, floats = read(item, dtype="uint8", **settings), read(item, **settings)
         assert (ours.dtype, floats.dtype) == (np.uint8, np.float32)
@@ -195,13 +155,10 @@ def test_read_gives_the_same_levels_in_both_types(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, floats)
 
 
-@given(
-    arrays.arrays(
-        np.float32,
-        st.tuples(st.sampled_from((1, 3)), st.integers(1, 5), st.integers(1, 5)),
-        elements=st.floats(-300, 600, width=32),
-    )
-)
+SHAPES = st.tuples(st.sampled_from((1, 3)), st.integers(1, 5), st.integers(1, 5))
+
+
+@given(arrays.arrays(np.float32, SHAPES, elements=st.floats(-300, 600, width=32)))
 def test_to_pixels(image: np.ndarray) -> None:
     expected = np.clip(np.rint(image), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     np.testing.assert_array_equal(to_pixels(image), expected)

@@ -1,11 +1,8 @@
 """AN4: its folds, on the real speakers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-from likeness.modalities import synthetic
-from likeness.modalities.speaker import an4
+from likeness.data import an4, synthetic
 from tests.modalities.data_set import DataSet
 
 SPEAKERS = [f"{'fm'[number % 2]}spk{number:03d}" for number in range(10)]
@@ -19,15 +16,8 @@ def miniature(folder: Path) -> None:
         (recordings / name[1:]).rename(recordings / name)
 
 
-DATA_SETS = {
-    "an4": DataSet(
-        miniature,
-        items=an4.items,
-        trials=an4.trials,
-        labels=SPEAKERS,
-        fetch="DATA/an4/wav/SPEAKER",
-    )
-}
+FETCH = "DATA/an4/wav/SPEAKER"
+DATA_SETS = {"an4": DataSet(miniature, an4.items, an4.trials, SPEAKERS, fetch=FETCH)}
 
 
 def test_folds_partition_the_speakers_evenly_by_sex(shared: Path) -> None:

@@ -1,7 +1,5 @@
 """Codecs, and augmentation in a run that resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +17,8 @@ from likeness.modalities.speaker.features import WESPEAKER_FBANK
 from likeness.modalities.speaker.spec_augment import spec_augment
 from likeness.modalities.synthetic import voice
 from likeness.models.run import load_model
+from likeness.recipe import Recipe, fit, override
 from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.recipe import Recipe, override
-from likeness.toolkit.training.train import fit
 from tests.modalities.speaker import test_voxceleb
 from tests.tiny import BASE
 from tests.toolkit.training.tiny_runs import cut_and_resumed, same
@@ -42,9 +39,8 @@ def mulaw_levels() -> np.ndarray:
 
 def alaw_levels() -> np.ndarray:
     """ITU-T G.711 table 1: 13 bits, in units of 2**-12."""
-    positive = [2 * step + 1 for step in range(16)] + [
-        (2 * step + 33) << (segment - 1) for segment in range(1, 8) for step in range(16)
-    ]
+    positive = [2 * step + 1 for step in range(16)]
+    positive += [(2 * step + 33) << segment for segment in range(7) for step in range(16)]
     return np.array(sorted({sign * value for value in positive for sign in (1, -1)})) / 2**12
 
 
@@ -52,12 +48,10 @@ def alaw_levels() -> np.ndarray:
 def test_companding_is_g711(law: Codec, levels: np.ndarray) -> None:
     wave = (VOICE[:8000] * 0.98 / np.abs(VOICE[:8000]).max()).astype(np.float32)
     heard = round_trip(wave, law, rate_hz=8000).astype(np.float64)
-    nearest = levels[np.abs(heard[:, None] - levels).argmin(1)]
-    np.testing.assert_allclose(heard, nearest, atol=1e-6)  # no other values occur
+    nearest = np.abs(heard[:, None] - levels).argmin(1)
+    np.testing.assert_allclose(heard, levels[nearest], atol=1e-6)  # no other values occur
     steps = np.diff(levels)
-    widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[
-        np.abs(heard[:, None] - levels).argmin(1)
-    ]
+    widest = np.maximum(np.r_[steps, steps[-1]], np.r_[steps[0], steps])[nearest]
     # half a step, to the resolution of the input
     assert (np.abs(heard - wave) <= 0.5 * widest + 2**-12).all()
     assert len(np.unique(heard)) > 100
@@ -70,10 +64,9 @@ def test_the_telephone_has_its_band_and_no_delay(law: Any) -> None:
     assert heard.shape == white.shape
     power = np.abs(np.fft.rfft(heard)) ** 2 / np.abs(np.fft.rfft(white)) ** 2
     hz = np.fft.rfftfreq(64000, 1 / 16000)
-    band = [
-        float(10 * np.log10(np.median(power[(hz > low) & (hz < high)])))
-        for low, high in ((20, 120), (500, 3000), (4200, 8000))
-    ]
+    edges = ((20, 120), (500, 3000), (4200, 8000))
+    medians = [np.median(power[(hz > low) & (hz < high)]) for low, high in edges]
+    band = 10 * np.log10(medians)
     assert band[0] < (-25 if law != "gsm" else -12)  # GSM models speech
     assert abs(band[1]) < (0.5 if law != "gsm" else 3)
     assert band[2] < -30
@@ -101,13 +94,10 @@ def test_lossy_files_keep_time_and_level(codec: Codec) -> None:
 
 def test_any_length_and_any_level() -> None:
     for codec in ("mulaw", "alaw", "gsm", *FILES):
+        coded = round_trip if codec in FILES else telephone
         for size in (1, 2, 57, 1000):
             for wave in (VOICE[3000 : 3000 + size], np.zeros(size, dtype=np.float32)):
-                heard = (
-                    telephone(wave, codec)
-                    if codec in ("mulaw", "alaw", "gsm")
-                    else round_trip(wave, codec)
-                )
+                heard = coded(wave, codec)
                 assert heard.shape == wave.shape
                 assert np.isfinite(heard).all()
 
@@ -140,36 +130,22 @@ def test_clipping(seed: int, level: float, scale: float) -> None:
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("noises")
     test_voxceleb.miniature(folder)
-    base = replace(
-        BASE,
-        frontend=partial(WESPEAKER_FBANK, num_mels=16),
-        augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)),
-        mask=partial(spec_augment, prob=0.0),
-        measure=None,
-    )
-    return override(
-        base,
-        [
-            f"augment.corrupt.musan={folder / 'musan'}",
-            f"augment.corrupt.rirs={folder / 'rirs'}",
-            "frontend.low_hz=30",
-            "mask.prob=1.0",
-        ],
-    )
+    view, mask = partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)), partial(spec_augment, prob=0.0)
+    base = replace(BASE, frontend=partial(WESPEAKER_FBANK, num_mels=16), augment=view, mask=mask)
+    corrupt = [f"augment.corrupt.{name}={folder / name}" for name in ("musan", "rirs")]
+    settings = [*corrupt, "frontend.low_hz=30", "mask.prob=1.0"]
+    return override(replace(base, measure=None), settings)
 
 
-def test_resumes_bit_for_bit_and_embeds_without_masks(
-    recipe: Recipe, voices: Path, tmp_path: Path
-) -> None:
+def test_resumes_bit_for_bit(recipe: Recipe, voices: Path, tmp_path: Path) -> None:
     fit(recipe, data=voices, out=tmp_path / "whole")
     cut_and_resumed(recipe, at=7, data=voices, out=tmp_path / "cut")
     assert same(tmp_path / "whole", tmp_path / "cut")
+    # embeddings are without masks
     fit(override(recipe, ["mask.prob=0.0"]), data=voices, out=tmp_path / "unmasked")
     assert not same(tmp_path / "whole", tmp_path / "unmasked")
     model = load_model(tmp_path / "cut")
     assert model.embedder.frontend.low_hz == 30  # type: ignore[union-attr]
-    once, twice = (
-        embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix
-        for _ in range(2)
-    )
+    four = items(voices, split="all")[:4]
+    once, twice = (embed(model.embedder, four, model.read)[0].matrix for _ in range(2))
     assert np.array_equal(once, twice)

@@ -1,7 +1,5 @@
 """Front-ends of the hub's speech networks, against the feature extractors of transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -47,9 +45,8 @@ def frames_of(features: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tenso
 @pytest.mark.parametrize("normalise", [True, False])
 def test_unit_wave_is_the_wav2vec2_extractor(normalise: bool) -> None:
     found = waves(0.31, 0.2, 0.37)
-    extract = transformers.Wav2Vec2FeatureExtractor(
-        do_normalize=normalise, return_attention_mask=True
-    )
+    how = {"do_normalize": normalise, "return_attention_mask": True}
+    extract = transformers.Wav2Vec2FeatureExtractor(**how)
     theirs = extract(found, sampling_rate=RATE_HZ, padding=True, return_tensors="pt")
     features, _ = UnitWave(normalise)(*padded(found))
     torch.testing.assert_close(features[..., 0], theirs["input_values"], rtol=1e-5, atol=1e-6)
@@ -79,12 +76,8 @@ def test_whisper_mel_is_the_whisper_extractor_in_every_window(num_mels: int) -> 
     for wave, part in zip(found, frames_of(features, relative), strict=True):
         expected, marked = [], 0
         for start in range(0, len(wave), size):
-            theirs = extract(
-                wave[start : start + size],
-                sampling_rate=RATE_HZ,
-                return_tensors="pt",
-                return_attention_mask=True,
-            )
+            how = {"sampling_rate": RATE_HZ, "return_tensors": "pt", "return_attention_mask": True}
+            theirs = extract(wave[start : start + size], **how)
             expected.append(theirs["input_features"][0].T)
             marked += int(theirs["attention_mask"][0, ::2].sum())
         assert len(part) == 2 * marked + 2

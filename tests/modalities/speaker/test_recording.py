@@ -1,7 +1,5 @@
 """What is read of a recording: views, its level and its band."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +26,8 @@ def test_the_level_is_that_of_the_bursts_and_a_gain_changes_nothing() -> None:
     bursts = np.arange(len(wave)) // 8_000 % 2 == 0
     assert 20 * np.log10(np.std(wave[bursts])) == pytest.approx(-26, abs=0.05)
     for gain in (0.01, 10.0):
-        np.testing.assert_allclose(
-            at_level(np.float32(gain) * speech(), -26.0), wave, rtol=1e-5, atol=1e-7
-        )
+        louder = at_level(np.float32(gain) * speech(), -26.0)
+        np.testing.assert_allclose(louder, wave, rtol=1e-5, atol=1e-7)
     clicked = speech()
     clicked[100] = 30.0  # one frame of 120
     np.testing.assert_allclose(at_level(clicked, -26.0)[200:], wave[200:], rtol=0.2)

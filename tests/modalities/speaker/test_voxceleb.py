@@ -1,7 +1,5 @@
 """VoxCeleb, and the ids of trial lists."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil
@@ -12,18 +10,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.items.items import Item
-from likeness.eval.types import Trials
-from likeness.modalities import synthetic
+from likeness import Item, Trials
 from likeness.modalities.speaker import voxceleb
 from likeness.modalities.speaker._trial_items import match_items
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.training import recipe as recipes
 from tests.modalities.data_set import DataSet
+from tests.modalities.speaker.spoken import write_voices_to
 from tests.scripts import touch
 
 load = cache(recipes.load)
@@ -45,18 +41,10 @@ PROTOCOL = {"O_cleaned": (("veri_test2.txt",), 4, 2)}  # of the miniature, inste
 
 def miniature(folder: Path) -> None:
     """Speakers of each split, a trial list, and folders of noise and rooms."""
-    names = [
-        f"{split}/wav/{speaker}/video/0000{number}"
-        for split, speakers in SPEAKERS.items()
-        for speaker in speakers
-        for number in (0, 1)
-    ]
-    names += ["musan/noise/a", "musan/noise/b", "rirs/a", "rirs/b"]
-    for number, name in enumerate(names):
-        path = folder / f"{name}.wav"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        wave = synthetic.voice(number // 2, number % 2, seconds=(0.5, 0.8))
-        soundfile.write(path, wave, 16_000, subtype="PCM_16")
+    folders = [f"{split}/wav/{one}/video" for split, all in SPEAKERS.items() for one in all]
+    names = [f"{name}/0000{number}.wav" for name in folders for number in (0, 1)]
+    names += ["musan/noise/a.wav", "musan/noise/b.wav", "rirs/a.wav", "rirs/b.wav"]
+    write_voices_to(folder, *names)
     (folder / "veri_test2.txt").write_text(TRIALS, encoding="utf-8")
 
 
@@ -78,41 +66,24 @@ DATA_SETS = {
     )
     for corpus, folder in (("voxceleb1", "vox1"), ("voxceleb2", "vox2"))
 }
-USUAL = {
-    "as unpacked": (
-        "vox1/dev/wav/id10001",
-        "vox1/test/wav/id10270",
-        "vox2/dev/aac/id00012",
-        "vox2/test/aac/id00017",
-    ),
-    "WeSpeaker": (
-        "raw/voxceleb1/dev/wav/id10001",
-        "raw/voxceleb1/test/wav/id10270",
-        "raw/voxceleb2_m4a/dev/aac/id00012",
-        "raw/voxceleb2_m4a/test/aac/id00017",
-    ),
-    "SpeechBrain": ("wav/id10001", "wav/id10270", "dev/wav/id00012", "test/wav/id00017"),
-    "voxceleb_trainer": (
-        "voxceleb1/id10001",
-        "voxceleb1/id10270",
-        "voxceleb2/dev/id00012",
-        "voxceleb2/test/id00017",
-    ),
+USUAL = {  # the folders above the four speakers
+    "as unpacked": "vox1/dev/wav vox1/test/wav vox2/dev/aac vox2/test/aac",
+    "WeSpeaker": "raw/voxceleb1/dev/wav raw/voxceleb1/test/wav "
+    "raw/voxceleb2_m4a/dev/aac raw/voxceleb2_m4a/test/aac",
+    "SpeechBrain": "wav wav dev/wav test/wav",
+    "voxceleb_trainer": "voxceleb1 voxceleb1 voxceleb2/dev voxceleb2/test",
 }
 
 
 @pytest.mark.parametrize("layout", USUAL)
-def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
-    layout: str, tmp_path: Path
-) -> None:
-    data = touch(
-        tmp_path,
-        *(f"{one}/5r0dWxy17C8/00001.{'m4a' if 'aac' in one else 'wav'}" for one in USUAL[layout]),
-        "vox1/dev/txt/id10001/5r0dWxy17C8/00001.txt",  # this and the next is not VoxCeleb's audio
-        "CN-Celeb_flac/data/id00013/singing-01-001.flac",
-    )
-    corpora = itertools.product(("voxceleb1", "voxceleb2"), ("dev", "test"))
+def test_usual_layouts_give_the_official_splits(layout: str, tmp_path: Path) -> None:
+    # this is not VoxCeleb's audio
+    touch(tmp_path, "vox1/dev/txt/id10001/v/1.txt", "CN-Celeb_flac/data/id00013/play-01-001.flac")
     speakers = (VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST)
+    for above, speaker in zip(USUAL[layout].split(), speakers, strict=True):
+        ending = "m4a" if "aac" in above else "wav"
+        data = touch(tmp_path, f"{above}/{speaker}/5r0dWxy17C8/00001.{ending}")
+    corpora = itertools.product(("voxceleb1", "voxceleb2"), ("dev", "test"))
     for (corpus, split), speaker in zip(corpora, speakers, strict=True):
         (first,) = items(data, corpus=corpus, split=split)  # type: ignore[arg-type]
         assert (first.id, first.label) == (f"{speaker}/5r0dWxy17C8/00001.wav", speaker)
@@ -123,11 +94,9 @@ def test_usual_layouts_give_the_official_splits_and_the_lists_ids(
 
 def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
     data = touch(tmp_path, "vox2/id00012/v/1.m4a", "vox2/id00017/v/1.m4a", "vox2/id00019/v/1.m4a")
-    (data / "vox2" / "vox2_meta.csv").write_text(
-        "\ufeffVoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set\nid00012 ,n000012 ,m ,dev\nid00017 ,n000017 "
-        ",f ,test\n",
-        encoding="utf-8",
-    )
+    lines = ["\ufeffVoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set", "id00012 ,n000012 ,m ,dev"]
+    text = "\n".join([*lines, "id00017 ,n000017 ,f ,test\n"])
+    (data / "vox2" / "vox2_meta.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"1 VoxCeleb2 speakers .*'id00019'"):
         items(data, split="dev")
     shutil.rmtree(data / "vox2" / "id00019")
@@ -135,13 +104,8 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
 
 
 def test_an_utterance_found_twice_is_taken_once_wav_first(tmp_path: Path) -> None:
-    data = touch(
-        tmp_path,
-        "a/dev/aac/id00012/v/1.m4a",
-        "b/dev/wav/id00012/v/1.wav",
-        "b/dev/wav/id00012/v/.hidden.wav",
-        "a/dev/aac/id00012/v/2.m4a",
-    )
+    wav = ("b/dev/wav/id00012/v/1.wav", "b/dev/wav/id00012/v/.hidden.wav")
+    data = touch(tmp_path, "a/dev/aac/id00012/v/1.m4a", *wav, "a/dev/aac/id00012/v/2.m4a")
     assert [item.path.suffix for item in items(data)] == [".wav", ".m4a"]
     assert [item.id for item in items(data)] == ["id00012/v/1.wav", "id00012/v/2.wav"]
 
@@ -151,21 +115,19 @@ def test_one_copy_a_speed_keeps_the_classes(tmp_path: Path) -> None:
     every, kept = items(data, speeds=(0.9, 1.1)), items(data, speeds=(0.9, 1.1), speed_items="one")
     assert {item.label for item in kept} == {item.label for item in every}
     assert (len(every), len(kept)) == (36, 12 + 6)
-    assert {item.id for item in kept if "#" in item.id} == {
-        f"id0001{i}/v/0.wav#speed={speed}" for i in range(3) for speed in ("0.9", "1.1")
-    }
+    copies = [f"id0001{i}/v/0.wav#speed={speed}" for i in range(3) for speed in ("0.9", "1.1")]
+    assert {item.id for item in kept if "#" in item.id} == {*copies}
     assert items(data, speed_items="one") == items(data)
 
 
-@pytest.mark.parametrize(
-    "variant", ["wespeaker_resnet34", "wespeaker_ecapa512", "wespeaker_ecapa1024"]
-)
+@pytest.mark.parametrize("variant", ["resnet34", "ecapa512", "ecapa1024"])
 def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None:
     """MarginScheduler of wespeaker/utils/schedulers.py with increase_start_epoch 20 and
     fix_start_epoch 40 of conf/resnet.yaml; epochs count from 1.
     """
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
-    recipe: Any = recipes.fit_to_batches(load(f"{file}:{variant}")[0], 3 * 1_092_009)  # speeds
+    recipe: Any = load(f"{file}:wespeaker_{variant}")[0]
+    recipe = recipes.fit_to_batches(recipe, 3 * 1_092_009)  # speeds
     per_epoch = recipe.schedule.save_every
     assert per_epoch == pytest.approx(1_092_009 // 256, abs=1)  # drop_last
     steps, warmup = recipe.schedule.steps, recipe.schedule.warmup_steps
@@ -186,7 +148,7 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     assert margin(fixed - 1) == pytest.approx(0.2, abs=1e-3)
     assert [margin(step) for step in (fixed, 150 * per_epoch)] == pytest.approx([0.2] * 2)
     # conf/*_lm.yaml: .5 from the first step on
-    second = load(f"{file}:{variant}_lm")[0]
+    second = load(f"{file}:wespeaker_{variant}_lm")[0]
     assert second.tuning.average_last == 0  # the last one, num_avg 1 of run.sh
     loss = second.loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3
@@ -203,43 +165,36 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
         ("wavlm_lm", 1, 256, 20, 1, {10: 2e-4, 20: 1e-4}),
     ],
 )
-def test_pretrained_networks_have_wespeakers_schedules(
-    variant: str, speeds: int, batch: int, epochs: int, warmup: int, rates: dict[float, float]
-) -> None:
+def test_pretrained_schedules_are_wespeakers(variant, speeds, batch, epochs, warmup, rates) -> None:
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb_pretrained.py"
     recipe = recipes.fit_to_batches(load(f"{file}:{variant}")[0], speeds * 1_092_009)
     per_epoch = 1_092_009 // batch
     schedule = recipe.schedule
     assert recipe.sampling.batch_size == batch
-    assert (schedule.steps, schedule.warmup_steps) == pytest.approx(
-        (epochs * per_epoch, warmup * per_epoch), rel=1e-3
-    )
+    assert schedule.steps == pytest.approx(epochs * per_epoch, rel=1e-3)
+    assert schedule.warmup_steps == pytest.approx(warmup * per_epoch, rel=1e-3)
     for epoch, rate in rates.items():
         assert recipe.optim.lr * schedule.decay(epoch / epochs) == pytest.approx(rate, rel=1e-3)
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
     both = [Item("x/1.wav", Path("1")), Item("x/1.flac", Path("2")), Item("x/2.flac", Path("3"))]
-
-    def pair(a: str, b: str) -> Trials:
-        return Trials((a,), (b,), np.array([0], np.int32), np.array([0], np.int32))
-
-    chosen, _ = match_items(pair("x/1.flac", "x/2.wav"), both, where="list")
+    pair = Trials(("x/1.flac",), ("x/2.wav",), [0], [0])
+    chosen, _ = match_items(pair, both, where="list")
     assert [item.id for item in chosen] == ["x/1.flac", "x/2.flac"]
     with pytest.raises(ValueError, match=r"2 of.*'x/1.m4a', 'x/3'.*; go"):
-        match_items(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
+        match_items(Trials(("x/1.m4a",), ("x/3",), [0], [0]), both, where="list", hint="go")
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20),
-    st.sampled_from(["", ".wav", ".flac", ".M4A"]),
-)
+PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20)
+
+
+@given(PAIRS, st.sampled_from(["", ".wav", ".flac", ".M4A"]))
 def test_matching_keeps_every_pair(pairs: list[tuple[int, int]], suffix: str) -> None:
     contents = [Item(f"s{i}/u.v{i}.flac", Path(str(i)), f"s{i}") for i in range(8)]
     ids = tuple(f"s{i}/u.v{i}{suffix}" for i in reversed(range(8)))
     index = np.array([[7 - a, 7 - b] for a, b in pairs], dtype=np.int32)
     chosen, made = match_items(Trials(ids, ids, index[:, 0], index[:, 1]), contents, where="list")
-    assert [
-        (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
-    ] == [(contents[a].id, contents[b].id) for a, b in pairs]
+    assert [made.enrol_ids[i] for i in made.enrol] == [contents[a].id for a, _ in pairs]
+    assert [made.probe_ids[i] for i in made.probe] == [contents[b].id for _, b in pairs]
     assert chosen == [contents[i] for i in sorted({i for pair in pairs for i in pair})]
