@@ -20,8 +20,8 @@ class Option:
             then handed on as text.
         least: The smallest number that it takes.
         most: The largest number that it takes.
-        path: What has to exist; without it a path may be an address, such as s3://BUCKET. "output"
-            is written, and need not exist.
+        path: What has to exist; without it a path may be an address, such as s3://BUCKET. An output
+            is written, and need not exist; without `file` or `folder` it may be either.
         endings: Those that the name of an output may have.
         separator: What stands between several names in one value.
         help: A sentence for help, where no docstring has it.
@@ -33,7 +33,7 @@ class Option:
     metavar: str = ""
     least: float | None = None
     most: float | None = None
-    path: Literal["", "file", "folder", "any", "output"] = ""
+    path: Literal["", "file", "folder", "any", "output", "output file", "output folder"] = ""
     endings: tuple[str, ...] = ()
     separator: str = ""
     help: str = ""

@@ -65,6 +65,14 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
 BEST = "best.safetensors"  # the model files of a run
 LAST = "last.safetensors"
+_OTHERS = ("recipe.json", "log.jsonl", "calibration.json", "thresholds.json")
+
+
+def files_of_run(run: Path) -> list[Path]:
+    """The files of a run that commands write and read again, whether or not they are there."""
+    return [run / name for name in (BEST, LAST, *_OTHERS)] + list(vars(HeldOutFiles(run)).values())
+
+
 EXPORTED = "model.onnx"  # in the folder of a model that no run trained
 
 

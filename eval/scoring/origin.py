@@ -75,7 +75,7 @@ def write_origin(scores: str | Path, origin: Origin) -> None:
         OSError: The disk refuses it; the score file stays, and then says nothing of its origin.
     """
     path = Path(scores)
-    if not path.is_file():
+    if not path.is_file() or path.parent == Path("/dev"):
         return
     document = {"format": FORMAT, "scores_sha256": sha256(path), **asdict(origin)}
     write_json(origin_path(path), document)

@@ -12,8 +12,8 @@ import click
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
-from likeness.eval.formats.runs import BEST, LAST, HeldOutFiles
-from likeness.eval.formats.writing import check_written, only_command
+from likeness.eval.formats.runs import LAST, files_of_run
+from likeness.eval.formats.writing import only_command
 from likeness.eval.option import Option
 from likeness.eval.types import counted
 from likeness.toolkit.console import say
@@ -29,10 +29,11 @@ OUTPUTS = {"out", "json", "report", "page"}  # options of what is written
 
 
 JsonFile = Annotated[
-    Path | None, Option(path="output", help="Write the results into this JSON file.")
+    Path | None, Option(path="output file", help="Write the results into this JSON file.")
 ]
 Report = Annotated[
-    Path | None, Option(path="output", help="Write a self-contained HTML report into this folder.")
+    Path | None,
+    Option(path="output folder", help="Write a self-contained HTML report into this folder."),
 ]
 Media = Annotated[
     Path | None,
@@ -78,10 +79,6 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
                 continue
             if not out.name:
                 raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
-            if name == "json":
-                check_written(out)
-            if name in ("page", "report") and out.is_file():
-                raise LikenessError(f"--{name} {str(out)!r} is a file; name a folder")
             inputs = _inputs([value for other, value in options.items() if other != name])
             for path in filter(Path.is_file, _written(out)):
                 if any(map(path.samefile, inputs)):
@@ -96,13 +93,9 @@ def _inputs(values: Sequence[Any]) -> list[Path]:
     many = (value if isinstance(value, tuple) else (value,) for value in values)
     flat = [each for several in many for each in several]
     runs = [Path(value) for value in flat if isinstance(value, str | Path)]
-    of_runs = [
-        path
-        for run in runs
-        if (run / LAST).is_file()
-        for path in (run / BEST, run / LAST, *vars(HeldOutFiles(run)).values())
-    ]
-    return [*files_in(*flat), *filter(Path.is_file, of_runs)]
+    of_runs = [path for run in runs if (run / LAST).is_file() for path in files_of_run(run)]
+    beside = [run.with_name(f"{run.name}.thresholds.json") for run in runs if run.name]
+    return [*files_in(*flat), *filter(Path.is_file, [*of_runs, *beside])]
 
 
 def _written(out: Path) -> list[Path]:

@@ -113,7 +113,7 @@ class Source:
             "metavar": self.word,
         }
         if self.kind is Path:
-            settings["type"] = click.Path(path_type=Path)  # which a shell completes
+            settings["type"] = click.Path()  # which a shell completes
         if choices := self._choices():
             settings["shell_complete"] = lambda context, parameter, begun: [
                 word for word in map(str, choices) if word.startswith(begun)
@@ -125,10 +125,12 @@ class Source:
         if self.kind is bool:
             settings["is_flag"] = True
         elif self.kind == tuple[str, Path]:
-            settings |= {"nargs": 2, "type": (str, click.Path(path_type=Path))}
-        settings |= {"help": self.help + self.details(is_required), "multiple": self.is_many}
+            settings |= {"nargs": 2, "type": (str, click.Path())}
         if self.option.envvar:
             settings |= {"envvar": self.option.envvar, "show_envvar": True}
+        else:
+            settings["multiple"] = self.kind is not bool  # twice is refused, not dropped
+        settings["help"] = self.help + self.details(is_required)
         return click.Option([*(self.option.name or self.name).split(), self.variable], **settings)
 
     def _checked(self, is_required: bool, _: object, __: object, typed: Any) -> Any:
@@ -142,23 +144,21 @@ class Source:
             if is_required:
                 raise LikenessError(f"{self.name} is missing: {self.help}")
             return None
-        if self.kind in (bool, tuple[str, Path]):
+        if self.kind is bool:
             return typed
-        if self.kind is Path:
-            wanted = self.option.path
-            for path in typed if self.is_many else [typed]:
-                what = f"{self.name}: {_PATHS.get(wanted)} {str(path)!r}"
-                if wanted == "output" and self.option.endings:
-                    check_written(path, self.option.endings)
-                elif wanted in _PATHS and not os.path.exists(path):
-                    raise LikenessError(f"{what} does not exist; correct it")
-                elif wanted in ("file", "folder") and os.path.isdir(path) != (wanted == "folder"):
-                    other = "file" if wanted == "folder" else "folder"
-                    raise LikenessError(f"{what} is a {other}; correct it")
-            return typed
+        several = typed if isinstance(typed, tuple) else (typed,)
+        if len(several) > 1 and not self.is_many:
+            raise LikenessError(f"{self.name} is there {len(several)} times; give it once")
+        if "" in several:
+            raise LikenessError(f"{self.name} is empty; give a value, or leave it out")
+        if self.kind == tuple[str, Path]:
+            return several[0][0], Path(several[0][1])
         if self.kind is abc.Mapping:
-            return ",".join(typed)
-        return tuple(map(self._read, typed)) if self.is_many else self._read(typed)
+            return ",".join(several)
+        values = tuple(map(Path if self.kind is Path else self._read, several))
+        for path in values if self.kind is Path else ():
+            self._check_path(path)
+        return values if self.is_many else values[0]
 
     def _read(self, text: str) -> Any:
         """The number, size or choice that a text is, or the text."""
@@ -181,6 +181,20 @@ class Source:
                 raise LikenessError(f"{self.name} {text!r}: give one of {', '.join(choices)}")
             return choices[text]
         return text
+
+    def _check_path(self, path: Path) -> None:
+        """Refuse a path that is not what it should be, before the work."""
+        kind, endings = self.option.path, self.option.endings
+        if endings or kind == "output file":
+            check_written(path, endings)
+            kind = "output file"
+        elif kind in _PATHS and not os.path.exists(path):
+            what = f"{_PATHS[kind]} {str(path)!r}"
+            raise LikenessError(f"{self.name}: {what} does not exist; correct it")
+        for wrong, is_wrong in (("folder", os.path.isdir), ("file", os.path.isfile)):
+            other = "file" if wrong == "folder" else "folder"
+            if kind.endswith(other) and is_wrong(path):
+                raise LikenessError(f"{self.name}: {other} {str(path)!r} is a {wrong}; correct it")
 
 
 def refuse_idle(where: str, options: Mapping[str, object]) -> None:

@@ -34,7 +34,7 @@ def check(
         Path | None,
         Option(
             help="Write a page into this folder that shows and plays what was found.",
-            path="output",
+            path="output folder",
         ),
     ] = None,
     strict: Annotated[bool, Option(help="End with exit code 1 if anything was found.")] = False,

@@ -22,7 +22,7 @@ def lists(
     listed_by: Call[Items],
     drawn_by: Call[tuple[Items, Trials]],
     *,
-    out: Annotated[Path, Option(path="output", help="The folder to write the lists into.")],
+    out: Annotated[Path, Option(path="output folder", help="The folder to write the lists into.")],
 ) -> None:
     """List the items of held-out subjects, and trials among them, for `embed` and `score`.
 

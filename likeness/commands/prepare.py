@@ -23,13 +23,14 @@ def prepare(prepared_by: Call[None]) -> None:
     (~/.likeness/models, or what LIKENESS_MODELS names), and with it likeness:voice-plus. Writing
     them needs torch, and using them does not. `face` puts likeness:face there.
     """
-    if prepared_by["DATASET"] == "voice":
-        prepared_by.refuse_idle("beside voice", "--data")
+    if (name := prepared_by["DATASET"]) in (None, "voice", "face"):
+        prepared_by.refuse_idle(f"beside {name}" if name else "without DATASET", "--data")
+    if name == "voice":
         _refuse_without_torch()
         from likeness.models import _resemblyzer
 
         _resemblyzer.prepare(say)
-    elif "DATASET" in prepared_by:
+    elif name:
         prepared_by(say=say)
     else:
         say(f"{preparing.table()}\nvoice  likeness:voice-plus, see `likeness prepare --help`")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from likeness.commands._signature import command
+from likeness.commands._signature import command, refuse_idle
 from likeness.eval.option import Option
 from likeness.toolkit.console import say
 from likeness.training import recipe_files
@@ -25,6 +25,7 @@ def recipes(
     With a name, print what the recipe's head says of it, and its variants.
     """
     if copy:
+        refuse_idle("beside --copy", {"NAME": name or None})
         say(f"wrote {' and '.join(map(str, recipe_files.copy(*copy)))}")
     else:
         say(recipe_files.description(name) if name else recipe_files.table())

@@ -27,6 +27,7 @@ def reproduce(
     The tables are also written as text, Markdown and LaTeX. Without a table, all are listed.
     """
     if list_them or "TABLE" not in reproduced_by:
+        reproduced_by.refuse_all("beside --list" if list_them else "without TABLE")
         say(listing())
         return
     say(f"\n{reproduced_by()}")

@@ -23,7 +23,7 @@ def score(
     scored_by: Call[Scored],
     fused_by: Call[Fused],
     *,
-    out: Annotated[Path, Option(path="output", help="The score file to write.")],
+    out: Annotated[Path, Option(path="output file", help="The score file to write.")],
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
 

@@ -130,7 +130,7 @@ def find_dataset(name: str) -> Dataset:
 
 def prepare(
     dataset: Annotated[Dataset | str, Option("DATASET")],
-    data: Annotated[Path, Option(path="output")] = Path("data"),
+    data: Annotated[Path, Option(path="output folder")] = Path("data"),
     *,
     say: Say = print,
 ) -> None:

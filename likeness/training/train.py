@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.remote import is_url
@@ -133,10 +133,10 @@ def train(
 
 def run(
     prepared: RecipeOnData,
-    out: Annotated[Path, Option(path="output")],
+    out: Annotated[Path, Option(path="output folder")],
     *,
     resume: bool = False,
-    loggers: Annotated[Sequence[str], Option("--log")] = (),
+    loggers: Annotated[Sequence[Literal["tensorboard", "wandb"]], Option("--log")] = (),
     command: Annotated[str, Option(is_typed=False)] = "",
 ) -> str:
     """Train what was prepared, report on the subjects that were held out, and say what comes next.
@@ -199,7 +199,7 @@ def compare(
     recipe: Annotated[str, Option("RECIPE")],
     data: Path = _DATA,
     *,
-    out: Annotated[Path, Option(path="output")],
+    out: Annotated[Path, Option(path="output folder")],
     settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),
     variants: Annotated[Sequence[str], Option(separator=",")] = (),
     seeds: Annotated[int, Option(least=1)] = 3,

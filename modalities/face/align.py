@@ -529,7 +529,7 @@ def faces_as_items(
 
 def align_folder(
     root: Annotated[str | Path, Option("PHOTOGRAPHS", path="folder")],
-    out: Annotated[str | Path, Option(path="output")],
+    out: Annotated[str | Path, Option(path="output folder")],
     *,
     detector: Annotated[str | Path, Option(path="file")],
     size: Size = (112, 112),

@@ -32,7 +32,7 @@ def evaluate_files(
     switch: Sequence[str] = (),
     fars: Annotated[Sequence[float], Option("--far")] = (),
     num_resamples: NumResamples = 0,
-    json_file: Annotated[Path | None, Option("--json", path="output")] = None,
+    json_file: Annotated[Path | None, Option("--json", path="output file")] = None,
 ) -> str:
     """1:1 of an IJB pack from features of its faces.
 
@@ -85,7 +85,7 @@ def identify_files(
     preset: Sequence[str] = (),
     switch: Sequence[str] = (),
     settings: IdentificationSettings | None = None,
-    json_file: Annotated[Path | None, Option("--json", path="output")] = None,
+    json_file: Annotated[Path | None, Option("--json", path="output file")] = None,
 ) -> str:
     """1:N of an IJB pack from features of its faces: a table for each preset.
 

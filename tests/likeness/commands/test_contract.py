@@ -77,7 +77,7 @@ def sample_of(source: Source, folder: Path) -> Sample:
     elif kind is tuple:
         return Sample((source.name, "96x64"), (96, 64))
     elif kind is Path:
-        name = f"new{(*option.endings, '')[0]}" if option.path == "output" else "file"
+        name = f"new{(*option.endings, '')[0]}" if option.path.startswith("output") else "file"
         value = folder / ("folder" if option.path == "folder" else name)
     elif option.separator:
         return Sample((source.name, f"a{option.separator}b"), ["a", "b"])

@@ -84,6 +84,41 @@ def test_one_of_several_inputs_is_kept(tmp_path):
     assert files[1].read_text() == SCORES
 
 
+def test_the_files_of_a_run_are_kept(tmp_path):
+    run, scores = tmp_path / "run", tmp_path / "scores.txt"
+    touch(run, "last.safetensors", "recipe.json", "thresholds.json")
+    scores.write_text(SCORES)
+    for name in ("last.safetensors", "recipe.json", "thresholds.json"):
+        words = ("evaluate", scores, "--save-to", run, "--json", run / name, "--force")
+        assert "is one of the inputs" in refused(*words)
+        assert not (run / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("evaluate {s} --json {d}", "is a folder"),
+        ("score --trials {s} --embeddings {s} --out {d}", "is a folder"),
+        ("evaluate {s} --report {s}", "is a file"),
+        ("lists {d} --out {s} --force", "is a file"),
+        ("evaluate {s} --seed 1 --seed 2", "is there 2 times"),
+        ("verify {s} {s} --threshold 1 --threshold 2", "is there 2 times"),
+        ("evaluate {s} --save-to=", "--save-to is empty"),
+        ("gallery list --gallery=", "--gallery is empty"),
+        ("prepare --data {d}", "without DATASET"),
+        ("prepare face --data {d}", "beside face"),
+        ("recipes speaker/an4 --copy speaker/an4 mine.py", "beside --copy"),
+        ("reproduce --list --seeds 3", "beside --list"),
+    ],
+)
+def test_what_would_be_dropped_or_fail_late_is_refused(words, said, tmp_path):
+    scores, folder = tmp_path / "scores.txt", tmp_path / "folder"
+    scores.write_text(SCORES)
+    folder.mkdir()
+    assert said in refused(*(word.format(s=scores, d=folder) for word in words.split()))
+    assert scores.read_text() == SCORES
+
+
 @pytest.mark.skipif(os.name == "nt", reason="this system has no locks of folders")
 def test_of_what_is_there_a_killed_command_s_own_files_are_replaced(scores, tmp_path):
     out = tmp_path / "r.json"

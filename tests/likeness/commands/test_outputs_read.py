@@ -211,7 +211,7 @@ NAMED = {"--model", "MODEL", "--gallery", "--groups", "--test", "--media", "--sa
 def outputs() -> Iterator[tuple[str, str]]:
     for name, command in COMMANDS.items():
         for source in command.sources.values():
-            if source.option.path == "output":
+            if source.option.path.startswith("output"):
                 yield name, source.name
         for key in command.own.keys() & {*OUTPUTS, "save_to"}:
             yield name, f"--{key.replace('_', '-')}"
