@@ -91,7 +91,13 @@ def opus(*, gain: int = 0, skip: int = 0) -> bytes:
 
 
 def through_av(
-    suffix: str, codec: str = "aac", *, tracks: int = 1, layout: str = "mono", **options: str
+    suffix: str,
+    codec: str = "aac",
+    *,
+    tracks: int = 1,
+    layout: str = "mono",
+    samples: NDArray[Any] = WAVE,
+    **options: str,
 ) -> bytes:
     """A file that PyAV writes, with options of its container; all its channels are alike."""
     import av
@@ -101,8 +107,8 @@ def through_av(
         with av.open(str(path), "w", container_options=options) as container:
             streams = [container.add_stream(codec, rate=HZ, layout=layout) for _ in range(tracks)]
             for stream in streams:
-                for start in range(0, HZ, 1024):
-                    part = np.tile(WAVE[start : start + 1024], (stream.channels, 1))
+                for start in range(0, len(samples), 1024):
+                    part = np.tile(samples[start : start + 1024], (stream.channels, 1))
                     part = part.astype(np.float32)
                     frame = av.AudioFrame.from_ndarray(part, format="fltp", layout=layout)
                     frame.sample_rate, frame.pts, frame.time_base = HZ, start, Fraction(1, HZ)

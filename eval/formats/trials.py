@@ -115,7 +115,7 @@ def read_scores(
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         first = pair_text(scored, int(bad[0]))
-        raise LikenessError(f"{table.where}: the score of {first} is not finite; score it again")
+        raise LikenessError(f"{table.where}: the score of {first} is NaN or infinite; score it again")
     if trials is not None and scored.itself.size and not trials.itself.size:
         # The list was read without its self-trials, see likeness.eval.items.self_matches.
         others = np.setdiff1d(np.arange(len(scored)), scored.itself)
@@ -212,10 +212,19 @@ def _read(
                 + if_option(", or by --columns enrol=NAME --columns probe=NAME")
             )
         raise LikenessError(f"{table.where}: {reasons}; {remedy}")
-    if len(fitting) > 1:
+    if not all(_same(fitting[0], way, table.columns) for way in fitting):
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
         raise LikenessError(f"{table.where}: its lines read as {shown}; put one on top as a header")
     return table._replace(roles=fitting[0])
+
+
+def _same(first: Sequence[str], second: Sequence[str], columns: Sequence[Column | Floats]) -> bool:
+    """Whether two ways of reading columns give each role the same values."""
+    pairs = [(columns[first.index(role)], columns[second.index(role)]) for role in first]
+    return all(
+        a is b or (isinstance(a, Column) and isinstance(b, Column) and a.texts() == b.texts())
+        for a, b in pairs
+    )
 
 
 def _whole(table: Table, known: Sequence[str]) -> Table:

@@ -122,7 +122,7 @@ def test_a_value_that_an_option_does_not_take_is_one_sentence(words, said):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("eva", {"evaluate"}),
+        ("e", {"embed", "evaluate", "export"}),
         ("gallery e", {"enrol"}),
         ("evaluate --ter", {"--terms"}),
         ("evaluate s.txt --terms ", {"likeness", "iso"}),

@@ -260,14 +260,6 @@ def test_help_of_a_recipe_lists_its_fields():
     assert not re.search(r"<\w|\blist\[", shown)
 
 
-def test_a_shell_is_told_the_commands(capsys, monkeypatch):
-    monkeypatch.setenv("_LIKENESS_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "likeness e")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    run_command()
-    assert capsys.readouterr().out.split() == ["embed", "evaluate", "export"]
-
-
 @pytest.mark.parametrize(
     ("scores", "error", "word"),
     [

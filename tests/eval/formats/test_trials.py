@@ -265,7 +265,7 @@ def test_scores_with_and_without_labels(put, text):
 
 def test_ids_that_are_numbers_need_a_header(put):
     text = "1.1 1.2 0.53 1\n1.1 1.3 -0.2 0\n1.2 1.3 0.1 0\n"
-    for unclear in (text, "3 12 34\n4 12 35\n", "a x 1 1\na y 0 0\nb x 0 0\n"):
+    for unclear in (text, "3 12 34\n4 12 35\n", "a x 1 1\na y 0 1\nb x 0 0\n"):
         with pytest.raises(LikenessError, match=r" and as .*header"):
             read_scores(put(unclear))
     scored, values = read_scores(put("enrol probe score label\n" + text))
@@ -284,6 +284,7 @@ def test_labels_are_no_scores_unless_they_are_marked_as_scores(put):
     for text in (
         "enrol probe score\na x 1\na y 0\nb x 0\n",
         "a x 1.0\na y 0.0\nb x 0.0\n",
+        "a x 1 1\na y 0 0\nb x 0 0\n",
     ):
         assert read_scores(put(text), made(PLAIN))[1].tolist() == [1, 0, 0]
 
