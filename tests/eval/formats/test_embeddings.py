@@ -71,7 +71,9 @@ def test_round_trip_and_replacement(tmp_path: Path, name: str) -> None:
 def test_any_values_and_ids(
     tmp_path: Path, name: str, data: Any, matrix: Any, meta: dict[str, str]
 ) -> None:
-    texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).map(nfc)
+    texts = st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\\"), min_size=1, max_size=8
+    ).map(nfc)  # a backslash is read as /
     allowed = texts.filter(lambda one: not one.endswith("\0"))
     if name == "e.ark":
         allowed = texts.filter(lambda one: one.split() == [one])
@@ -268,3 +270,17 @@ def test_files_of_others_that_hold_no_embeddings_are_refused(
         (saved if name == "e.npz" else arrow_file)(tmp_path / name, **content)
     with pytest.raises(LikenessError, match=name):
         read_embeddings(tmp_path / name)
+
+
+def test_a_small_parquet_file_does_not_become_a_large_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal values take next to nothing in a dictionary: vectors are counted before any is read."""
+    monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(files, "EXPANSION", 2)
+    path, count = tmp_path / "e.parquet", 70_000
+    deep = pa.concat_arrays([pa.array([[0.5] * 50], pa.list_(pa.float32()))] * count)
+    arrow_file(path, id=[str(k) for k in range(count)], vector=deep)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(LikenessError, match=f"{(64 + 4 * 50) * count} bytes"):
+        read_embeddings(path)
