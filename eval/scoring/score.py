@@ -231,7 +231,7 @@ def calibrate(
     `Scoring(calibration=...)` take it, and its `save(path)` writes a file for the command line.
 
     Args:
-        trials: P pairs of ids with labels, of other subjects than those to be scored.
+        trials: Labelled pairs of ids, of other subjects than those to be scored.
         embeddings: as in `score`.
         scoring: without a calibration.
         quality: measures that help the score: log_norm, log_duration or cohort_mean.

@@ -19,7 +19,8 @@ def demo(
         Option(help="One of speaker, face and image. Without it all run, each in a folder of OUT."),
     ] = "",
     out: Annotated[
-        Path, Option(help="The folder of the run; a finished one is not replaced.")
+        Path,
+        Option(path="output folder", help="The folder of the run; a finished one is not replaced."),
     ] = Path("demo"),
 ) -> None:
     """Train, embed, score and report on synthetic voices, synthetic faces and real digits.
