@@ -113,7 +113,8 @@ class Source:
             "metavar": self.word,
         }
         if self.kind is Path:
-            settings["type"] = click.Path(path_type=Path)  # which a shell completes
+            # A shell completes it. What cannot be read is refused by what reads it.
+            settings["type"] = click.Path(readable=False, path_type=Path)
         if choices := self._choices():
             settings["shell_complete"] = lambda context, parameter, begun: [
                 word for word in map(str, choices) if word.startswith(begun)
@@ -125,7 +126,7 @@ class Source:
         if self.kind is bool:
             settings["is_flag"] = True
         elif self.kind == tuple[str, Path]:
-            settings |= {"nargs": 2, "type": (str, click.Path(path_type=Path))}
+            settings |= {"nargs": 2, "type": (str, click.Path(readable=False, path_type=Path))}
         settings |= {"help": self.help + self.details(is_required), "multiple": self.is_many}
         if self.option.envvar:
             settings |= {"envvar": self.option.envvar, "show_envvar": True}
