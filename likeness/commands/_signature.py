@@ -435,7 +435,8 @@ def command(
         }
         if not resumes and "force" not in own and OUTPUTS & parameters.keys():
             parameters["force"] = _FORCE.parameter(is_required=False)
-        names = {*sources, *(each.name for each in own.values()), "--force"}
+        names = {*sources, *(each.name for each in own.values())}
+        names |= {"--force"} if "force" in parameters else set()
 
         def parsed(**values: Any) -> None:
             force = bool(values["force"]) if "force" in values else None
