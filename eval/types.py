@@ -328,8 +328,9 @@ class Trials:
         before = self.self_matches if self_matches is None else self_matches
         others = np.ones(len(self), dtype=np.bool_)
         others[self.itself] = False
-        is_subset = kept.dtype == np.bool_ and not self.repeats
-        known = self.repeats if is_subset or np.array_equal(kept, others) else None
+        is_subset = kept.dtype == np.bool_  # rows may be named twice
+        is_known = is_subset and (not self.repeats or np.array_equal(kept, others))
+        known = self.repeats if is_known else None
         return Trials(**columns, self_matches=before, known_repeats=known)
 
     def __repr__(self) -> str:

@@ -167,9 +167,9 @@ def _num_values(metadata: Any, columns: Sequence[str]) -> int:
     """How many values the columns of a .parquet have; one of lists has several a row."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    names, of_lists = {*columns}, f"{columns[0]}."
-    values = ((chunk.path_in_schema, chunk.num_values) for chunk in chunks)
-    return sum(num for name, num in values if name in names or name.startswith(of_lists))
+    names = tuple(f"{name}." for name in columns)
+    paths = ((f"{chunk.path_in_schema}.", chunk.num_values) for chunk in chunks)
+    return sum(num for path, num in paths if path.startswith(names))
 
 
 def read_text(path: Path, stated: Mapping[str, str]) -> Read:

@@ -195,6 +195,8 @@ def _read(
         pairs = [zip(of, fields, strict=True) for of in layouts if len(of) == len(fields)]
         return any(all(is_of.get(role, bool)(text) for role, text in of) for of in pairs)
 
+    if where.lower().endswith(".npz"):
+        raise LikenessError(f"{where}: an .npz holds embeddings; give a text or .parquet file")
     fractions = fractions and "score" in needed
     table = tables.read_table(source, shape_of, places_of, fractions=fractions)
     table = _whole(table, (*needed, "label"))

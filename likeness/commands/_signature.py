@@ -113,7 +113,8 @@ class Source:
             "metavar": self.word,
         }
         if self.kind is Path:
-            settings["type"] = click.Path()  # which a shell completes
+            # A shell completes it. What cannot be read is refused by what reads it.
+            settings["type"] = click.Path(readable=False)
         if choices := self._choices():
             settings["shell_complete"] = lambda context, parameter, begun: [
                 word for word in map(str, choices) if word.startswith(begun)
@@ -125,7 +126,7 @@ class Source:
         if self.kind is bool:
             settings["is_flag"] = True
         elif self.kind == tuple[str, Path]:
-            settings |= {"nargs": 2, "type": (str, click.Path())}
+            settings |= {"nargs": 2, "type": (str, click.Path(readable=False))}
         if self.option.envvar:
             settings |= {"envvar": self.option.envvar, "show_envvar": True}
         else:
@@ -448,7 +449,8 @@ def command(
         }
         if not resumes and "force" not in own and OUTPUTS & parameters.keys():
             parameters["force"] = _FORCE.parameter(is_required=False)
-        names = {*sources, *(each.name for each in own.values()), "--force"}
+        names = {*sources, *(each.name for each in own.values())}
+        names |= {"--force"} if "force" in parameters else set()
 
         def parsed(**values: Any) -> None:
             force = bool(values["force"]) if "force" in values else None

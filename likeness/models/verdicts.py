@@ -473,7 +473,7 @@ def list_pairs(
     if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
         pairs = read_pairs(listed, columns=columns)
     else:
-        pairs = [PairRow(str(pair[0]), str(pair[1]), *pair[2:]) for pair in listed]
+        pairs = [PairRow(str(pair[0]), str(pair[1]), *pair[2:3]) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))

@@ -346,7 +346,8 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     if setup.gallery is not None and gallery is None:
         gallery = open_gallery(setup.gallery, model.meta, thresholds=stored)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
-        raise LikenessError(f"{setup.workers} workers share a gallery in PostgreSQL only; take one")
+        text = f"--workers {setup.workers} share a gallery in PostgreSQL only"
+        raise LikenessError(f"{text}; take --workers 1")
     beside = None
     if setup.fusion is not None:
         other = Service(load_beside(loaded, setup.beside).comparer(), threads=threads)

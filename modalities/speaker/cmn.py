@@ -42,10 +42,10 @@ def in_groups(compute: Callable[[Tensor], Tensor], wave: Tensor) -> Tensor:
     times as long, groups of 4 1.1 and of 8 1.3. A graph that is exported takes any batch, so that
     the branch may not depend on its size there.
     """
-    is_cpu = wave.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not is_cpu or wave.shape[0] <= CPU_GROUP:
-        return compute(wave)
-    return torch.cat([compute(part) for part in torch.split(wave, CPU_GROUP)])
+    is_large = not torch.compiler.is_compiling() and wave.shape[0] > CPU_GROUP
+    if wave.device.type == "cpu" and is_large:
+        return torch.cat([compute(part) for part in torch.split(wave, CPU_GROUP)])
+    return compute(wave)
 
 
 def finish(

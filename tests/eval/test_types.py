@@ -52,6 +52,12 @@ def test_trials():
     assert len(Trials((), (), np.array([]), np.array([]))) == 0
 
 
+def test_a_row_that_is_named_twice_is_a_repeat():
+    trials = Trials(("a", "b"), ("c", "d"), [0, 1], [0, 1], [True, False])
+    assert trials.rows(np.array([1, 1])).repeats == 1
+    assert trials.rows(np.array([True, True])).repeats == 0
+
+
 @pytest.mark.parametrize("ids", [("a", "b", "c"), ("./a", "b", "x//../c"), ("Zoe\u0308", "b", "c")])
 def test_a_pair_with_two_labels_is_refused_in_any_order(ids):
     plain = tuple(normpath(normalize("NFC", id)) for id in ids)

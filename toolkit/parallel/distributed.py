@@ -166,7 +166,8 @@ def agree(**values: Any) -> None:
         for name, value in stated[0].items():
             if (other := theirs.get(name)) != value:
                 text = f"{name} is {value!r} in process 0, but {other!r} in process {number}"
-                raise LikenessError(f"the processes disagree: {text}; start all by one command")
+                remedy = "start all by one command on the same data"
+                raise LikenessError(f"the processes disagree: {text}; {remedy}")
 
 
 def embed_all(

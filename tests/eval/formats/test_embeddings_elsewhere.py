@@ -243,6 +243,15 @@ def test_a_small_file_does_not_become_many_ids_or_numbers(
         read_embeddings(path)
 
 
+def test_a_column_whose_name_begins_alike_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 20)
+    lists = pa.ListArray.from_arrays([0, 1, 300_001], np.zeros(300_001, np.float32))
+    path = table(tmp_path / "e.parquet", id=["a", "b"], vector=[[1.0], [2.0]], vector_old=lists)
+    assert read_embeddings(path).matrix.tolist() == [[1.0], [2.0]]
+
+
 def test_an_id_of_any_length_makes_no_long_message(tmp_path: Path) -> None:
     np.savez(tmp_path / "e.npz", ids=np.array(["a" * 10_000] * 2), matrix=np.ones((2, 3)))
     with pytest.raises(LikenessError, match="is there twice") as refused:

@@ -165,6 +165,12 @@ def test_refused_in_a_short_sentence(put, content):
     assert len(str(caught.value)) < 600 + len(str(path))
 
 
+def test_a_file_of_embeddings_is_named_as_one(tmp_path):
+    np.savez(tmp_path / "e.npz", id=["a"], vector=np.ones((1, 2)))
+    with pytest.raises(LikenessError, match="embeddings"):
+        read_trials(tmp_path / "e.npz")
+
+
 def test_gzip_bomb(put, monkeypatch):
     monkeypatch.setattr(files, "FREE_EXPANSION", 1_000)
     with pytest.raises(ValueError, match="expands to over"):

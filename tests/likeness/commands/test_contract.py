@@ -334,7 +334,7 @@ def test_help_is_for_users_and_has_every_default(name):
 
 
 OPTIONS = {
-    name: {*command.sources, *(each.name for each in command.own.values()), "--force"}
+    name: {*command.sources, *(option for each in command.params for option in each.opts)}
     for name, command in COMMANDS.items()
 }
 _LOADING = "embed verify threshold serve gallery+enrol gallery+search gallery+cluster"

@@ -165,6 +165,20 @@ def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy():
         assert [path.name for path in Path(name).iterdir()] == [left.name]
 
 
+@pytest.mark.skipif(not hasattr(os, "setresuid") or os.geteuid(), reason="needs two users")
+def test_a_file_that_may_not_be_read_is_one_sentence(scores):
+    assert run_command("evaluate", scores, "--resamples", 0) == 0  # which imports what it needs
+    with TemporaryDirectory() as name:  # other users enter no folder of tmp_path
+        Path(name).chmod(0o755)
+        locked = shutil.copy(scores, name)
+        Path(locked).chmod(0o600)
+        os.setresuid(65534, 65534, 0)
+        try:
+            assert "ermission denied" in refused("evaluate", locked, "--resamples", 0)
+        finally:
+            os.setresuid(0, 0, 0)
+
+
 def test_what_a_run_keeps_and_another_output_are_not_replaced(scores, tmp_path):
     run = tmp_path / "run"
     touch(run, "last.safetensors", "held-out/embeddings.npz")

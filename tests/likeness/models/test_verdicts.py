@@ -13,7 +13,7 @@ from likeness.eval.metrics.calibration import Fusion
 from likeness.models import load
 from likeness.models.model import Model
 from likeness.models.model import load as load_model
-from likeness.models.verdicts import Verification
+from likeness.models.verdicts import Verification, list_pairs
 from tests.scripts import printed, refused
 
 
@@ -51,6 +51,13 @@ def test_a_recording_that_cannot_be_read_is_named(run, example, pair, tmp_path):
         said = refused("verify", pair[0], tmp_path / name, "--model", run)
         assert name in said
         assert reason in said
+
+
+def test_rows_of_an_earlier_comparison_are_pairs_without_its_scores(run, pair):
+    (row,) = load_model(run).verify_pairs([(*pair, True)]).rows
+    assert row.score is not None
+    (again,), _ = list_pairs([row])
+    assert (again[:3], again.score) == (row[:3], None)
 
 
 def test_a_calibration_gives_the_probability(run, pair):
