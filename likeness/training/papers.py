@@ -347,7 +347,10 @@ def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[fl
         if not path.is_file():
             continue
         stated = json_object(path)
-        results = {each["metric"]: each["value"] for each in stated.get("results", ())}
-        value = (results | stated.get("values", {})).get(metric)
-        values += [value] if value is not None and math.isfinite(value) else []
+        try:
+            results = {each["metric"]: each["value"] for each in stated.get("results", ())}
+            value = float((results | stated.get("values", {})).get(metric, math.nan))
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            raise LikenessError(f"{path} is damaged; remove its run, and make it anew") from None
+        values += [value] if math.isfinite(value) else []
     return values
