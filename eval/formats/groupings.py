@@ -59,5 +59,5 @@ def _side(value: str, column: re.Match[str]) -> str:
         sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
         both = f"{value!r} and {limit!r}"
-        raise LikenessError(f"groups {column[0]}: {both} are not both numbers") from None
+        raise LikenessError(f"groups {column[0]}: {both} are not both numbers; correct them") from None
     return f"{column['column'].strip()}{sign}{limit}"

@@ -361,7 +361,7 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     for rows, of, problem in problems:
         if rows.size:
             pair = pair_text(of, int(rows[0]))
-            raise LikenessError(f"{where}: {pair} {problem}; are the scores of this list?")
+            raise LikenessError(f"{where}: {pair} {problem}; are the scores those of this list?")
     if scored.target is not None and (trials.target is None or scored.spoof is not None):
         spoof = None if scored.spoof is None else scored.spoof[at]
         trials = replace(trials, target=scored.target[at], spoof=spoof)

@@ -213,7 +213,7 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                 try:
                     lock = _locked(folder)
                 except BlockingIOError:
-                    raise LikenessError(f"another process writes {out}; wait for it") from None
+                    raise LikenessError(f"another process is writing {out}; wait for it") from None
                 except PermissionError:
                     raise LikenessError(
                         f"{folder} cannot be opened, so that another user may be writing {out}; "

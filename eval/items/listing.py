@@ -95,7 +95,7 @@ def list_items(
     else:
         items = files_below(path, suffixes, passed_over=passed_over)
     if not items:
-        raise LikenessError(f"{path}: the folder has no {', '.join(suffixes)}; name another")
+        raise LikenessError(f"{path} has no files that are read ({', '.join(suffixes)}); name another")
     if label:
         items = LabelPattern(label).relabelled(items, base, str(path))
     if missing == "refuse":
@@ -201,9 +201,8 @@ def _segments(file: Path, recordings: Mapping[str, list[str]]) -> dict[str, list
         if len(row) < 4 or row[1] not in rows_of or not re.fullmatch(r"\d{0,2}", "".join(row[4:]))
     ]
     if wrong:
-        line = " ".join(wrong[0])[:80]
-        form = "utterance recording start end [channel]"
-        raise LikenessError(f"{file}: {line!r} is no `{form}` of a recording in wav.scp; fix it")
+        problem = f"{' '.join(wrong[0])[:80]!r} is no `utterance recording start end [channel]`"
+        raise LikenessError(f"{file}: {problem} of a recording in wav.scp; correct it")
     of = [rows_of[row[1]] for row in rows]
     return {
         "id": [row[0] for row in rows],
@@ -260,7 +259,7 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
                 raise ValueError
         except ValueError:
             form = "SPEAKER file channel start duration <NA> <NA> speaker"
-            raise LikenessError(f"{path}: {line[:100]!r} is no `{form}`; fix it") from None
+            raise LikenessError(f"{path}: {line[:100]!r} is no `{form}`; correct it") from None
         recording = recordings[file]
         if len(recording) != 1:
             remedy = f"name a folder that has each once{if_option(' with --root')}"

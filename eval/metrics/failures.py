@@ -72,8 +72,8 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
     failed = [_among(side, ids) > 0 for side in (trials.enrol_ids, trials.probe_ids)]
     kept = ~(failed[0][trials.enrol] | failed[1][trials.probe])
     if not kept.any() or (ids and not (failed[0].any() or failed[1].any())):
-        first = name_first(sorted(ids))
-        raise LikenessError(f"failures: none is in the trials, or all have one ({first}); fix them")
+        listed = f"{len(ids)} ids ({name_first(sorted(ids))})"
+        raise LikenessError(f"failures: no trial, or every trial, has one of {listed}; correct them")
     return trials.rows(kept), Failures(trials, ids, ~kept)
 
 

@@ -74,7 +74,7 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
             values.dtype == object and all(isinstance(label, int) for label in values.flat)
         )
         if values.ndim != 1 or not exact:
-            raise LikenessError(f"labels: {values.dtype} {values.shape}; give (N,) names")
+            raise LikenessError(f"labels: {values.dtype} {values.shape}; give integers or texts (N,)")
         labels.append(values)
     if len({side.dtype.kind in "US" for side in labels}) > 1:
         raise LikenessError("some labels are integers and others texts; write all the same way")

@@ -384,7 +384,7 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
         raise LikenessError(
-            f"similarity: {x.shape} and {y.shape} are not (N, D), (M, D) with one D"
+            f"similarity: shapes {x.shape} and {y.shape}; give (N, D) and (M, D) with one D"
         )
     return x, y
 

@@ -201,8 +201,8 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
     if not is_left.any():
         first = f"first: {probes.embeddings.ids[0]!r}"
         raise LikenessError(
-            f"all {labels.size:,} probes are alone of their subject in the gallery ({first}); add "
-            "others, as an item does not find itself"
+            f"each of {labels.size:,} probes is the only one of its subject in the gallery "
+            f"({first}), and no item finds itself; add others"
         )
     return is_left
 

@@ -465,7 +465,8 @@ def evaluate(
     with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
     if bare:
         if with_ids or any(each is not None for each in (*about, *of_targets)):
-            raise LikenessError("Scores have no ids; give a score file, or what score() gives")
+            needs = "which trials, subjects, groups, quality and other systems need"
+            raise LikenessError(f"Scores have no ids, {needs}; give a score file or a Scored")
         compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
@@ -499,7 +500,8 @@ def evaluate(
     for name, of in systems.items():
         check_labels(name, of[1].target)
     if any(each is not None for each in of_targets):
-        raise LikenessError("threshold, thresholds and pair_by are for target trials alone")
+        names = "threshold, thresholds and pair_by"
+        raise LikenessError(f"{names} are for target trials alone; leave them out")
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
@@ -525,7 +527,7 @@ def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
             text = f"{result.system}: more pairs are decided wrongly than by chance; are these"
-            warnings.warn(f"{text} distances? A higher score must be more similar", stacklevel=3)
+            warnings.warn(f"{text} distances? A higher score has to mean more similar", stacklevel=3)
 
 
 def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:

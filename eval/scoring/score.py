@@ -482,7 +482,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
         enrol = [sum(durations[name] for name in group) for group in items]
         probe = [durations[name] for name in sides.probe.ids]
     except KeyError as error:
-        raise LikenessError(f"durations: {error} has none for log_duration; add it") from None
+        raise LikenessError(f"durations: {error} has no seconds for log_duration; add them") from None
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 
@@ -547,8 +547,8 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
         if all(drop_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
-            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}, not "
-            f"as {name_first(embeddings.ids[:2])}); {remedy}"
+            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
+            f"embeddings have {name_first(embeddings.ids[:2])}); {remedy}"
         )
 
 

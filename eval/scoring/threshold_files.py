@@ -228,7 +228,7 @@ class Rule:
         is_number = number is None or (far is None and math.isfinite(number))
         if not (is_far and is_number):
             raise LikenessError(
-                f"far {far} and threshold {number}: give one of them, far between 0 and 1 or eer"
+                f"far {far} and threshold {number}: give far from 0 to 1 or eer, or threshold"
             )
 
     def decide(
@@ -272,7 +272,7 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
             thresholds.
     """
     if origin is None or not origin.model:
-        raise LikenessError("nothing says which model gave these scores; use `likeness score`")
+        raise LikenessError("nothing says which model gave these scores; write them by `likeness score`")
     path = Path(to)
     if path.suffix.lower() == ".json":
         file: Path | None = path

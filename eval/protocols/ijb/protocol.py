@@ -176,7 +176,7 @@ def _views(features: Embeddings, flip: Flip) -> tuple[list[slice], float]:
         factor = {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
         return [slice(None)], factor
     raise LikenessError(
-        f"switch flip = {flip!r} does not fit features of {stored!r}; use `embed --flip concat`"
+        f"switch flip = {flip!r} does not fit the features' {stored!r}; use `embed --flip concat`"
     )
 
 
