@@ -67,8 +67,9 @@ def read_arrays(path: Path, stated: Mapping[str, str]) -> Read:
     for role, name in names.items():
         of = headers[name]
         if not (_is(of, *_IDS_AND_VECTORS[role]) or of.dtype.hasobject):
-            shape = f"its array {name!r} is {of.dtype} {of.shape}"
-            raise LikenessError(f"{path}: {shape}; ids are (N,) names, and vectors (N, D) numbers")
+            what = f"array {name!r}" if name else "array"
+            shape = f"its {what} is {of.dtype} {of.shape}"
+            raise LikenessError(f"{path}: {shape}; give ids (N,) and vectors of numbers (N, D)")
     rows = max(math.prod(headers[name].shape[:1]) for name in names.values())
     _refuse_size(path, rows, math.prod(headers[names["vector"]].shape))
     is_ours = "meta" in headers and _is(headers["meta"], 0, "U")
@@ -92,7 +93,8 @@ def _refuse_size(path: Path, rows: int, numbers: int) -> None:
     """Refuses ids and vectors that would take too much memory for the size of their file."""
     size, limit = _ID_BYTES * rows + 4 * numbers, size_limit(path.stat().st_size)
     if size > limit:
-        raise LikenessError(f"{path} is damaged: its embeddings take {size} bytes, over {limit}")
+        problem = f"its embeddings would take {size} bytes, over the limit of {limit}"
+        raise LikenessError(f"{path} is damaged: {problem}; write it again")
 
 
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:
@@ -144,7 +146,8 @@ def read_parquet(path: Path, stated: Mapping[str, str]) -> Read:
         vectors = [names[place] for place in columns[chosen["vector"]]]
         kind = types[vectors[0]]
         if not re.fullmatch(rf"{_LIST}|{_NUMBER}", kind):
-            raise LikenessError(f"{path}: {quoted(vectors[0])} holds {kind}, not lists of numbers")
+            name = quoted(vectors[0])
+            raise LikenessError(f"{path}: {name} holds {kind}; name a column of lists of numbers")
         _refuse_size(path, rows, _num_values(file.metadata, vectors))
         (column,) = parquet.read_columns(path, file, [chosen["id"]])
         assert isinstance(column, parquet.Column)
@@ -244,8 +247,8 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     dim = dim or max(int(sizes[0]), 0)
     if (wrong := np.flatnonzero(sizes != dim)).size:
         row = int(wrong[0])
-        num = max(int(sizes[row]), 0)
-        raise LikenessError(f"{path}: {quoted(ids[row])} has {num} numbers, and not {dim}; fix it")
+        problem = f"{quoted(ids[row])} has {max(int(sizes[row]), 0)} numbers, not {dim}"
+        raise LikenessError(f"{path}: {problem}; embed it again")
     return values.reshape(len(sizes), dim)
 
 

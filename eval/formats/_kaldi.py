@@ -103,12 +103,14 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
         size_in_memory += row.nbytes
         # A .scp may name one vector any number of times.
         if size_in_memory > limit or row.size != rows[0].size:
-            dims = f"{quoted(name)} has {row.size} dims, the first {rows[0].size}"
-            raise LikenessError(f"{path}: {dims}, or all have over {limit} bytes; write it again")
+            problem = f"has {row.size} dims, and the first vector has {rows[0].size}"
+            if row.size == rows[0].size:
+                problem = f"and the vectors before it take over {limit} bytes"
+            raise LikenessError(f"{path}: {quoted(name)} {problem}; write it again")
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
-        raise LikenessError(f"{path}: {len(metas)} different metas; give vectors of one model")
+        raise LikenessError(f"{path} has {len(metas)} different metas; give vectors of one model")
     return tuple(ids), np.stack(rows), metas.pop()
 
 
@@ -154,8 +156,8 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
             match = _LINE.fullmatch(line.strip())
             named = _archive(path, match[2]) if match else None
             if match is None or named is None:
-                problem = f"line {number}, {quoted(line)}, is not `id FILE.ark:OFFSET` of a file"
-                raise LikenessError(f"{path}: {problem}, and commands are never run; fix it")
+                problem = f"line {number}, {quoted(line)}, is no `id FILE.ark:OFFSET` of a file"
+                raise LikenessError(f"{path}: {problem}; correct it (commands are never run)")
             if named != place:
                 opened.close()
                 place, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))
@@ -190,5 +192,6 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     ark.seek(begin + head.end() if head else begin)
     data = ark.read(dim * dtype.itemsize) if 0 < dim <= MAX_DIM else b""
     if not data or len(data) < dim * dtype.itemsize:
-        raise LikenessError(f"{where} is refused: no FV or DV is at byte {begin}; use copy-vector")
+        vector = f"no binary vector (FV, DV) of 1 to {MAX_DIM} numbers is at byte {begin}"
+        raise LikenessError(f"{where} is refused: {vector}; convert it by Kaldi's copy-vector")
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

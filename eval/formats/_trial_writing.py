@@ -65,8 +65,8 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     """
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (len(trials),) or not np.isfinite(values).all():
-        num = f"{int(np.isfinite(values).sum())} of {values.shape}"
-        raise LikenessError(f"scores: {len(trials)} finite ones are needed, not {num}")
+        problem = f"{int(np.isfinite(values).sum())} of shape {values.shape} are finite"
+        raise LikenessError(f"scores: {problem}; give {len(trials)} finite scores")
     _write(path, trials, values)
 
 

@@ -114,7 +114,8 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
         role = said if said in words else roles[0] if len(roles) == 1 else ""
         if not role or not name or role in stated:
             raise LikenessError(
-                f"columns: {said!r} is not ROLE=COLUMN, or there twice; roles: {', '.join(words)}"
+                f"columns: {said!r} is no ROLE=COLUMN, or is there twice; write each of "
+                f"{', '.join(words)} once at most"
             )
         stated[role] = name
     return stated
@@ -169,7 +170,7 @@ def choose(
             likely = [names[place] for place in fitting] or [*names, "NAME"]
             stated_as = shlex.quote(f"{role}={likely[0]}")
             shown = ", ".join(names[:_MAX_NAMED])
-            asked = f"{name!r}, the {role}" if name else f"the {role}"
+            asked = f"the {role} {name!r}" if name else f"the {role}"
             raise LikenessError(
                 f"{where}: {len(fitting) or 'none'} of its columns ({shown}) may be {asked}; name "
                 f"it in the header{if_option(f', or say which, as in --columns {stated_as}')}"

@@ -94,7 +94,8 @@ class Embeddings:
         with np.errstate(over="ignore"):  # rows that overflow are refused below
             matrix = np.ascontiguousarray(self.matrix, dtype=np.float32)
         if matrix.ndim != 2 or matrix.shape[0] != len(self.ids) or matrix.shape[1] < 1:
-            raise LikenessError(f"{len(self.ids)} ids need a matrix, not {matrix.shape}")
+            needed = f"a matrix of {len(self.ids)} rows, one per id"
+            raise LikenessError(f"embeddings: shape {matrix.shape}; give {needed}")
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ids", tuple(self.ids))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
@@ -215,7 +216,7 @@ def read_embeddings(path: str | PathLike[str], *, columns: ColumnNames = "") -> 
             raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
         if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
-            raise LikenessError(f"its meta {quoted(meta)} is no JSON object of texts; fix it")
+            raise LikenessError(f"its meta {quoted(meta)} is no JSON object of texts; correct it")
         return Embeddings(tuple(map(item_id, ids)), matrix, stated)
     except (ValueError, RecursionError) as error:
         text = str(error)
@@ -305,7 +306,7 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     """The suffix of a path in lower case. Raises ValueError unless it is allowed."""
     suffix = path.suffix.lower()
     if suffix not in allowed:
-        raise LikenessError(f"{path}: {suffix!r} is none of {', '.join(allowed)}; rename it")
+        raise LikenessError(f"{path}: suffix {suffix!r} is none of {', '.join(allowed)}; use one")
     return suffix
 
 

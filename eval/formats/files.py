@@ -53,7 +53,7 @@ def bounded(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise LikenessError(f"{path}: it has over {limit} bytes, more than are read")
+        raise LikenessError(f"{path}: it has over {limit} bytes; is it the right file?")
     return content
 
 
@@ -83,7 +83,8 @@ def json_object(path: Path) -> dict[str, Any]:
         content = json.loads(text.decode())
         return cast(dict[str, Any], {**content})
     except _DAMAGED as error:
-        raise LikenessError(f"{path} is damaged: no JSON object ({first_line(error)})") from None
+        problem = f"it holds no JSON object ({first_line(error)})"
+        raise LikenessError(f"{path} is damaged: {problem}; restore or remove it") from None
 
 
 def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherwise: str) -> T:
@@ -225,8 +226,8 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
             end = text.rfind(b"\n") + 1
             rest = text[end:]
             if len(rest) > MAX_LINE or (zipped and total > size_limit(size)):
-                size_of = f"a line has over {MAX_LINE} bytes, or it expands to over {EXPANSION}"
-                raise LikenessError(f"{path}: {size_of} times its size; is this a list?")
+                limits = f"over {MAX_LINE} bytes, or the file expands to over {EXPANSION} times"
+                raise LikenessError(f"{path}: a line has {limits} its size; is this a list?")
             if size:
                 report(f"reading {path.name}", raw.tell(), size, unit="bytes")
             if end:

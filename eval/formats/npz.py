@@ -96,8 +96,8 @@ def _opened(path: Path) -> Iterator[dict[str, _Member]]:
             raise
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
-            reason = first_line(error)
-            raise LikenessError(f"{path} is damaged, or lacks an array ({reason})") from None
+            problem = f"it is damaged, or lacks an array ({first_line(error)})"
+            raise LikenessError(f"{path}: {problem}; write it again") from None
 
 
 def _header(member: _Member) -> tuple[Header, int]:
@@ -116,12 +116,13 @@ def _array(path: Path, name: str, member: _Member) -> NDArray[Any]:
     (dtype, shape), present = _header(member)
     what = f"the array {name!r}" if name else "its array"
     if dtype.hasobject:
-        raise LikenessError(f"{path}: {what} is pickled, and could run code; save it as dtype=str")
+        remedy = "save texts as dtype=str, and vectors as numbers"
+        raise LikenessError(f"{path}: {what} is pickled, and could run code; {remedy}")
     # Any number of items of no bytes fits into any file, and becomes a list of that length.
     size = dtype.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or not dtype.itemsize or size != present:
-        declared = f"{dtype} {shape}, not {present} bytes"
-        raise LikenessError(f"{path}: damaged: {what} declares {declared}; write it again")
+        declared = f"{what} declares {dtype} {shape}, but has {present} bytes"
+        raise LikenessError(f"{path} is damaged: {declared}; write it again")
     with member[0]() as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     if dtype.kind == "U" and array.size:

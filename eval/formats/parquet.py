@@ -112,8 +112,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
         except LikenessError:
             raise
         except Exception as error:  # pyarrow raises some ten kinds for what is wrong with a file
-            reason = first_line(error)
-            raise LikenessError(f"{path} is damaged, or no Parquet file ({reason})") from None
+            problem = f"it is damaged, or no Parquet file ({first_line(error)})"
+            raise LikenessError(f"{path}: {problem}; write it again") from None
 
 
 def column_types(file: Any) -> dict[str, str]:
@@ -162,10 +162,11 @@ def _read_column(path: Path, file: Any, name: str, is_numeric: bool) -> Column |
     array = column.unify_dictionaries().combine_chunks()
     keys = array.dictionary.to_pylist()
     if not all(key is None or isinstance(key, str | int | float) for key in keys):
-        raise LikenessError(f"{path}: {quoted(name)} holds {kind}, not texts or numbers")
+        raise LikenessError(f"{path}: {quoted(name)} holds {kind}; write texts or numbers")
     texts = [key if isinstance(key, str) else text_of(key) for key in keys]
     if max(map(len, texts), default=0) > MAX_LINE:
-        raise LikenessError(f"{path}: a text in {quoted(name)} has over {MAX_LINE} characters")
+        problem = f"a text in {quoted(name)} has over {MAX_LINE} characters"
+        raise LikenessError(f"{path}: {problem}; shorten it")
     codes = numbers(array.indices.cast("int32"), missing=len(texts))
     return Column([*texts, ""] if array.null_count else texts, codes)
 

@@ -53,13 +53,13 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
-        raise LikenessError(f"name {files.run} alone, with its {files.scores}, or score files")
+        needs = f"which is named alone, and needs {files.scores}"
+        raise LikenessError(f"{files.run} is a run, {needs}; name score files instead")
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
-        raise LikenessError(
-            f"{files.scores} is of an earlier model than {model}; finish the training, or name it"
-        )
+        problem = f"{files.scores} is of an earlier model than {model}"
+        raise LikenessError(f"{problem}; finish the training, or name the score file itself")
     return files
 
 

@@ -214,7 +214,7 @@ def _read(
         raise LikenessError(f"{table.where}: {reasons}; {remedy}")
     if len(fitting) > 1:
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
-        raise LikenessError(f"{table.where}: its lines read as {shown}; put one on top as a header")
+        raise LikenessError(f"{table.where}: its lines can be {shown}; put one on top as a header")
     return table._replace(roles=fitting[0])
 
 
@@ -231,12 +231,10 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
         if not role_of(name, _PARTS):
             texts = list(map(str, values))
             if "label" not in columns and len(texts) == 2 and all(map(is_label, texts)):
-                warnings.warn(
-                    f"{table.where}: the column {name!r} is passed over, although it may hold the "
-                    f"labels ({' and '.join(texts)}); if it does, call it label"
-                    + if_option(f", or add --columns label={name}"),
-                    stacklevel=5,
-                )
+                text = f"{table.where}: the column {name!r} is passed over, but may hold the labels"
+                remedy = f"call it label{if_option(f', or add --columns label={name}')}"
+                both = " and ".join(texts)
+                warnings.warn(f"{text} ({both}); if it does, {remedy}", stacklevel=5)
         elif len(values) > 1:
             problem = f"the column {name!r} names parts of recordings"
             raise LikenessError(f"{table.where}: {problem}; give each part its own id")
@@ -255,8 +253,8 @@ def _complete(table: Table) -> Table:
         if isinstance(column, Column) and "" in column.keys:
             lacks = column.codes == column.keys.index("")
             whole &= ~lacks
-            text = f"{table.where}: {lacks.sum()} of {num_rows} trials are left out: no {role}"
-            warnings.warn(text, stacklevel=4)
+            text = f"{lacks.sum()} of {num_rows} trials have no {role}, and are left out"
+            warnings.warn(f"{table.where}: {text}", stacklevel=4)
     if whole.all():
         return table
     if not whole.any():
@@ -348,7 +346,7 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     for rows, of, problem in problems:
         if rows.size:
             pair = pair_text(of, int(rows[0]))
-            raise LikenessError(f"{where}: {pair} {problem}; are the scores of this list?")
+            raise LikenessError(f"{where}: {pair} {problem}; are the scores those of this list?")
     if scored.target is not None and (trials.target is None or scored.spoof is not None):
         spoof = None if scored.spoof is None else scored.spoof[at]
         trials = replace(trials, target=scored.target[at], spoof=spoof)

@@ -38,9 +38,9 @@ def opened(source: Path | BinaryIO, kind: str) -> Iterator[tuple[Any, Any]]:
         with av.open(file, mode="r", **options) as container:
             tracks = container.streams.audio
             if len(tracks) != 1:
-                raise LikenessError(f"it has {len(tracks)} sound tracks; write one as a file alone")
+                raise LikenessError(f"it has {len(tracks)} sound tracks; save one as its own file")
             if tracks[0].codec_context is None:
                 raise LikenessError("FFmpeg has no decoder of its sound; convert it to .flac")
             yield container, tracks[0]
     except (av.FFmpegError, OSError) as error:
-        raise LikenessError(f"unreadable by PyAV, {error}; convert it to .flac") from error
+        raise LikenessError(f"unreadable by PyAV ({error}); convert it to .flac") from error

@@ -102,10 +102,10 @@ class Item(NamedTuple):
                 shard.seek(offset)
                 content = shard.read(size)
         if len(content) != size:
-            part = f"{len(content)} of its {size} bytes from byte {offset}"
-            raise LikenessError(
-                f"{self.name}: {part} can be read, of at most {MAX_SPAN}; fetch the shard again"
+            part = (
+                f"only {len(content)} of its {size} bytes (at most {MAX_SPAN}) from byte {offset}"
             )
+            raise LikenessError(f"{self.name}: {part} can be read; fetch the shard again")
         return io.BytesIO(content)
 
 
@@ -319,7 +319,7 @@ class Items(Sequence[Item]):
             return parquet.numbers(self.table[name].combine_chunks(), np.nan)
         if name not in self.further:
             known = ", ".join([*filter(self.has, _SECONDS), *self.further]) or "none"
-            raise LikenessError(f"the items have no column {name!r}, but {known}; add it")
+            raise LikenessError(f"the items have no column {name!r} (columns: {known}); add it")
         return [text or None for text in self.table[_FURTHER + name].to_pylist()]
 
     def relabelled(self, labels: Sequence[str], further: Mapping[str, Sequence[str]]) -> Items:

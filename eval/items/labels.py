@@ -54,7 +54,8 @@ class LabelPattern:
     def __post_init__(self) -> None:
         bare = re.sub(r"\{[A-Za-z_]\w*\}", "", self.text)
         if "{label}" not in self.text or "{" in bare or "}" in bare:
-            raise LikenessError(f"the pattern {self.text!r} needs {{label}}, as in '{{label}}_*'")
+            needs = "{label}, and other names in braces alone, as in '{word}/{label}_*'"
+            raise LikenessError(f"the pattern {self.text!r} needs {needs}; correct it")
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:

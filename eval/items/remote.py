@@ -106,7 +106,7 @@ def read(url: str, limit: int) -> bytes:
     """
     with asked(url) as (system, path):
         if system.info(path)["size"] > limit:
-            raise LikenessError(f"{url}: it has over {limit} bytes, more than are read")
+            raise LikenessError(f"{url}: it has over {limit} bytes; is it the right file?")
         return bytes(system.cat_file(path))
 
 
