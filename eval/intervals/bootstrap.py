@@ -96,7 +96,8 @@ def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
     if wrong.size:
         first = int(wrong[0])
         who = f"trial {first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}"
-        raise LikenessError(f"subjects: {wrong.size} trials contradict them, as {who}; fix it")
+        count = f"{wrong.size} of {len(scores)} trials contradict their label"
+        raise LikenessError(f"subjects: {count}, such as {who}; correct these")
     return rank_trials(scores, _numbered(pairs))
 
 

@@ -51,7 +51,8 @@ class PerItem:
         if self.groups is not None:
             sizes["groups"] = len(self.groups)
         if not self.ids or set(sizes.values()) - {len(self.ids)}:
-            raise LikenessError(f"per-item results: {len(self.ids)} ids, but columns of {sizes}")
+            num = f"{len(self.ids)} ids, but columns of {sizes}"
+            raise LikenessError(f"per-item results: {num}; give as many of each, at least one")
 
     @property
     def num_groups(self) -> int:
@@ -162,5 +163,5 @@ def read(path: Path) -> PerItem:
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
-        reason = first_line(error)
-        raise LikenessError(f"{path}: no per-item results ({reason}); delete it") from error
+        problem = f"it holds no per-item results ({first_line(error)})"
+        raise LikenessError(f"{path}: {problem}; delete it to measure again") from error

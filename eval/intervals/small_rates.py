@@ -254,8 +254,8 @@ def parse_plan(text: str) -> Plan:
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
     made = Plan(*map(float, stated.groups() if stated else (0, 0)))
     if not (1e-9 <= made.far < 1 and 1e-3 <= made.width <= 1e3):
-        example = "far=1e-4,width=.5"
-        raise LikenessError(f"plan {text!r}: give a rate from 1e-9 and a share, as in {example}")
+        form = "a rate from 1e-9 to 1 and a share from 0.001, as in far=1e-4,width=.5"
+        raise LikenessError(f"plan {text!r}: give {form}")
     return made
 
 

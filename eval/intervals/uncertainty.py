@@ -269,8 +269,8 @@ def _in_order(
     values, risks = np.asarray(quality, dtype=np.float64), np.asarray(risk, dtype=np.float64)
     shapes = values.ndim == 1 and values.size and risks.shape == values.shape
     if not shapes or not np.isfinite(values).all() or not ((risks >= 0) & (risks <= 1)).all():
-        both = f"{values.shape} and {risks.shape}"
-        raise LikenessError(f"quality and risk: {both}; give (N,) finite, and (N,) from 0 to 1")
+        needed = "(N,) finite qualities and (N,) risks from 0 to 1"
+        raise LikenessError(f"quality {values.shape} and risk {risks.shape}: give {needed}")
     # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
     order = np.lexsort((risks, -values))
     ranked = values[order] + 0.0  # -0.0 becomes 0.0: they are equal

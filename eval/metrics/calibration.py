@@ -90,7 +90,7 @@ class Fusion:
         named = all(len(weights) == len(names) for weights, names in pairs)
         if not self.weights or not named or not all(abs(each) < _MOST for each in numbers):
             num = len(self.systems)
-            raise LikenessError(f"fusion: not a weight for each of {num} systems; fit it anew")
+            raise LikenessError(f"fusion: its weights do not fit {num} systems; fit it anew")
 
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
         """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M); (P,) for one.
@@ -200,7 +200,8 @@ def fit_fusion(
     weights, offset = _logistic(columns, labels, p_target)
     along = columns @ weights
     if along[labels].min() >= along[~labels].max():  # then steeper is always better
-        raise LikenessError(f"calibration: {len(columns)} trials have no error; take a larger list")
+        problem = f"{len(columns)} trials are separated without an error"
+        raise LikenessError(f"calibration: {problem}; take a larger list")
     if values.shape[1] == 1 and not weights[0] > 0:
         raise LikenessError(f"calibration: the weight is {weights[0]:g}; are scores inverted?")
     own, of_quality = np.split(weights, [len(systems)])
@@ -395,7 +396,8 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     numbers = np.asarray(values, dtype=np.float64)
     bad = np.count_nonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if bad:
-        raise LikenessError(f"calibration: {bad} of {numbers.size} {name} are not above 0")
+        count = f"{bad} of {numbers.size} values of {name}"
+        raise LikenessError(f"calibration: {count} are not above 0; correct them")
     return np.log(numbers)
 
 

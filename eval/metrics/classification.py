@@ -29,9 +29,8 @@ def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """
     scores, classes = _scores("probabilities", probabilities, labels)
     own, best = scores[np.arange(len(scores)), classes], scores.max(axis=1)
-    return float(
-        np.where(own == best, 1 / np.count_nonzero(scores == best[:, None], axis=1), 0.0).mean()
-    )
+    num_best = np.count_nonzero(scores == best[:, None], axis=1)
+    return float(np.where(own == best, 1 / num_best, 0.0).mean())
 
 
 def ece(
@@ -61,7 +60,8 @@ def ece(
     check_choice("bins", bins, ("mass", "width"))
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
-        raise LikenessError(f"confidence: {outside} of {values.size} are outside [0, 1]")
+        num = f"{outside} of {values.size} values"
+        raise LikenessError(f"confidence: {num} are outside [0, 1]; give probabilities")
     if bins == "mass":
         size, mean, accuracy_of = equal_mass(values, right, num_bins)
     else:
@@ -131,16 +131,14 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     # against the true one
     own = scores[rows, classes]
     if not (own - scores.mean(axis=1)).mean() > 0 or np.all(own == scores.max(axis=1)):
-        raise LikenessError("logits: no temperature fits best; fit it on held-out data")
+        raise LikenessError("logits: their likelihood has no maximum; fit on held-out data")
 
     def loss(log_temperature: float) -> float:
-        return -float(
-            log_softmax(scores / (spread * np.exp(log_temperature)), axis=1)[rows, classes].mean()
-        )
+        scaled = scores / (spread * np.exp(log_temperature))
+        return -float(log_softmax(scaled, axis=1)[rows, classes].mean())
 
-    return spread * float(
-        np.exp(minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-9}).x)
-    )
+    best = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-9})
+    return spread * float(np.exp(best.x))
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -173,5 +171,6 @@ def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floa
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     fits = values.ndim == 1 and hits.shape == values.shape
     if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
-        raise LikenessError(f"confidence {values.shape}, correct {hits.shape}: give (N,) each")
+        needed = "finite numbers (N,), and a boolean for each"
+        raise LikenessError(f"confidence {values.shape}, correct {hits.shape}: give {needed}")
     return values, hits.astype(np.float64)
