@@ -86,13 +86,13 @@ def check_counts(
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: ks: 0 is not a whole number from 1
+    likeness.LikenessError: ks: 0 is no whole number from 1; correct it
     """
     for value in values:
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or not least <= cast(int, value) <= most:
-            to = "" if math.isinf(most) else f" to {most:,}"
-            raise LikenessError(f"{name}: {value!r} is not a whole number from {least}{to}")
+            limits = f"from {least}" + ("" if math.isinf(most) else f" to {most:,}")
+            raise LikenessError(f"{name}: {value!r} is no whole number {limits}; correct it")
 
 
 def nfc(text: str) -> str:
@@ -262,7 +262,7 @@ class Trials:
         ]
         if len(shapes) > 1 or stated[0].ndim != 1 or not all(inside):
             arrays = f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
-            raise LikenessError(f"trials: {arrays} are no (P,) indices into the ids; fix them")
+            raise LikenessError(f"trials: {arrays} are no (P,) indices into the ids; correct them")
         for index, (side, _) in zip(stated, sides, strict=True):
             object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
         self._look_for_repeats(known_repeats)

@@ -94,7 +94,7 @@ def check_labels(name: str, target: Bools | None) -> None:
     >>> check_labels("x.txt", np.array([True, True]))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: x.txt: all 2 are target trials; rates need both kinds
+    likeness.LikenessError: x.txt: all 2 are target trials; give both kinds
     """
     if target is None:
         remedy = f"give the trial list that has them{if_option(', by --trials')}"
@@ -102,7 +102,7 @@ def check_labels(name: str, target: Bools | None) -> None:
         raise LikenessError(f"{name}: it has no labels; {remedy}")
     if target.all() or not target.any():
         kind = "target" if target.any() else "nontarget"
-        raise LikenessError(f"{name}: all {target.size} are {kind} trials; rates need both kinds")
+        raise LikenessError(f"{name}: all {target.size} are {kind} trials; give both kinds")
 
 
 @step("measuring")

@@ -106,7 +106,7 @@ def evaluate_targets(
     plain = VerificationSettings(**draws_of(settings))
     if idle := [name for name, value in vars(plain).items() if getattr(settings, name) != value]:
         names = ", ".join(idle)
-        raise LikenessError(f"{names} would change nothing for target trials alone; leave it out")
+        raise LikenessError(f"{names} would change nothing for target trials alone; leave that out")
     reference, (first, _) = next(iter(systems.items()))
     compared = Compared([], {}, {}, subject_of=dict(subject_of or {}))
     unpaired, outcomes = dict[str, int](), dict[str, Outcome]()

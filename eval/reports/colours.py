@@ -24,7 +24,7 @@ from likeness.eval.errors import LikenessError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_UNKNOWN_RANGE = "32-bit, floating-point and signed pixels have no range; convert it to 8 bits"
+_UNKNOWN_RANGE = "32-bit, floating-point and signed pixels have no known range; use 8 bits"
 GROUND = (128, 128, 128)  # RGB, what transparent pictures are laid on
 ORIENTATION = 0x0112  # the tag of EXIF
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF

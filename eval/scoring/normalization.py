@@ -88,7 +88,8 @@ def check_cohort(size: int, top_n: int | None) -> None:
     for; None stands for all of them.
     """
     if size < 2 or (top_n is not None and not 2 <= top_n <= size):
-        raise LikenessError(f"a cohort of {size} with top_n = {top_n}; give 2 <= top_n <= size")
+        needed = "two embeddings or more, and a top_n from 2 to their number"
+        raise LikenessError(f"a cohort of {size} with top_n = {top_n}; give {needed}")
 
 
 def z_norm(
@@ -199,8 +200,8 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
     """
     rows, others = np.asarray(embeddings), np.asarray(cohort)
     if rows.shape[1] != others.shape[1] or not len(others):
-        shapes = f"{rows.shape} and {others.shape}"
-        raise LikenessError(f"subtract_mean: {shapes} are not (N, D) and (C >= 1, D) with one D")
+        shapes = f"shapes {rows.shape} and {others.shape}"
+        raise LikenessError(f"subtract_mean: {shapes}; give (N, D) and (C >= 1, D) with one D")
     centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
     return centred
 
@@ -218,7 +219,7 @@ def _half(
     at = np.asarray(range(statistics.std.size) if index is None else index)
     at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
-        raise LikenessError(f"scores {values.shape} need one {side} row each, not {at.size}")
+        raise LikenessError(f"scores {values.shape} have {at.size} {side} rows; give one each")
     std = statistics.std
     flat = int(np.count_nonzero(std == 0))
     if flat and flat == std.size:

@@ -64,7 +64,8 @@ class Plda:
         finite = all(np.isfinite(array).all() for array in arrays)
         if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
             each = [array.shape for array in arrays]
-            raise LikenessError(f"plda: arrays {each} do not fit or are not finite; fit it anew")
+            problem = f"its arrays {each} do not fit, are not finite, or a variance is negative"
+            raise LikenessError(f"plda: {problem}; fit it anew")
 
     def project(self, embeddings: ArrayLike) -> Floats:
         """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the
@@ -255,8 +256,7 @@ def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
     """(C, K)."""
     sums = np.zeros((int(classes.max()) + 1, rows.shape[1]))
     np.add.at(sums, classes, rows)
-    means: Floats = sums / np.bincount(classes)[:, None]
-    return means
+    return sums / np.bincount(classes)[:, None]
 
 
 def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:

@@ -60,7 +60,7 @@ class Threshold:
         rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
             both = f"FAR {self.far}, FRR {self.frr}"
-            raise LikenessError(f"threshold {self.value} ({both}) cannot be; measure it")
+            raise LikenessError(f"threshold {self.value} ({both}) cannot be; measure it again")
 
     @property
     def name(self) -> str:

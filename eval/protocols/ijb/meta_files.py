@@ -141,8 +141,8 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
     values: Floats = score_of[[row_of.get(name, -1) for name in faces.names]]
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if wrong.size:
-        name = faces.names[wrong[0]]
-        raise LikenessError(f"{path}: {name!r} has no detector score, or two; fetch it again")
+        problem = f"{faces.names[wrong[0]]!r} has no finite detector score from 0, or two"
+        raise LikenessError(f"{path}: {problem}; fetch it again")
     return values
 
 
