@@ -115,7 +115,8 @@ def read_scores(
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         first = pair_text(scored, int(bad[0]))
-        raise LikenessError(f"{table.where}: the score of {first} is not finite; score it again")
+        problem = f"the score of {first} is NaN, infinite or no number"
+        raise LikenessError(f"{table.where}: {problem}; score it again")
     if trials is not None and scored.itself.size and not trials.itself.size:
         # The list was read without its self-trials, see likeness.eval.items.self_matches.
         others = np.setdiff1d(np.arange(len(scored)), scored.itself)
