@@ -86,13 +86,13 @@ def check_counts(
     >>> check_counts("ks", (1, 0))
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: ks: 0 is not a whole number from 1; correct it
+    likeness.LikenessError: ks: 0 is no whole number from 1; correct it
     """
     for value in values:
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or not least <= cast(int, value) <= most:
-            to = "" if math.isinf(most) else f" to {most:,}"
-            raise LikenessError(f"{name}: {value!r} is not a whole number from {least}{to}; correct it")
+            limits = f"from {least}" + ("" if math.isinf(most) else f" to {most:,}")
+            raise LikenessError(f"{name}: {value!r} is no whole number {limits}; correct it")
 
 
 def nfc(text: str) -> str:

@@ -93,8 +93,8 @@ def _refuse_size(path: Path, rows: int, numbers: int) -> None:
     """Refuses ids and vectors that would take too much memory for the size of their file."""
     size, limit = _ID_BYTES * rows + 4 * numbers, size_limit(path.stat().st_size)
     if size > limit:
-        limited = f"its embeddings would take {size} bytes, over the limit of {limit}"
-        raise LikenessError(f"{path} is damaged: {limited}; write it again")
+        problem = f"its embeddings would take {size} bytes, over the limit of {limit}"
+        raise LikenessError(f"{path} is damaged: {problem}; write it again")
 
 
 def _is(of: npz.Header, dims: int, kinds: str) -> bool:
@@ -248,8 +248,8 @@ def _rows(path: Path, ids: Sequence[str], arrays: Sequence[Any], dim: int = 0) -
     dim = dim or max(int(sizes[0]), 0)
     if (wrong := np.flatnonzero(sizes != dim)).size:
         row = int(wrong[0])
-        num = max(int(sizes[row]), 0)
-        raise LikenessError(f"{path}: {quoted(ids[row])} has {num} numbers, not {dim}; embed it again")
+        problem = f"{quoted(ids[row])} has {max(int(sizes[row]), 0)} numbers, not {dim}"
+        raise LikenessError(f"{path}: {problem}; embed it again")
     return values.reshape(len(sizes), dim)
 
 

@@ -110,7 +110,7 @@ def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
     side = meta_path(path)
     metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
     if len(metas) != 1:
-        raise LikenessError(f"{path}: it has {len(metas)} different metas; give vectors of one model")
+        raise LikenessError(f"{path} has {len(metas)} different metas; give vectors of one model")
     return tuple(ids), np.stack(rows), metas.pop()
 
 
@@ -193,5 +193,5 @@ def _vector(ark: IO[bytes], where: str) -> Floats32:
     data = ark.read(dim * dtype.itemsize) if 0 < dim <= MAX_DIM else b""
     if not data or len(data) < dim * dtype.itemsize:
         vector = f"no binary vector (FV, DV) of 1 to {MAX_DIM} numbers is at byte {begin}"
-        raise LikenessError(f"{where}: {vector}; convert it by Kaldi's copy-vector")
+        raise LikenessError(f"{where} is refused: {vector}; convert it by Kaldi's copy-vector")
     return np.frombuffer(data, dtype=dtype).astype(np.float32)

@@ -306,7 +306,7 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     """The suffix of a path in lower case. Raises ValueError unless it is allowed."""
     suffix = path.suffix.lower()
     if suffix not in allowed:
-        raise LikenessError(f"{path}: {suffix!r} is no suffix of embeddings; use {', '.join(allowed)}")
+        raise LikenessError(f"{path}: suffix {suffix!r} is none of {', '.join(allowed)}; use one")
     return suffix
 
 

@@ -58,6 +58,6 @@ def _side(value: str, column: re.Match[str]) -> str:
     try:
         sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
-        both = f"{value!r} and {limit!r}"
-        raise LikenessError(f"groups {column[0]}: {both} are not both numbers; correct them") from None
+        problem = f"{value!r} and {limit!r} are not both numbers"
+        raise LikenessError(f"groups {column[0]}: {problem}; correct them") from None
     return f"{column['column'].strip()}{sign}{limit}"

@@ -58,9 +58,8 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
-        raise LikenessError(
-            f"{files.scores} is of an earlier model than {model}; finish the training, or name the scores"
-        )
+        problem = f"{files.scores} is of an earlier model than {model}"
+        raise LikenessError(f"{problem}; finish the training, or name the score file itself")
     return files
 
 

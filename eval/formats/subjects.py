@@ -298,7 +298,8 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         known = models.setdefault(model, [])
         known += listed
         if not model or not listed or "" in listed or len(set(known)) < len(known):
-            raise LikenessError(f"{path}: line {number} has an empty name, no item, or one twice; fix it")
+            problem = "has an empty name, no item, or one twice"
+            raise LikenessError(f"{path}: line {number} {problem}; correct it")
     if not models:
         raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")
     return {model: tuple(items) for model, items in models.items()}

@@ -115,9 +115,8 @@ def read_scores(
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         first = pair_text(scored, int(bad[0]))
-        raise LikenessError(
-            f"{table.where}: the score of {first} is NaN or infinite; score it again"
-        )
+        problem = f"the score of {first} is NaN, infinite or no number"
+        raise LikenessError(f"{table.where}: {problem}; score it again")
     if trials is not None and scored.itself.size and not trials.itself.size:
         # The list was read without its self-trials, see likeness.eval.items.self_matches.
         others = np.setdiff1d(np.arange(len(scored)), scored.itself)
@@ -218,7 +217,7 @@ def _read(
         raise LikenessError(f"{table.where}: {reasons}; {remedy}")
     if not all(_same(fitting[0], way, table.columns) for way in fitting):
         shown = " and as ".join(f"`{' '.join(way)}`" for way in fitting)
-        raise LikenessError(f"{table.where}: its lines read as {shown}; put one on top as a header")
+        raise LikenessError(f"{table.where}: its lines can be {shown}; put one on top as a header")
     return table._replace(roles=fitting[0])
 
 
@@ -244,12 +243,10 @@ def _whole(table: Table, known: Sequence[str]) -> Table:
         if not role_of(name, _PARTS):
             texts = list(map(str, values))
             if "label" not in columns and len(texts) == 2 and all(map(is_label, texts)):
-                warnings.warn(
-                    f"{table.where}: the column {name!r} is passed over, although it may hold the "
-                    f"labels ({' and '.join(texts)}); if it does, call it label"
-                    + if_option(f", or add --columns label={name}"),
-                    stacklevel=5,
-                )
+                text = f"{table.where}: the column {name!r} is passed over, but may hold the labels"
+                remedy = f"call it label{if_option(f', or add --columns label={name}')}"
+                both = " and ".join(texts)
+                warnings.warn(f"{text} ({both}); if it does, {remedy}", stacklevel=5)
         elif len(values) > 1:
             problem = f"the column {name!r} names parts of recordings"
             raise LikenessError(f"{table.where}: {problem}; give each part its own id")
@@ -268,8 +265,8 @@ def _complete(table: Table) -> Table:
         if isinstance(column, Column) and "" in column.keys:
             lacks = column.codes == column.keys.index("")
             whole &= ~lacks
-            text = f"{table.where}: {lacks.sum()} of {num_rows} trials are left out: no {role}"
-            warnings.warn(text, stacklevel=4)
+            text = f"{lacks.sum()} of {num_rows} trials have no {role}, and are left out"
+            warnings.warn(f"{table.where}: {text}", stacklevel=4)
     if whole.all():
         return table
     if not whole.any():

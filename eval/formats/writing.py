@@ -215,10 +215,9 @@ def only_command(out: Path, files: Collection[Path], *, replaces: bool) -> Itera
                 except BlockingIOError:
                     raise LikenessError(f"another process is writing {out}; wait for it") from None
                 except PermissionError:
-                    raise LikenessError(
-                        f"{folder} cannot be opened, so that another user may be writing {out}; "
-                        "remove that folder if nobody is, or name another place"
-                    ) from None
+                    problem = f"{folder} cannot be opened: another user may be writing {out}"
+                    remedy = "remove that folder if nobody is, or name another place"
+                    raise LikenessError(f"{problem}; {remedy}") from None
                 if lock >= 0 and (folder / _NEW).is_dir():
                     left.update(os.listdir(folder / _NEW))
                 _unlock(lock)

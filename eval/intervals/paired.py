@@ -131,9 +131,8 @@ def to_json(paired: Paired) -> dict[str, Any]:
 
 def rows(paired: Paired) -> list[list[str]]:
     """The head and the rows of the table of differences; empty where there are none."""
-    return comparison.difference_rows(
-        paired.reference, paired.over, paired.differences, seeds=False
-    )
+    compared = paired.reference, paired.over, paired.differences
+    return comparison.difference_rows(*compared, seeds=False)
 
 
 def notes(paired: Paired) -> list[str]:

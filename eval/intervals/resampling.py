@@ -233,11 +233,10 @@ def _eer(block: Block, *, method: str) -> Floats:
     high_misses, high_accepts, high_gap = errors(high)
     if method == "nearest":
         first = low_gap <= -high_gap
-        nearest: Floats = (
+        return (
             np.where(first, low_misses, high_misses) / num_targets
             + np.where(first, low_accepts, high_accepts) / num_nontargets
         ) / 2
-        return nearest
     values: Floats = (
         low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)
     ) / num_nontargets
@@ -247,8 +246,7 @@ def _eer(block: Block, *, method: str) -> Floats:
 def _eer_cells(misses: Counts, accepts: Counts) -> Bools:
     """The cell in which FAR - FRR changes its sign."""
     gap = accepts * misses[:, -1:] - misses * accepts[:, :1]
-    crossed: Bools = (gap[:, :-1] >= 0) & (gap[:, 1:] < 0)
-    return crossed
+    return (gap[:, :-1] >= 0) & (gap[:, 1:] < 0)
 
 
 def _cost(frr: Floats, far: Floats, weights: Weights) -> Floats:

@@ -201,9 +201,8 @@ def channel_of(text: str) -> int | None:
         return None
     match = _CHANNEL.match(text)
     if match is None:
-        raise LikenessError(
-            f"the channel {text[:40]!r} is no number from 1, A or B, left or right; correct it"
-        )
+        problem = f"the channel {text[:40]!r} is no number from 1, A or B, left or right"
+        raise LikenessError(f"{problem}; correct it, or rename the column")
     return int(match[1] or (1 if match[2] else 2))
 
 

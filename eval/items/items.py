@@ -102,10 +102,10 @@ class Item(NamedTuple):
                 shard.seek(offset)
                 content = shard.read(size)
         if len(content) != size:
-            part = f"only {len(content)} of its {size} bytes from byte {offset}"
-            raise LikenessError(
-                f"{self.name}: {part} can be read, of at most {MAX_SPAN}; fetch the shard again"
+            part = (
+                f"only {len(content)} of its {size} bytes (at most {MAX_SPAN}) from byte {offset}"
             )
+            raise LikenessError(f"{self.name}: {part} can be read; fetch the shard again")
         return io.BytesIO(content)
 
 

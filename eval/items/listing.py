@@ -95,7 +95,7 @@ def list_items(
     else:
         items = files_below(path, suffixes, passed_over=passed_over)
     if not items:
-        raise LikenessError(f"{path} has no files that are read ({', '.join(suffixes)}); name another")
+        raise LikenessError(f"{path} holds no files of {', '.join(suffixes)}; name another")
     if label:
         items = LabelPattern(label).relabelled(items, base, str(path))
     if missing == "refuse":
@@ -155,10 +155,9 @@ def read_kaldi_folder(folder: Path, root: Path) -> Items:
     for _, line in text_lines(folder / "wav.scp"):
         id, path = (*line.split(maxsplit=1), "")[:2]
         if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
-            raise LikenessError(
-                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, but a pipe, an "
-                "archive or a repeated recording; list files"
-            )
+            problem = f"{line[:80]!r} is no `recording path` of a file, or repeats a recording"
+            remedy = "correct it (pipes are never run, and archives are not read)"
+            raise LikenessError(f"{folder / 'wav.scp'}: {problem}; {remedy}")
         recordings[id] = path
     cells = {"id": list(recordings), "path": list(recordings.values())}
     cells["channel"] = _sides(folder / "reco2file_and_channel", recordings)
@@ -263,9 +262,8 @@ def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
         recording = recordings[file]
         if len(recording) != 1:
             remedy = f"name a folder that has each once{if_option(' with --root')}"
-            raise LikenessError(
-                f"{path}: {len(recording)} recordings in {folder} are called {file!r}; {remedy}"
-            )
+            problem = f"{len(recording)} recordings in {folder} are called {file!r}"
+            raise LikenessError(f"{path}: {problem}; {remedy}")
         label = "" if speaker == "<NA>" else speaker
         id = f"{speaker}/{file}@{start:.10g}-{end:.10g}{channel_mark(channel)}"
         row = (id, recording[0], label, str(start), str(end), side)

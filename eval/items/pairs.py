@@ -52,11 +52,8 @@ def hold_out(
     check_choice("split", split, ("train", "validation", "test", "all"))
     every = Items.of(every)
     if len(names := sorted(map(str, set(every.labels)))) == 2 and len(every) >= _MANY:
-        warnings.warn(
-            f"{where}: the labels have two values ({name_first(names)}): are these whom or what is "
-            "to be told apart, or a property such as sex? --columns label=COLUMN names another",
-            stacklevel=2,
-        )
+        text = f"{where}: the labels have two values ({name_first(names)}); if they are a property"
+        warnings.warn(f"{text} such as sex, name others by --columns label=COLUMN", stacklevel=2)
     if split == "all":
         return every
     labels = distinct_labels(every)
@@ -68,10 +65,10 @@ def hold_out(
     parts["test"] = shuffled[:num_test]
     if len(parts["train"]) < 2 or not parts[split]:
         sizes = ", ".join(f"{len(part)} for {name}" for name, part in parts.items())
+        shares = f"test_share {test_share} and validation_share {validation_share}"
         raise LikenessError(
-            f"{where}: test_share {test_share} and validation_share {validation_share} of "
-            f"{len(labels)} labels leave {sizes}; at least 2 are needed: add labels, or change the "
-            "shares (`likeness lists --split all` tests on all labels)"
+            f"{where}: {shares} of {len(labels)} labels leave {sizes}, and each needs 2; add "
+            "labels, or change the shares (`likeness lists --split all` tests on all labels)"
         )
     return every.take(np.flatnonzero(every.labelled(set(parts[split]))))
 

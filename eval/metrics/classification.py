@@ -29,9 +29,8 @@ def accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """
     scores, classes = _scores("probabilities", probabilities, labels)
     own, best = scores[np.arange(len(scores)), classes], scores.max(axis=1)
-    return float(
-        np.where(own == best, 1 / np.count_nonzero(scores == best[:, None], axis=1), 0.0).mean()
-    )
+    num_best = np.count_nonzero(scores == best[:, None], axis=1)
+    return float(np.where(own == best, 1 / num_best, 0.0).mean())
 
 
 def ece(
@@ -135,13 +134,11 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
         raise LikenessError("logits: their likelihood has no maximum; fit on held-out data")
 
     def loss(log_temperature: float) -> float:
-        return -float(
-            log_softmax(scores / (spread * np.exp(log_temperature)), axis=1)[rows, classes].mean()
-        )
+        scaled = scores / (spread * np.exp(log_temperature))
+        return -float(log_softmax(scaled, axis=1)[rows, classes].mean())
 
-    return spread * float(
-        np.exp(minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-9}).x)
-    )
+    best = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-9})
+    return spread * float(np.exp(best.x))
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:

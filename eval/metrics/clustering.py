@@ -154,8 +154,8 @@ def cluster(
         raise LikenessError(f"{len(items):,} items cannot be grouped; give 2 to {MAX_ITEMS:,}")
     num_limits = (threshold is not None) + (num_clusters is not None)
     if num_limits != (method == "agglomerative"):
-        limits = f"{num_limits} of threshold and num_clusters are there"
-        raise LikenessError(f"{method}: {limits}; give agglomerative one, and hdbscan none")
+        needs = "agglomerative needs one of threshold and num_clusters, and hdbscan none"
+        raise LikenessError(f"{method} with {num_limits} limits: {needs}")
     if num_clusters is not None:
         check_counts("num_clusters", [num_clusters])
         if num_clusters > len(items):

@@ -72,8 +72,8 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
     failed = [_among(side, ids) > 0 for side in (trials.enrol_ids, trials.probe_ids)]
     kept = ~(failed[0][trials.enrol] | failed[1][trials.probe])
     if not kept.any() or (ids and not (failed[0].any() or failed[1].any())):
-        listed = f"{len(ids)} ids ({name_first(sorted(ids))})"
-        raise LikenessError(f"failures: no trial, or every trial, has one of {listed}; correct them")
+        listed = f"of {len(ids)} ids ({name_first(sorted(ids))}) none is in the trials"
+        raise LikenessError(f"failures: {listed}, or no trial is without one; correct them")
     return trials.rows(kept), Failures(trials, ids, ~kept)
 
 
@@ -123,9 +123,8 @@ def generalised_rates(
     of, results = replace(of, counts={**of.counts, **counts}), []
     for name, rate in rates.items():
         limit, bounds = thresholds.get(name[5:-1], np.inf), Bounds(rate.interval, rate.note)
-        results.append(
-            metric_beside(of, name, float(rate.value or 0), bounds, limit, remark=remark)
-        )
+        value = float(rate.value or 0)
+        results.append(metric_beside(of, name, value, bounds, limit, remark=remark))
     return results
 
 

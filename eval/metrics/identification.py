@@ -224,8 +224,8 @@ def _open_limit(searched: Searched, fpir: float, counts: Counts, protocol: Proto
     mated = searched.mated
     num_non_mated = int(counts.sum() - np.sum(counts * mated))
     if not mated.any() or not num_non_mated:
-        num = np.count_nonzero(mated)
-        raise LikenessError(f"tpir: {num} of {mated.size} have mates; give both, or protocol='closed'")
+        num = f"{np.count_nonzero(mated)} of {mated.size} probes have mates"
+        raise LikenessError(f"tpir: {num}; give both kinds, or protocol='closed'")
     allowed = num_allowed(fpir, num_non_mated)
     order = searched.non_mated_first
     n = allowed if protocol == "open" else max(allowed - 1, 0)

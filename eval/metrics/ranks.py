@@ -74,7 +74,8 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
             values.dtype == object and all(isinstance(label, int) for label in values.flat)
         )
         if values.ndim != 1 or not exact:
-            raise LikenessError(f"labels: {values.dtype} {values.shape}; give integers or texts (N,)")
+            what = f"{values.dtype} of shape {values.shape}"
+            raise LikenessError(f"labels: {what}; give integers or texts (N,)")
         labels.append(values)
     if len({side.dtype.kind in "US" for side in labels}) > 1:
         raise LikenessError("some labels are integers and others texts; write all the same way")
@@ -237,9 +238,8 @@ def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     sizes = np.array([len(values) for values in of_relevant], dtype=np.int64)
     values = np.concatenate(of_relevant)
     query = np.repeat(np.arange(len(sizes)), sizes)
-    first = np.flatnonzero(
-        np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size]
-    )
+    differs = (query[1:] != query[:-1]) | (values[1:] != values[:-1])
+    first = np.flatnonzero(np.append(True, differs)[: values.size])
     hits = np.diff(np.append(first, values.size))
     before = first - (np.cumsum(sizes) - sizes)[query[first]]
     above, size = np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits

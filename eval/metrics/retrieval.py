@@ -269,9 +269,8 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     from sklearn.cluster import KMeans
 
     unit = prepare_rows(check_rows("embeddings", embeddings), "cosine")
-    order = np.argsort(
-        unit.view(np.dtype((np.void, unit.itemsize * unit.shape[1]))).ravel(), kind="stable"
-    )
+    as_bytes = unit.view(np.dtype((np.void, unit.itemsize * unit.shape[1]))).ravel()
+    order = np.argsort(as_bytes, kind="stable")
     start = "k-means++" if num_clusters <= 1000 else "random"
     with warnings.catch_warnings():
         # fewer distinct rows than clusters, 20 iterations not enough: both are as documented

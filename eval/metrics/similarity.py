@@ -383,9 +383,8 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     """Both as they are; _prepared converts them."""
     x, y = np.asarray(a), np.asarray(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or x.shape[1] < 1:
-        raise LikenessError(
-            f"similarity: shapes {x.shape} and {y.shape}; give (N, D) and (M, D) with one D"
-        )
+        shapes = f"shapes {x.shape} and {y.shape}"
+        raise LikenessError(f"similarity: {shapes}; give (N, D) and (M, D) with one D")
     return x, y
 
 

@@ -373,9 +373,8 @@ def measured_min_dcf(
                 float(s.target[at[best]]) if at[best] < num_targets else float("inf"),
             )
         # <=: of equally good thresholds the lowest is wanted
-        left = np.flatnonzero(
-            (passed < at[1:]) & (passed * (miss_weight / num_targets) + accepts[1:] <= cost[best])
-        )
+        cheap = passed * (miss_weight / num_targets) + accepts[1:] <= cost[best]
+        left = np.flatnonzero((passed < at[1:]) & cheap)
         finer = max(1, stride >> _FINER_BITS)
         inside = passed[left, None] + np.arange(0, stride, finer)
         positions = np.concatenate(
@@ -466,9 +465,8 @@ def actual_dcf(
     _refuse_non_finite("nontarget", nontarget)
     # a numpy scalar: float32 scores must not round it
     threshold = np.float64(np.log(fa_weight / miss_weight))
-    return float(
-        miss_weight * np.mean(target < threshold) + fa_weight * np.mean(nontarget >= threshold)
-    )
+    miss, fa = np.mean(target < threshold), np.mean(nontarget >= threshold)
+    return float(miss_weight * miss + fa_weight * fa)
 
 
 def check_rate(name: str, rate: float) -> None:

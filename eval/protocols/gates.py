@@ -48,10 +48,8 @@ def met_conditions(compared: Compared, conditions: Sequence[str]) -> list[str]:
         remedy += if_option(", or pair clones of the same prompts by --pair-by enrol")
         if (side := compared.results[0].conventions.get("pair_by")) in ("enrol", "probe"):
             remedy = f"leave out of all files the {side} ids that occur less often in one of them"
-        raise LikenessError(
-            f"{', '.join(pairs.unpaired)}: not on the trials of {pairs.reference}, so a condition "
-            f"would judge them by other trials; {remedy}"
-        )
+        problem = f"{', '.join(pairs.unpaired)}: not on the trials of {pairs.reference}"
+        raise LikenessError(f"{problem}, so no condition compares them; {remedy}")
     of_systems = [(of.system, of.metric, of) for of in compared.results]
     differences = pairs.differences.items() if pairs else ()
     between = [(f"{name}, difference", metric, of) for (name, metric), of in differences]

@@ -202,7 +202,7 @@ def _searchable(probes: Labelled, galleries: Sequence[Labelled], itself: Sequenc
         first = f"first: {probes.embeddings.ids[0]!r}"
         raise LikenessError(
             f"each of {labels.size:,} probes is the only one of its subject in the gallery "
-            f"({first}), and no item finds itself; add others"
+            f"({first}), and an item does not find itself; add others"
         )
     return is_left
 
@@ -224,7 +224,7 @@ def identify_labelled(
     searched, names = _searched(galleries, probes, settings, itself)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
-        raise LikenessError(f"none of {mated.size} probes has a mate; name subjects alike in both")
+        raise LikenessError(f"none of {mated.size} probes has a mate; name subjects alike")
     settings, notes = _possible(searched, settings)
     num_mated = int(np.count_nonzero(mated))
     if without := mated.size - num_mated:

@@ -110,8 +110,8 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     if len(header) in (1, 2) and all(map(str.isdecimal, header)):
         num_folds, each = int(header[0]) if len(header) == 2 else 1, int(header[-1])
     if not num_folds * each or len(lines) - 1 != 2 * num_folds * each:
-        size = f"it has {max(0, len(lines) - 1)} pairs, and its first line {' '.join(header)!r}"
-        raise LikenessError(f"{path}: {size} does not say FOLDS and PAIRS so; fetch it again")
+        size = f"its {max(0, len(lines) - 1)} pairs are not as many as its first line says"
+        raise LikenessError(f"{path}: {size}, {' '.join(header)!r}; fetch it again")
     pairs: list[tuple[str, str, bool]] = []
     for place, (number, line) in enumerate(lines[1:]):
         fields, same = line.split(), place // each % 2 == 0
@@ -143,8 +143,8 @@ def _checked(scores: ArrayLike, same: ArrayLike, folds: Folds) -> tuple[Floats, 
         numbers = np.repeat(np.arange(len(sizes)), sizes)
     one_kind = labels.all() or not labels.any()
     if one_kind or numbers.shape != values.shape or np.unique(numbers).size < 2:
-        num = f"{np.count_nonzero(labels)} of {labels.size} pairs are the same, folds are"
-        raise LikenessError(f"lfw: {num} {numbers.shape}; give both kinds, and a fold for each")
+        num = f"{np.count_nonzero(labels)} of {labels.size} pairs are the same"
+        raise LikenessError(f"lfw: {num}, in folds {numbers.shape}; give both kinds, and two folds")
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 
 

@@ -188,9 +188,8 @@ def _measured(
         for name, value, own, ends in rows
     ]
     note = f"Similarity {similarity}; lone queries {common['lone']}."
-    return SearchEvaluation(
-        results, [note], queries, () if gallery is None else (gallery,), answers=answers
-    )
+    galleries = () if gallery is None else (gallery,)
+    return SearchEvaluation(results, [note], queries, galleries, answers=answers)
 
 
 def _of_queries(

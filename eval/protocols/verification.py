@@ -357,10 +357,8 @@ class Evaluation:
             media = self.run.items
         for name, of in self.compared.scores.items():
             if of.target is not None and of.target.all():
-                raise LikenessError(
-                    f"{name}: a report needs nontarget trials too, and all "
-                    f"{of.target.size} are target trials{if_option('; leave --report out')}"
-                )
+                remedy = f"add nontarget trials{if_option(', or leave --report out')}"
+                raise LikenessError(f"{name}: all {of.target.size} are target trials; {remedy}")
             check_labels(name, of.target)
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
@@ -467,7 +465,12 @@ def evaluate(
         if with_ids or any(each is not None for each in (*about, *of_targets)):
             needs = "which trials, subjects, groups, quality and other systems need"
             raise LikenessError(f"Scores have no ids, {needs}; give a score file or a Scored")
-        compared = _measured_alone(bare, settings)
+        results: list[Result] = []
+        for name, alone in bare.items():  # neither subjects nor differences are known
+            check_labels(name, alone.target)
+            unknown = "unknown: bare scores have no ids"
+            results += measure_system(alone, settings, system=name, subjects_from=unknown)[0]
+        compared = Compared(results, bare, {})
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
     words = TRIALS, EMBEDDINGS if embeddings is not None else {}
@@ -526,8 +529,8 @@ def evaluate(
 def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
-            text = f"{result.system}: more pairs are decided wrongly than by chance; are these"
-            warnings.warn(f"{text} distances? A higher score has to mean more similar", stacklevel=3)
+            text = f"{result.system}: decisions are worse than by chance; are these distances?"
+            warnings.warn(f"{text} A higher score has to mean more similar", stacklevel=3)
 
 
 def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
@@ -608,17 +611,6 @@ def _measure_spoofs(
         first = next(result for result in compared.results if result.system == name)
         more = whole, scored.values, passed, compared.subject_of, settings, first
         compared.results.extend(spoof_results(*more))
-
-
-def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
-    """Measure each system whose scores have no ids: neither subjects nor differences are known."""
-    results: list[Result] = []
-    for name, scores in systems.items():
-        check_labels(name, scores.target)
-        results += measure_system(
-            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
-        )[0]
-    return Compared(results, dict(systems), {})
 
 
 def _by_system(

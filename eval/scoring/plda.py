@@ -256,8 +256,7 @@ def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
     """(C, K)."""
     sums = np.zeros((int(classes.max()) + 1, rows.shape[1]))
     np.add.at(sums, classes, rows)
-    means: Floats = sums / np.bincount(classes)[:, None]
-    return means
+    return sums / np.bincount(classes)[:, None]
 
 
 def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:

@@ -194,9 +194,8 @@ def score(
         (28, 'cosine')
     """
     scoring = scoring or Scoring()
-    listed, sides, name = _read(
-        trials, embeddings, scoring, probe, models, columns, strip_extension, missing
-    )
+    sources = trials, embeddings, scoring, probe, models
+    listed, sides, name = _read(*sources, columns, strip_extension, missing)
     meta, calibration = dict(sides.enrol.meta), scoring.calibration
     system = scoring.system(meta, of_models=models is not None)
     if calibration is not None and calibration.systems not in (("",), (system,)):
@@ -266,9 +265,8 @@ def calibrate(
     measures = (quality,) if isinstance(quality, str) else quality
     for measure in measures:
         check_choice("quality measure", measure, QUALITY)
-    listed, sides, _ = _read(
-        trials, embeddings, scoring, probe, models, columns, strip_extension, missing
-    )
+    sources = trials, embeddings, scoring, probe, models
+    listed, sides, _ = _read(*sources, columns, strip_extension, missing)
     target = listed.target
     if scoring.calibration is not None or target is None:
         lacks = "a list with labels" if target is None else "a scoring without calibration"
@@ -482,7 +480,7 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
         enrol = [sum(durations[name] for name in group) for group in items]
         probe = [durations[name] for name in sides.probe.ids]
     except KeyError as error:
-        raise LikenessError(f"durations: {error} has no seconds for log_duration; add them") from None
+        raise LikenessError(f"durations: {error} has none; add it for log_duration") from None
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 

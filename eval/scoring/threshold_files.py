@@ -227,9 +227,8 @@ class Rule:
         is_far = far in (None, "eer") or (isinstance(far, Real) and 0 < far < 1)
         is_number = number is None or (far is None and math.isfinite(number))
         if not (is_far and is_number):
-            raise LikenessError(
-                f"far {far} and threshold {number}: give far from 0 to 1 or eer, or threshold"
-            )
+            both = f"far {far} and threshold {number}: give one of them"
+            raise LikenessError(f"{both}, a rate between 0 and 1, eer, or a finite number")
 
     def decide(
         self, model: str, meta: Mapping[str, str], stored: Thresholds | None = None

@@ -175,9 +175,8 @@ def _views(features: Embeddings, flip: Flip) -> tuple[list[slice], float]:
     if flip in ("included", stored) or {flip, stored} == {"sum", "mean"}:
         factor = {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
         return [slice(None)], factor
-    raise LikenessError(
-        f"switch flip = {flip!r} does not fit the features' {stored!r}; use `embed --flip concat`"
-    )
+    problem = f"switch flip = {flip!r} does not go with the flip {stored!r} of these features"
+    raise LikenessError(f"{problem}; embed by `embed --flip concat`")
 
 
 @step("measuring 1:1")
