@@ -308,7 +308,7 @@ class Trials:
             at = again[clash[0]]
             pair = quoted(f"{names[low[clash[0]]]} {names[high[clash[0]]]}")
             labels = " and ".join(_LABELS[marked[row] & 3] for row in (at + 1, at))
-            raise LikenessError(f"pairs are labelled both {labels} (first: {pair}); remove one label")
+            raise LikenessError(f"pairs are labelled both {labels} (first: {pair}); remove one")
 
     def __len__(self) -> int:
         return int(self.enrol.size)

@@ -130,7 +130,7 @@ def _meta_of(ark: Path, side: Path) -> str:
         return "{}"
     stated = json_object(side)
     if stated.pop(_ARCHIVE, None) not in (None, file_digest(ark)):
-        raise LikenessError(f"{side} belongs to another {ark.name}; write both again, or remove this")
+        raise LikenessError(f"{side} belongs to another {ark.name}; write both again, or remove it")
     return json.dumps(stated, sort_keys=True)
 
 

@@ -103,7 +103,7 @@ class Fusion:
         measures = finite_columns("quality", quality, len(values))
         if (values.shape[1], measures.shape[1]) != (len(self.weights), len(self.names)):
             needed = f"{len(self.weights)} scores and {len(self.names)} measures of each trial"
-            raise LikenessError(f"fusion: shapes {values.shape} and {measures.shape}; give {needed}")
+            raise LikenessError(f"fusion: shapes {values.shape}, {measures.shape}; give {needed}")
         llrs: Floats = values @ self.weights + measures @ self.quality_weights + self.offset
         if self.against_spoofs is None:
             return llrs

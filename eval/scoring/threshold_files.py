@@ -271,7 +271,7 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
             thresholds.
     """
     if origin is None or not origin.model:
-        raise LikenessError("nothing says which model gave these scores; write them by `likeness score`")
+        raise LikenessError("the scores name no model; write them by `likeness score`")
     path = Path(to)
     if path.suffix.lower() == ".json":
         file: Path | None = path
