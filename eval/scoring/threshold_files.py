@@ -271,7 +271,7 @@ def path_for_scores(to: str | PathLike[str], origin: Origin | None) -> tuple[Pat
             thresholds.
     """
     if origin is None or not origin.model:
-        raise LikenessError("the scores name no model; write them by `likeness score`")
+        raise LikenessError("nothing says which model gave these scores; use `likeness score`")
     path = Path(to)
     if path.suffix.lower() == ".json":
         file: Path | None = path
