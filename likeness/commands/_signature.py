@@ -151,7 +151,7 @@ class Source:
         if len(several) > 1 and not self.is_many:
             raise LikenessError(f"{self.name} is there {len(several)} times; give it once")
         if "" in several:
-            raise LikenessError(f"{self.name} is empty; give a value, or leave it out")
+            raise LikenessError(f"{self.name} is empty: {self.help}")
         if self.kind == tuple[str, Path]:
             return several[0][0], Path(several[0][1])
         if self.kind is abc.Mapping:

@@ -221,8 +221,9 @@ def outputs() -> Iterator[tuple[str, str]]:
 def inputs() -> Iterator[tuple[str, str]]:
     for name, command in COMMANDS.items():
         for source in command.sources.values():
-            reads = source.option.path not in ("", "output") or source.name in NAMED
-            is_path = source.kind is Path and source.option.path != "output"
+            is_output = source.option.path.startswith("output")
+            reads = (source.option.path and not is_output) or source.name in NAMED
+            is_path = source.kind is Path and not is_output
             if (reads or is_path) and source.name not in FOREIGN:
                 yield name, source.name
         for key in command.own.keys() & {"media", "save_to"}:
