@@ -245,7 +245,7 @@ class Trials:
     self_matches: int = 0
     itself: NDArray[np.int64] = field(init=False)
     repeats: int = field(init=False, default=0)
-    known_repeats: InitVar[int | None] = None  # of trials that were looked through before
+    known_repeats: InitVar[int | None] = None  # of `rows`, which need not be looked through again
 
     def __post_init__(self, known_repeats: int | None) -> None:
         sides = (("enrol", self.enrol_ids), ("probe", self.probe_ids))

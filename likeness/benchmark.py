@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from likeness.eval.results import Result, aligned, metric_label, value_text, wri
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Trials
-from likeness.modalities.folders import list_all
+from likeness.modalities.folders import Modality, list_all
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
 
@@ -217,8 +217,8 @@ def bench(
     subject_of = names_of(subjects)
     files: Any
     if items is not None:
-        listing: Any = {"modality": modality, "columns": columns, "label": label, "root": root}
-        every = list_all(Path(items), **listing)
+        kind = cast(Modality, modality)
+        every = list_all(Path(items), modality=kind, columns=columns, label=label, root=root)
         if max_items is not None:
             every = every[draw_items(label_numbers(every)[1], max_items)]
         files, listed = draw_lists(every, Draw(split="all"), where=str(items))

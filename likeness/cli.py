@@ -81,7 +81,7 @@ def command_of(name: str) -> click.Command:
     if len(commands) > 1:
         text = inspect.cleandoc(getattr(module, name).__doc__)
         command = _Group(name, commands=commands, help=text, no_args_is_help=True)
-    for each in (command, *(commands if len(commands) > 1 else ())):
+    for each in {command, *commands}:
         # Without a text of its own, a command's help would be cut to the width of the terminal.
         each.short_help = _first_sentence(each.help or "")
         _lay_out(each)
@@ -120,12 +120,13 @@ def _lay_out(command: click.Command) -> None:
     option.callback = partial(_print, lambda context, _: context.get_help())
 
 
-def _print(text_of: Callable[[click.Context, Any], str], *called_with: Any) -> None:
+def _print(
+    text_of: Callable[[click.Context, Any], str], context: click.Context, _: object, typed: Any
+) -> None:
     """Print a text that an option asks for, and end.
 
-    What it is printed by names a full output, and lets a reader go.
+    `say` prints it, which names a full disk and ends quietly where nobody reads on.
     """
-    context, _, typed = called_with
     if typed and not context.resilient_parsing:
         say(text_of(context, typed))
         context.exit()
@@ -134,6 +135,7 @@ def _print(text_of: Callable[[click.Context, Any], str], *called_with: Any) -> N
 def _printing(
     name: str, text_of: Callable[[click.Context, Any], str], **details: Any
 ) -> click.Option:
+    """An option that prints a text and ends."""
     details |= {"is_eager": True, "expose_value": False, "callback": partial(_print, text_of)}
     return click.Option([name], **details)
 

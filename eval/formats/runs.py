@@ -65,15 +65,19 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
 
 BEST = "best.safetensors"  # the model files of a run
 LAST = "last.safetensors"
-_OTHERS = ("recipe.json", "log.jsonl", "calibration.json", "thresholds.json")
-
-
-def files_of_run(run: Path) -> list[Path]:
-    """The files of a run that commands write and read again, whether or not they are there."""
-    return [run / name for name in (BEST, LAST, *_OTHERS)] + list(vars(HeldOutFiles(run)).values())
-
-
 EXPORTED = "model.onnx"  # in the folder of a model that no run trained
+RECIPE, LOG = "recipe.json", "log.jsonl"
+CALIBRATION, THRESHOLDS = "calibration.json", "thresholds.json"  # in the folder, or beside a file
+
+
+def files_of_model(model: Path) -> list[Path]:
+    """The files of a model that commands read: in the folder of a run, or beside a model of one
+    file.
+    """
+    if not model.is_dir():
+        return [Path(f"{model}.{name}") for name in (CALIBRATION, THRESHOLDS)]
+    own = (BEST, LAST, EXPORTED, RECIPE, LOG, CALIBRATION, THRESHOLDS)
+    return [*(model / name for name in own), *vars(HeldOutFiles(model)).values()]
 
 
 def find_model(path: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json
 from likeness.eval.formats.provenance import digest, sha256
-from likeness.eval.formats.runs import find_model
+from likeness.eval.formats.runs import THRESHOLDS, find_model
 from likeness.eval.formats.writing import write_json
 from likeness.eval.intervals.guarantee import Guarantee
 from likeness.eval.option import Option, if_option
@@ -21,14 +21,13 @@ from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.thresholds import CurvePoint, Far, Threshold, Thresholds, is_rate
 
 FORMAT = "likeness.thresholds/1"
-FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
 _OTHERWISE = f"not a file of thresholds ({{error}}); make one with `{SAVE}`"
 _MOST_BYTES = 2**31  # of an .onnx file
 _BESIDE = (".onnx", ".safetensors")  # models that are one file
 
 
-def thresholds_path(model: str, file: str = FILE) -> Path | None:
+def thresholds_path(model: str, file: str = THRESHOLDS) -> Path | None:
     """Where the thresholds of a model lie; None for a model that has none.
 
     Args:

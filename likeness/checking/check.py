@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 from pathlib import Path
 from typing import Annotated, Any
@@ -404,9 +405,9 @@ def check(
     """
     folder = Path(data)
     passed_over: list[str] = []
-    listing: Any = {"columns": columns, "label": label, "root": root, "passed_over": passed_over}
-    items, kind = list_most(folder, modality, **listing)
-    tested = Items.of([]) if test is None else list_most(Path(test), kind, **listing)[0]
+    list_of = partial(list_most, columns=columns, label=label, root=root, passed_over=passed_over)
+    items, kind = list_of(folder, modality)
+    tested = Items.of([]) if test is None else list_of(Path(test), kind)[0]
     vectors = None if embeddings is None else embeddings_of(embeddings)
     for source, listed in ((data, items), (test, tested)):
         if source is not None and is_plain_folder(Path(source), label):

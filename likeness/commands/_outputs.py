@@ -12,7 +12,7 @@ import click
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import files_in
-from likeness.eval.formats.runs import LAST, files_of_run
+from likeness.eval.formats.runs import files_of_model
 from likeness.eval.formats.writing import only_command
 from likeness.eval.option import Option
 from likeness.eval.types import counted
@@ -46,11 +46,12 @@ SaveTo = Annotated[
         help="Keep the thresholds at the EER and each FAR: a run, an .onnx or a .json file.",
     ),
 ]
-Force = Annotated[bool, Option(help="Replace files that exist.")]
+FORCE = Option(help="Replace files that exist.")
+Force = Annotated[bool, FORCE]
 
 
 def command_line() -> str:
-    """What was typed."""
+    """The command line that runs, which reports state."""
     return str(click.get_current_context().obj)
 
 
@@ -89,13 +90,12 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
 
 
 def _inputs(values: Sequence[Any]) -> list[Path]:
-    """The files that are read: those that were named, and what runs that were named keep."""
+    """The files that are read: those that were named, and those of models that were named."""
     many = (value if isinstance(value, tuple) else (value,) for value in values)
     flat = [each for several in many for each in several]
-    runs = [Path(value) for value in flat if isinstance(value, str | Path)]
-    of_runs = [path for run in runs if (run / LAST).is_file() for path in files_of_run(run)]
-    beside = [run.with_name(f"{run.name}.thresholds.json") for run in runs if run.name]
-    return [*files_in(*flat), *filter(Path.is_file, [*of_runs, *beside])]
+    models = [Path(value) for value in flat if isinstance(value, str | Path)]
+    of_models = [path for model in models for path in files_of_model(model)]
+    return [*files_in(*flat), *filter(Path.is_file, of_models)]
 
 
 def _written(out: Path) -> list[Path]:

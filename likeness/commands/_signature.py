@@ -22,7 +22,7 @@ from typing import Annotated, Any, Concatenate, Generic, Literal, TypeVar, overl
 
 import click
 
-from likeness.commands._outputs import OUTPUTS, checked_outputs
+from likeness.commands._outputs import FORCE, OUTPUTS, checked_outputs
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import check_written
 from likeness.eval.option import Option, only_options
@@ -70,7 +70,7 @@ class Source:
 
     @property
     def variable(self) -> str:
-        """By which click knows it."""
+        """The name of the value in Python, by which click hands it on."""
         variable = re.sub(r"\W+", "_", self.name.strip("-")).lower()
         return f"{variable}_" if keyword.iskeyword(variable) else variable
 
@@ -90,7 +90,7 @@ class Source:
     def _choices(self) -> tuple[Any, ...]:
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
-    def details(self, is_required: bool) -> str:
+    def default_and_range(self, is_required: bool) -> str:
         """The default and the range, for help; a default that stands for nothing is not shown."""
         texts = ["(required)"] * is_required
         if self.default is not False and self.default not in (None, (), "", _EMPTY):
@@ -131,7 +131,7 @@ class Source:
             settings |= {"envvar": self.option.envvar, "show_envvar": True}
         else:
             settings["multiple"] = self.kind is not bool  # twice is refused, not dropped
-        settings["help"] = self.help + self.details(is_required)
+        settings["help"] = self.help + self.default_and_range(is_required)
         return click.Option([*(self.option.name or self.name).split(), self.variable], **settings)
 
     def _checked(self, is_required: bool, _: object, __: object, typed: Any) -> Any:
@@ -149,7 +149,7 @@ class Source:
             return typed
         several = typed if isinstance(typed, tuple) else (typed,)
         if len(several) > 1 and not self.is_many:
-            raise LikenessError(f"{self.name} is there {len(several)} times; give it once")
+            raise LikenessError(f"{self.name} was given {len(several)} times; give it once")
         if "" in several:
             raise LikenessError(f"{self.name} is empty: {self.help}")
         if self.kind == tuple[str, Path]:
@@ -471,7 +471,7 @@ def command(
     return decorate
 
 
-_FORCE = Source(("force",), bool, False, False, "Replace files that exist.", Option())
+_FORCE = Source(("force",), bool, False, False, FORCE.help, FORCE)
 
 
 def _joined(functions: Sequence[Callable[..., Any]], own: Sequence[str]) -> dict[str, Source]:

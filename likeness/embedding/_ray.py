@@ -64,7 +64,6 @@ def embed(
         ]
         num_gpus, num_cpus = (int(ray.cluster_resources().get(name, 0)) for name in ("GPU", "CPU"))
         most = max(1, min(num_gpus or num_cpus, len(tasks)))
-        ahead = {"max_tasks_in_flight_per_actor": _TASKS_IN_FLIGHT}
         results = (
             ray.data.from_items(tasks, override_num_blocks=len(tasks))
             .map_batches(
@@ -73,7 +72,9 @@ def embed(
                 batch_size=1,
                 num_gpus=1 if num_gpus else 0,
                 num_cpus=1,
-                compute=ray.data.ActorPoolStrategy(size=most, **ahead),
+                compute=ray.data.ActorPoolStrategy(
+                    size=most, max_tasks_in_flight_per_actor=_TASKS_IN_FLIGHT
+                ),
             )
             .iter_rows()
         )
@@ -95,9 +96,8 @@ class _Embed:
     ) -> None:
         with suppress(OSError):  # it matters to relative paths alone
             os.chdir(folder)
-        self.load = load
+        self.load, self.batch_size, self.workers = load, batch_size, workers
         self.model: Loaded | None = None
-        self.sizes: Any = {"batch_size": batch_size, "workers": workers, "part": True}
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         items = pickle.loads(batch["items"][0])  # of the process that started this one
@@ -106,8 +106,14 @@ class _Embed:
                 self.model = self.load()[0]
                 self.model.embedder.to_device("")
                 self.model.embedder.share_cores(os.cpu_count() or 1)
-            embedder, read = self.model.embedder, self.model.read
-            embeddings, bad = embed_where_readable(embedder, items, read, **self.sizes)
+            embeddings, bad = embed_where_readable(
+                self.model.embedder,
+                items,
+                self.model.read,
+                batch_size=self.batch_size,
+                workers=self.workers,
+                part=True,
+            )
         except (LikenessError, OSError, ImportError) as error:
             return {"task": batch["task"], "result": [pickle.dumps(error)]}
         rows = None if embeddings is None else (embeddings.ids, embeddings.matrix)

@@ -228,8 +228,14 @@ def extract(
         "read_by": provenance.digest(read_by.values()),
         "piece_items": piece_items,
     }
-    sizes: Any = {"batch_size": batch_size, "workers": workers, "part": True}
-    embed: Any = partial(embed_where_readable, model.embedder, read=model.read, **sizes)
+    embed = partial(
+        embed_where_readable,
+        model.embedder,
+        read=model.read,
+        batch_size=batch_size,
+        workers=workers,
+        part=True,
+    )
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if is_alone and len(pieces) <= 1 and not (folder / _PLAN).is_file():
         # A next call could not go on from a single piece, so it is not written.

@@ -141,9 +141,11 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     name, at, tag = source.partition("@")
-    chosen: Any = {"revision": tag or None, "allow_patterns": [*patterns]}
+    wanted, revision = [*patterns], tag or None
     try:
-        return Path(snapshot_download(name, etag_timeout=_SECONDS, **chosen))
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=wanted, etag_timeout=_SECONDS)
+        )
     except Exception as error:
         # The hub's library and the HTTP library under it have exceptions that share no base.
         reason = first_line(error).rstrip(". ")

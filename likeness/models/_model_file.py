@@ -68,8 +68,13 @@ def load_file(path: Path, name: str = DEFAULT) -> Loaded:
     try:
         made = cast(nn.Module, frontend())
         shape = _input_shape(network, made)
-        takes: Any = {"lengths": network.lengths, "output": network.output}
-        part: Any = partial(External, network=network.network, input_shape=shape, **takes)
+        part = partial(
+            External,
+            network=network.network,
+            input_shape=shape,
+            lengths=network.lengths,
+            output=network.output,
+        )
         backbone = part(cast(int, made.dim))
         weights = _fill(backbone, network, path.parent)
         backbone.try_out(shape)

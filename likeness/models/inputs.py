@@ -161,9 +161,15 @@ class _Maker:
             return [Item(item_id(text), path)]
         if not text or not path.exists():
             raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")
-        listing: Any = {"columns": self.columns, "label": self.label, "root": self.root}
         try:
-            return shards.or_files(path, suffixes=self.suffixes, missing="leave", **listing)
+            return shards.or_files(
+                path,
+                suffixes=self.suffixes,
+                columns=self.columns,
+                label=self.label,
+                root=self.root,
+                missing="leave",
+            )
         except ValueError as error:
             lists = (*TABLES, ".rttm", ".tar", ".list", *self.suffixes)
             if path.is_dir() or suffix in lists:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.runs import EXPORTED, find_model
+from likeness.eval.formats.runs import EXPORTED, LAST, find_model
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from likeness.toolkit.models.loaded import Loaded
 
 _FRONTEND = "modalities.embedding.rows.Vectors"
-_JOINED = "last.safetensors"  # as toolkit/models/checkpoint.py has it, which imports torch
 
 
 def join(
@@ -205,7 +204,7 @@ def _write_with_head(
         "joined": {"model": base.digest, "head": digest},
     }
     out.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(out / _JOINED, tensors, joined, checkpoint.FORMAT)
+    checkpoint.save(out / LAST, tensors, joined, checkpoint.FORMAT)
 
 
 def _fitting_head(

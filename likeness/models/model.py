@@ -179,10 +179,18 @@ class Model:
             from likeness.models.reading import Reading, read_as
 
             loaded = read_as(loaded, Reading(**reading))
-        listing: Any = {"rate_hz": rate_hz, "root": root, "columns": columns}
-        sizes: Any = {"batch_size": batch_size, "workers": workers, "meta": loaded.meta}
-        with items_of(inputs, modality=self.modality, **listing) as items, shown(progress):
-            embeddings, bad = embed(loaded.embedder, items, loaded.read, **sizes)
+        listed = items_of(
+            inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
+        )
+        with listed as items, shown(progress):
+            embeddings, bad = embed(
+                loaded.embedder,
+                items,
+                loaded.read,
+                batch_size=batch_size,
+                workers=workers,
+                meta=loaded.meta,
+            )
         if bad:
             share = f"{len(bad)} of {len(items)} inputs cannot be read and are left out"
             names = name_first(item.id for item in bad)
@@ -348,10 +356,11 @@ class Model:
         """
         from likeness.models.verdicts import verify_pairs
 
-        sizes = {"batch_size": batch_size, "workers": workers}
         with shown(progress):
             comparer = self.comparer(threshold, far)
-            return verify_pairs(comparer, pairs, root, columns, **sizes)
+            return verify_pairs(
+                comparer, pairs, root, columns, batch_size=batch_size, workers=workers
+            )
 
     def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
         """Give the network with the threshold and the calibration that decide, as in `verify`.

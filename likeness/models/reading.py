@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
@@ -59,8 +59,13 @@ def load_reading(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
-    how: Any = {"min_score": reading.min_score, "frontend": reading.frontend}
-    loaded = loading.load_named(model, detector=detector, trust=reading.trust, **how)
+    loaded = loading.load_named(
+        model,
+        detector=detector,
+        min_score=reading.min_score,
+        frontend=reading.frontend,
+        trust=reading.trust,
+    )
     loading.refuse_head(loaded, model)
     items: Sequence[Item] = ()
     if reading.ijb is not None:
@@ -100,8 +105,13 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
     long.check(crops, chunk_seconds)
     bound = loading.reading_of(model)[1]
     own = {key: value for key, value in bound.items() if key in _OF_EVERY_READING}
-    parts: Any = {"crops": crops, "chunk_seconds": chunk_seconds}
-    read = partial(long.read, only_speech=reading.only_speech, **parts, **own)
+    read = partial(
+        long.read,
+        crops=crops,
+        chunk_seconds=chunk_seconds,
+        only_speech=reading.only_speech,
+        **own,
+    )
     settings = {
         "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
         "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",

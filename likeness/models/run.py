@@ -65,8 +65,16 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     recipe, similarity = description.get("recipe"), str(description.get("similarity"))
     loss = recipe.get("loss") if isinstance(recipe, dict) else None
     is_quality, read = checkpoint.norm_is_quality(loss, similarity), cast(Read, reading)
-    about: Any = {"norm_is_quality": is_quality, "parts": described}
-    return Loaded(embedder.eval(), read, modality, similarity, digest, step, **about)
+    return Loaded(
+        embedder.eval(),
+        read,
+        modality,
+        similarity,
+        digest,
+        step,
+        norm_is_quality=is_quality,
+        parts=described,
+    )
 
 
 def _build(

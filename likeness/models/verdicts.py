@@ -20,6 +20,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import files_in
+from likeness.eval.formats.runs import CALIBRATION
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from likeness.eval.protocols.verification import Evaluation
     from likeness.eval.scoring.thresholds import Thresholds
 
-CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
     "name a stored threshold by its false-accept rate (`--far`, in Python `far=`), which --save-to "
     "of `likeness evaluate` and of `verify --pairs` stores, or give a number as the threshold"
@@ -487,14 +487,17 @@ def verify_pairs(
     listed: Any,
     root: str | Path | None,
     columns: str | Mapping[str, str],
-    **sizes: Any,
+    *,
+    batch_size: int,
+    workers: int,
 ) -> VerifiedPairs:
     """Compare many pairs of files; each file is embedded once.
 
     Args:
         comparer: The model and what decides.
         listed: As of `list_pairs`, and so are `root` and `columns`.
-        sizes: As of `embed_where_readable`.
+        batch_size: How many files pass through the network at once.
+        workers: How many processes read files; 0 reads them in this one.
 
     Returns:
         A row for each pair. A pair with a file that cannot be read has a note in place of a score.
@@ -510,8 +513,14 @@ def verify_pairs(
     items = [Item(id_of[name], path) for name, path in path_of.items()]
     items = list({item.id: item for item in items}.values())
     remarked: dict[int, str] = {}
-    ways: Any = {**sizes, "remarks": remarked}
-    embeddings, bad = embed_where_readable(model.embedder, items, model.read, **ways)
+    embeddings, bad = embed_where_readable(
+        model.embedder,
+        items,
+        model.read,
+        batch_size=batch_size,
+        workers=workers,
+        remarks=remarked,
+    )
     reason_of = {item.id: item.reason for item in bad}
     remarks = {items[position].id: text for position, text in remarked.items()}
     embedded = embeddings or Embeddings((), np.zeros((0, 1), np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -122,10 +123,17 @@ def train(
     from likeness.toolkit.training.train import fit
     from likeness.training.prepare import refuse_unreadable
 
-    listing: Any = {"columns": columns, "label": label, "root": root}
-    chosen, _, listed = read_recipe(recipe, data, settings=settings, **listing)
-    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
-    fit(chosen, data=listed, out=Path(out), resume=resume, **ways)
+    chosen, _, listed = read_recipe(
+        recipe, data, settings=settings, columns=columns, label=label, root=root
+    )
+    fit(
+        chosen,
+        data=listed,
+        out=Path(out),
+        resume=resume,
+        read_initial=read_initial,
+        check_held_out=refuse_unreadable,
+    )
     # Whose recipe was run trusts its packages.
     described = describe_parts(chosen.frontend, chosen.backbone, chosen.read)
     return load(out, trust=packages_of(described))
@@ -178,10 +186,16 @@ def run(
     is_unreported = recipe.measure is not None and not report.exists()
     resume = resume or (is_unreported and holds_checkpoint(out))
     embedded: Embedded = {}
-    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
     try:
         model = fit(
-            recipe, data=data, out=out, resume=resume, loggers=loggers, embedded=embedded, **ways
+            recipe,
+            data=data,
+            out=out,
+            resume=resume,
+            loggers=loggers,
+            embedded=embedded,
+            read_initial=read_initial,
+            check_held_out=refuse_unreadable,
         )
     finally:
         distributed.end()
@@ -245,12 +259,19 @@ def compare(
     from likeness.toolkit.training.compare import compare as compare_recipes
     from likeness.training.prepare import prepare_recipe, refuse_unreadable
 
-    listing: Any = {"columns": columns, "label": label, "root": root}
+    prepare = partial(prepare_recipe, data=data, columns=columns, label=label, root=root)
     chosen, ranges = load_variants(file, variants, settings)
-    prepared = {name: prepare_recipe(each, data, **listing)[0] for name, each in chosen.items()}
+    prepared = {name: prepare(each)[0] for name, each in chosen.items()}
     terms = Terms(reference, allow_different, ranges, tune, command)
-    ways: Any = {"read_initial": read_initial, "check_held_out": refuse_unreadable}
-    return compare_recipes(prepared, num_seeds=seeds, data=data, out=out, terms=terms, **ways)
+    return compare_recipes(
+        prepared,
+        num_seeds=seeds,
+        data=data,
+        out=out,
+        terms=terms,
+        read_initial=read_initial,
+        check_held_out=refuse_unreadable,
+    )
 
 
 def _refuse_absent(data: str | Path) -> None:

@@ -68,7 +68,8 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(command, word, 
     (tmp_path / "nan.txt").write_text("a b nan 1\nc d .1 0\n")
     (tmp_path / "oneclass.txt").write_text("a b .2 0\nc d .1 0\n")
     before = sorted(tmp_path.rglob("*"))
-    assert word in refused(*command.format(tiny=TINY, tmp=tmp_path, run=run).split())
+    words = (each.format(tiny=TINY, tmp=tmp_path, run=run) for each in command.split())
+    assert word in refused(*words)
     assert sorted(tmp_path.rglob("*")) == before
 
 

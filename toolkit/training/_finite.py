@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from likeness.eval.formats.runs import LOG
 from likeness.eval.items.items import Items
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.training.log import LOG, Log
+from likeness.toolkit.training.log import Log
 from likeness.toolkit.training.plan import Draws
 from likeness.toolkit.training.run import Run
 

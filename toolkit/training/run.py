@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import json_object, write_json, write_text
 from likeness.eval.formats.provenance import digest
-from likeness.eval.formats.runs import BEST, LAST
+from likeness.eval.formats.runs import BEST, LAST, LOG, RECIPE
 from likeness.eval.formats.writing import sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
@@ -34,9 +34,8 @@ from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import drop_revisions
 from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._average import Average
-from likeness.toolkit.training.log import LOG, RUN_ID
+from likeness.toolkit.training.log import RUN_ID
 
-RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/5"

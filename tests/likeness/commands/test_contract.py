@@ -325,7 +325,7 @@ _PYTHON = re.compile(  # words that help texts do without
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_for_users_and_has_every_default(name):
     for source in COMMANDS[name].sources.values():
-        text = source.help + source.details(is_required=False)
+        text = source.help + source.default_and_range(is_required=False)
         assert not _PYTHON.search(text), f"{source.name}: {text}"
         if type(source.default) in (int, float):
             assert f"(default: {source.default:g})" in text, source.name

@@ -84,14 +84,21 @@ def test_one_of_several_inputs_is_kept(tmp_path):
     assert files[1].read_text() == SCORES
 
 
-def test_the_files_of_a_run_are_kept(tmp_path):
+def test_the_files_of_a_model_are_kept(tmp_path):
     run, scores = tmp_path / "run", tmp_path / "scores.txt"
     touch(run, "last.safetensors", "recipe.json", "thresholds.json")
     scores.write_text(SCORES)
-    for name in ("last.safetensors", "recipe.json", "thresholds.json"):
-        words = ("evaluate", scores, "--save-to", run, "--json", run / name, "--force")
-        assert "is one of the inputs" in refused(*words)
-        assert not (run / name).read_bytes()
+    touch(tmp_path, "m.onnx", "m.onnx.calibration.json", "face/model.onnx")
+    for model, name in (
+        ("run", "run/last.safetensors"),
+        ("run", "run/recipe.json"),
+        ("run", "run/thresholds.json"),
+        ("m.onnx", "m.onnx.calibration.json"),
+        ("face", "face/model.onnx"),
+    ):
+        words = ("--save-to", tmp_path / model, "--json", tmp_path / name, "--force")
+        assert "is one of the inputs" in refused("evaluate", scores, *words)
+        assert not (tmp_path / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +108,8 @@ def test_the_files_of_a_run_are_kept(tmp_path):
         ("score --trials {s} --embeddings {s} --out {d}", "is a folder"),
         ("evaluate {s} --report {s}", "is a file"),
         ("lists {d} --out {s} --force", "is a file"),
-        ("evaluate {s} --seed 1 --seed 2", "is there 2 times"),
-        ("verify {s} {s} --threshold 1 --threshold 2", "is there 2 times"),
+        ("evaluate {s} --seed 1 --seed 2", "was given 2 times"),
+        ("verify {s} {s} --threshold 1 --threshold 2", "was given 2 times"),
         ("evaluate {s} --save-to=", "--save-to is empty"),
         ("gallery list --gallery=", "--gallery is empty"),
         ("prepare --data {d}", "without DATASET"),

@@ -4,7 +4,9 @@ what is refused before the long work, what it can be redone from.
 """
 
 import hashlib
+import html
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +51,7 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(folder):
     assert "EER" in printed("evaluate", folder / "x.txt", *inputs, *out)
     page = (folder / "out" / "index.html").read_text()
     assert hashlib.sha256((folder / "x.npz").read_bytes()).hexdigest() in page
-    assert f"--media {media}" in page
+    assert shlex.join(["--media", str(media)]) in html.unescape(page)
     assert page.count("<img") >= 12
     assert "unused" not in page  # items outside the trials
     assert "12 of 12 items, from 4 of 4 classes" in page

@@ -349,7 +349,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         made.writestr("tiny_net-1.0.dist-info/WHEEL", WHEEL)
         made.writestr("tiny_net-1.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_FIND_LINKS", tmp_path.as_uri())  # pip parts paths at blanks
     return sha(path.read_bytes())
 
 

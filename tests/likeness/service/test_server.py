@@ -226,9 +226,9 @@ def test_tls(run, files, tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("no openssl, to make a certificate")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate}"
-    options = "-days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext "
+    command += "subjectAltName=IP:127.0.0.1 -keyout"
+    subprocess.run([*command.split(), key, "-out", certificate], check=True, capture_output=True)
     trusted = ssl.create_default_context(cafile=str(certificate))
     with likeness_serve(run, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
         url,
