@@ -61,7 +61,7 @@ LINES = {
     "verify, many": f"{MODEL} --pairs {{world}}/trials.txt --root {{world}}/voices "
     "--threshold 0.5 --out {out}/v.csv",
     "gallery enrol": f"{{world}}/voices --gallery {{out}}/people {MODEL}",
-    "gallery check": f"--gallery {{world}}/people {MODEL} --threshold 0.5 --out {{out}}/d.csv",
+    "gallery check": "--gallery {world}/people --threshold 0.5 --out {out}/d.csv",
     "gallery search": f"{{world}}/voices --gallery {{world}}/people {MODEL} --threshold 0.5 "
     "--out {out}/found.csv",
     "gallery cluster": "{world}/e.npz --num-clusters 4 --out {out}/c.csv --report {out}/report",

@@ -44,7 +44,7 @@ def refused(*arguments: object) -> str:
 
 
 def program(
-    *words: object, code: int = 0, cwd: Path | None = None, **environment: str
+    *words: object, code: int = 0, cwd: Path | None = None, text: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, which has one thread and finds Likeness.
 
@@ -52,11 +52,14 @@ def program(
         words: What follows `python`.
         code: The exit code that it has to end with.
         cwd: Its folder.
+        text: What it reads from its input.
         environment: Further variables.
     """
     own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
     command = [sys.executable, *map(str, words)]
-    ended = subprocess.run(command, cwd=cwd, env=os.environ | own, capture_output=True, text=True)
+    ended = subprocess.run(
+        command, cwd=cwd, env=os.environ | own, input=text, capture_output=True, text=True
+    )
     assert ended.returncode == code, ended.stderr[-3000:]
     return ended
 

@@ -202,8 +202,8 @@ def score(
         problem = calibration.mismatch([system])
         raise LikenessError(f"the calibration {problem}; fit one by `likeness fit calibration`")
     values = _values(sides, scoring)
+    measured = quality_of(sides, measures_of(calibration.names) if calibration else (), scoring)
     if calibration is not None:
-        measured = quality_of(sides, measures_of(calibration.names), scoring)
         values = calibration.apply(values, measured)
     origin = None
     if dict(sides.probe.meta) == meta:
@@ -449,9 +449,11 @@ def quality_of(sides: Sides, measures: Sequence[str], scoring: Scoring) -> Float
         (P, 2 K): the lower and the higher value of each measure; None without measures.
 
     Raises:
-        LikenessError: The cohort or the durations that a measure needs are missing. An item has no
-            duration.
+        LikenessError: The cohort or the durations that a measure needs are missing, or no measure
+            needs the durations. An item has no duration.
     """
+    if scoring.durations is not None and "log_duration" not in measures:
+        raise LikenessError("durations change nothing without the measure log_duration; omit them")
     columns = []
     for measure in measures:
         if measure == "log_norm":

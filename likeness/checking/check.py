@@ -27,6 +27,7 @@ from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.option import Option
 from likeness.modalities.folders import Modality
+from likeness.models.inputs import check_root
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
@@ -403,6 +404,7 @@ def check(
         >>> len(checked.items), [finding.kind for finding in checked.findings]
         (8, ['few-items'])
     """
+    check_root(root, data, *filter(None, [test]))
     folder = Path(data)
     passed_over: list[str] = []
     list_of = partial(list_most, columns=columns, label=label, root=root, passed_over=passed_over)

@@ -64,12 +64,13 @@ def items(
         (8, 'spk000/utt00.flac', 'spk000')
     """
     from likeness.modalities import folders
-    from likeness.models.inputs import items_of
+    from likeness.models.inputs import check_root, items_of
 
     listing: Any = {"columns": columns, "label": label, "root": root}
     if not isinstance(data, str | PathLike):
         with items_of(data, modality=modality or "speaker", **listing) as listed:
             return Items.of(listed)
+    check_root(root, data)
     path = Path(data)
     if modality is None:  # faces alone have .rec files
         rec = path.suffix == ".rec"

@@ -119,7 +119,7 @@ def check(checked_by: Call[Checked], *, out: Table = None) -> None:
     --existing replace` and `gallery remove` do that.
     """
     if "--far" not in checked_by:
-        checked_by.refuse_idle("without --far", "--thresholds")
+        checked_by.refuse_idle("without --far", "--thresholds", "--model")
     checked = checked_by()
     for doubt in checked.doubts if out is None else ():
         say(one_line(doubt.text()))

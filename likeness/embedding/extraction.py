@@ -17,6 +17,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats import provenance
+from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import source_of
@@ -26,6 +27,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
+from likeness.models.inputs import check_root
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
@@ -77,6 +79,10 @@ def embed_files(
     reading = reading or Reading()
     if (items is None) == (reading.ijb is None):
         raise LikenessError("embed needs --items LIST or --ijb FOLDER, one of them")
+    check_root(root, *filter(None, [items]))
+    parse_columns(columns)
+    if part is not None:
+        _part_of(part)
     skips_bad = bad_items == "skip"
     loaded, listed = load_reading(model, reading)
     if items is not None:

@@ -19,6 +19,7 @@ from likeness.eval.items.item_lists import SUFFIXES as TABLES
 from likeness.eval.items.item_lists import listed_paths, read_items
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.labels import LabelPattern
+from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.items.remote import is_url, refuse_missing_files
 from likeness.eval.items.suffixes import suffix_of, suffixes_of
 from likeness.eval.reports.colours import to_rgb
@@ -77,6 +78,7 @@ def items_of(
     if modality == "embedding":
         yield _rows_of(inputs)
         return
+    check_root(root, *([inputs] if isinstance(inputs, str | os.PathLike) else []))
     with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         endings = suffixes_of(modality)
@@ -99,6 +101,22 @@ def items_of(
         if not all(map(Path.is_file, paths)):
             refuse_missing_files(paths, allow_some=isinstance(inputs, str | os.PathLike))
         yield items
+
+
+def check_root(root: str | Path | None, *data: str | os.PathLike[str]) -> None:
+    """Refuse a root that is no folder, or that nothing starts from.
+
+    Args:
+        root: The folder that relative paths start from.
+        data: What it is given beside; none for what is in memory.
+    """
+    if not root:
+        return
+    if not is_url(root) and not Path(root).is_dir():
+        raise LikenessError(f"root {str(root)!r} is no folder; correct it")
+    if data and all(is_plain_folder(Path(path)) for path in data):
+        name = os.fspath(data[0])
+        raise LikenessError(f"root: the files of the folder {name!r} need none; leave it out")
 
 
 def _rows_of(inputs: Any) -> Sequence[Item]:

@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
 # of the models of other projects
-_KINDS = ("speechbrain", "wespeaker", "redimnet", "insightface", "hub")
+_MAY_BE_FETCHED = ("speechbrain", "insightface", "hub")  # what they name need not be a path
+_KINDS = ("wespeaker", "redimnet", *_MAY_BE_FETCHED)
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
@@ -101,20 +102,27 @@ def load_named(
     check_choice("frontend", frontend, get_args(Frontend))
     refuse_missing_model(model)
     loaded = _load(model, frontend, trust)
-    if detector is False:
+    detector = find_detector(model) if detector is None else detector
+    if not detector:
+        if min_score is not None:
+            raise LikenessError(f"min_score is of a detector, and {model!r} has none; leave it out")
         return loaded
-    return add_detector(loaded, find_detector(model) if detector is None else detector, min_score)
+    return add_detector(loaded, detector, min_score)
 
 
 def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """Load a model as its own file has it; the rest is as for `load_named`."""
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
+    if frontend != "wespeaker" and kind != "wespeaker" and not model.lower().endswith(".onnx"):
+        raise LikenessError(f"model {model!r} knows its front-end; leave {frontend!r} out")
     if bundled.is_included(model) or not (named or (colon and kind in _KINDS)):
         path = bundled.onnx_file(model) if bundled.is_included(model) else Path(model)
         path = find_model(path) if path.is_dir() else path
         is_onnx = path.suffix.lower() == ".onnx"
         if is_onnx and (exported := load_exported(path, trust=trust)) is not None:
+            if frontend != "wespeaker":
+                raise LikenessError(f"{path} knows its front-end; leave {frontend!r} out")
             return exported
         refuse_without_torch(model)
         from likeness.models import _other_projects, run
@@ -377,10 +385,11 @@ def refuse_missing_model(model: str) -> None:
     if bundled.is_included(model):
         bundled.onnx_file(model)
         return
-    kind, colon, _ = model.partition(":")
+    kind, colon, source = model.partition(":")
     path, _, name = model.rpartition(":")
     file = path if path.endswith(".py") and name.isidentifier() else model  # own.py:NAME
-    if not (colon and kind in _KINDS) and not (file and Path(file).exists()):
+    file = source if colon and kind in ("wespeaker", "redimnet") else file
+    if not (colon and kind in _MAY_BE_FETCHED) and not (file and Path(file).exists()):
         raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
             "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "

@@ -118,12 +118,14 @@ def report_run(
         files.folder.mkdir(parents=True, exist_ok=True)
         held_out.embeddings.save(files.embeddings)
         write_trials(files.trials, scored.trials)
-        remove(files.labels)
-        remove(files.items)
         if all(label is not None for label in items.labels):
             write_labels(files.labels, items)
+        else:
+            remove(files.labels)
         if all(item.span is None for item in items):
             write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
+        else:
+            remove(files.items)
         scored.save(files.scores)
         counts = f"{counted(len(items), 'item')} with {counted(len(scored), 'trial')}"
         say(f"held out: {counts}, their embeddings and scores in {files.folder}")

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url
 from likeness.eval.option import Option
 from likeness.models.model import Model, load
 from likeness.toolkit.console import say
+from likeness.toolkit.training.assign import split_assignment
 
 if TYPE_CHECKING:
     from likeness.eval.intervals.comparison import Comparison
@@ -65,15 +68,14 @@ def read_recipe(
     """
     from likeness.training.recipe_files import locate
 
-    # Before torch is imported.
     file = locate(str(recipe)) if isinstance(recipe, str | Path) else ""
-    _refuse_absent(data)
+    changes = [settings] if isinstance(settings, str) else list(settings)
+    _check_typed((data, *filter(None, [test])), changes, columns, label, root)
 
     from likeness.toolkit.training.recipe import Recipe, load, override
     from likeness.training.prepare import prepare_recipe
 
     loaded, variant = (recipe, "") if isinstance(recipe, Recipe) else load(file)
-    changes = [settings] if isinstance(settings, str) else list(settings)
     listing: Any = {"columns": columns, "label": label, "root": root, "test": test}
     chosen, listed = prepare_recipe(override(loaded, changes), Path(data), **listing)
     return RecipeOnData(chosen, variant, listed)
@@ -252,7 +254,7 @@ def compare(
     from likeness.training.recipe_files import locate
 
     file = locate(recipe)
-    _refuse_absent(data)
+    _check_typed((data,), settings, columns, label, root)
 
     from likeness.models.load import read_initial
     from likeness.toolkit.training.compare import Terms, load_variants
@@ -274,7 +276,25 @@ def compare(
     )
 
 
-def _refuse_absent(data: str | Path) -> None:
-    """Refuse data that are not there. Some recipes need none, so that the default may be absent."""
-    if Path(data) != _DATA and not is_url(data) and not Path(data).exists():
-        raise LikenessError(f"{data}: there is no such folder or file; name the data by --data")
+def _check_typed(
+    data: Sequence[str | Path],
+    settings: Sequence[str],
+    columns: str | Mapping[str, str],
+    label: str,
+    root: str | Path | None,
+) -> None:
+    """Refuse what is wrong with any recipe, before torch is imported.
+
+    Some recipes need no data, so that the default may be absent.
+    """
+    from likeness.models.inputs import check_root
+
+    check_root(root, *data)
+    for setting in settings:
+        split_assignment(setting)
+    parse_columns(columns)
+    if label:
+        LabelPattern(label)
+    for place in data:
+        if Path(place) != _DATA and not is_url(place) and not Path(place).exists():
+            raise LikenessError(f"{place}: there is no such folder or file; correct the path")

@@ -195,6 +195,47 @@ def test_only_what_is_needed_is_imported(folder, words, needed):
     assert set(ran.stderr.split("\n")[-2].split()) - BESIDE <= needed
 
 
+# A command that is wrong, and what is said of it.
+MISTAKES = {
+    "train speaker/folders voices --out r": "override 'voices' has no '='",
+    "train speaker/folders --data none --out r": "none: there is no such folder or file",
+    "train speaker/folders --data voices --test none --out r": "none: there is no such folder",
+    "train speaker/folders --data voices --root none --out r": "root 'none' is no folder",
+    "train speaker/folders --data voices --root . --out r": "the folder 'voices' need none",
+    "train speaker/folders --data voices --columns a=b --out r": "columns: 'a' is no ROLE=COLUMN",
+    "compare speaker/folders --data voices --label a --out r": "the pattern 'a' needs {label}",
+    "compare speaker/folders lr --data voices --out r": "override 'lr' has no '='",
+    "embed --model run --items voices --root none --out e.npz": "root 'none' is no folder",
+    "embed --model run --items voices --columns a=b --out e.npz": "columns: 'a' is no ROLE=COLUMN",
+    "embed --model run --items voices --part 3 --out e.npz": "part '3': write I/N",
+    "embed --model wespeaker:none.pt --items voices --out e.npz": "'wespeaker:none.pt' does not",
+    "embed --model voice.onnx --items voices --frontend 3dspeaker --out e.npz": "its front-end",
+    "embed --model likeness:voice --items voices --min-score 0.5 --out e.npz": "min_score is of a",
+    "check voices --root .": "the folder 'voices' need none",
+    "gallery enrol voices --gallery g --model likeness:voice --root .": "the folder 'voices' need",
+}
+REFUSED = """
+import sys
+
+from likeness.cli import main
+
+sys.modules["torch"] = None
+for line in sys.stdin:
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        assert ended.code == 2
+"""
+
+
+def test_a_mistake_is_found_before_torch_is_imported(folder):
+    (folder / "run").mkdir()
+    (folder / "run" / "last.safetensors").touch()
+    ran = program("-c", REFUSED, cwd=folder, text="\n".join(MISTAKES))
+    for line, message in zip(MISTAKES, ran.stderr.splitlines(), strict=True):
+        assert MISTAKES[line] in message, line
+
+
 FEW = ["schedule.steps=1", "schedule.warmup_steps=0", "sampling.batch_size=4", "compute.threads=1"]
 
 

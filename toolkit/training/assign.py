@@ -12,6 +12,24 @@ from functools import partial
 from typing import Any, Literal
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.option import if_option
+
+
+def split_assignment(text: str) -> tuple[str, str]:
+    """The field and the value of `FIELD=VALUE`.
+
+    Raises:
+        LikenessError: There is no "=".
+
+    Example:
+        >>> split_assignment("optim.lr = 0.05")
+        ('optim.lr', '0.05')
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        form = f"write FIELD=VALUE, as in optim.lr=0.05{if_option(', and name data by --data')}"
+        raise LikenessError(f"override {text!r} has no '='; {form}")
+    return name.strip(), value.strip()
 
 
 def assign(owner: Any, path: list[str], text: str, name: str) -> Any:

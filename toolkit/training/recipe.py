@@ -21,7 +21,7 @@ from likeness.toolkit.losses.common import unknown_settings
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.loaded import Flip
 from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.assign import assign, settings_as_text, suggest
+from likeness.toolkit.training.assign import assign, settings_as_text, split_assignment, suggest
 from likeness.toolkit.training.fine_tuning import Tuning
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.schedules import cosine
@@ -381,20 +381,15 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
     Raises:
         LikenessError: It says what is allowed.
     """
-    names = {assignment.partition("=")[0].strip() for assignment in assignments}
+    pairs = list(map(split_assignment, assignments))
+    names = {name for name, _ in pairs}
     if recipe.schedule.epochs and "schedule.steps" in names and "schedule.epochs" not in names:
         raise LikenessError(
             f"this recipe trains schedule.epochs={recipe.schedule.epochs:g} passes over the data; "
             "add schedule.epochs=0 to train schedule.steps instead"
         )
     changed = recipe
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise LikenessError(
-                f"override {assignment!r} has no '='; write FIELD=VALUE, as in optim.lr=0.05"
-            )
-        name, text = name.strip(), text.strip()
+    for name, text in pairs:
         changed = assign(changed, name.split("."), text, name)
     if recipe.schedule.epochs and not changed.schedule.epochs:
         return override(_in_steps(recipe, changed.schedule.steps), assignments)

@@ -86,6 +86,10 @@ def test_a_plda_scores() -> None:
 def test_what_labels_and_fits_need_is_refused() -> None:
     with pytest.raises(ValueError, match="without calibration"):
         calibrate(TRIALS, EMBEDDINGS, Scoring(calibration=Fusion((1.0,), 0.0)))
+    idle = Scoring(durations=dict.fromkeys(EMBEDDINGS.ids, 2.0))
+    for work in (score, calibrate):
+        with pytest.raises(ValueError, match="durations change nothing"):
+            work(TRIALS, EMBEDDINGS, idle)
     blind = Trials(TRIALS.enrol_ids, TRIALS.probe_ids, FIRST, SECOND)
     with pytest.raises(ValueError, match="with labels"):
         calibrate(blind, EMBEDDINGS)
