@@ -1,7 +1,5 @@
 """Batches that tests of losses draw, and the golden files that they read."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

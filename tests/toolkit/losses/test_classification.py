@@ -2,8 +2,6 @@
 schedules, and the properties that all share.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

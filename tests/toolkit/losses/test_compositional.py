@@ -1,7 +1,5 @@
 """DCML against its formula, composed one item at a time."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

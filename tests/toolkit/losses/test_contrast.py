@@ -1,7 +1,5 @@
 """Losses of tuples against their formulas in loops, and choices that references make at random."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

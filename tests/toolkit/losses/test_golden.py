@@ -1,7 +1,5 @@
 """Losses of this version against reference implementations, value and gradient, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """ProxyGML and the group loss against their formulas, one item and one class at a time."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses count the pairs and triplets that a miner of another library chose."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from typing import Any

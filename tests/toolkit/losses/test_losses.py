@@ -1,7 +1,5 @@
 """SimPLE and others against their formulas in loops, and what every loss promises."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

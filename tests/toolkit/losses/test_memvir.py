@@ -1,7 +1,5 @@
 """MemVir against its formula, written as loops over a list of all steps."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """What pair losses share (keys, empty sets, distances), and those against a threshold in loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

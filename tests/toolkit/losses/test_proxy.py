@@ -1,7 +1,5 @@
 """Proxy losses of metric learning against their formulas written out one pair at a time."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Losses on ranks against their definitions in loops."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Triplet losses against reference triplets and loops; mining."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -2,8 +2,6 @@
 their noise.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
