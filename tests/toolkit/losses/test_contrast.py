@@ -213,7 +213,7 @@ def test_circle_is_its_formula_and_holds_its_weights_fixed(crossed: bool) -> Non
     weights = (unit(z) @ unit(keys).T).numpy()
     for over in ("anchor", "batch"):
         x, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
-        value = CirclePair(5, margin=0.3, scale=8.0, over=over)(x, y, z_key)  # type: ignore[arg-type]
+        value = CirclePair(5, margin=0.3, scale=8.0, over=over)(x, y, z_key)
         expected = by_hand(theirs, weights, over == "batch")
         assert value.item() == pytest.approx(expected.item(), rel=1e-12)
         mine, other = torch.autograd.grad(value, x), torch.autograd.grad(expected, theirs)

@@ -185,7 +185,7 @@ def test_snr_triplet_is_its_formula(mining: Any, crossed: bool) -> None:
         values += [gap for gap in gaps if is_mined(gap, mining)]
     terms = [max(gap + 0.3, 0.0) for gap in values]
     penalty = 0.1 * float(np.mean([abs(row.sum()) for row in z.numpy()]))
-    loss: Any = SNRTriplet(5, margin=0.3, mining=mining, zero_mean=0.1).double()  # type: ignore[arg-type]
+    loss: Any = SNRTriplet(5, margin=0.3, mining=mining, zero_mean=0.1).double()
     expected = sum(terms) / max(sum(term > 0 for term in terms), 1) + penalty
     assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
 

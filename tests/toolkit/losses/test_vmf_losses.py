@@ -157,7 +157,7 @@ def test_vmf_gradients_by_finite_differences() -> None:
 
     def value(x: Tensor, w: Tensor, tau: Tensor) -> Tensor:
         named = {"proxies": w, "tau": tau}
-        return torch.func.functional_call(loss, named, (x, y), {"samples": samples})  # type: ignore[no-any-return]
+        return torch.func.functional_call(loss, named, (x, y), {"samples": samples})
 
     proxies = loss.proxies.detach().clone().requires_grad_()
     tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
@@ -398,7 +398,7 @@ def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(normalizer, i
                 assert again.item() == pytest.approx(value.item(), rel=1e-12)
             loss.zero_grad()
             (2 * value).backward()
-            gradients = [parameter.grad.clone() for parameter in loss.parameters()]  # type: ignore[union-attr]
+            gradients = [parameter.grad.clone() for parameter in loss.parameters()]
             result.append([value.detach(), z.grad, *gradients])
         for ours, expected in zip(*result, strict=True):
             close(ours, expected.reshape(-1) if expected.ndim == 0 else expected, tolerance)
