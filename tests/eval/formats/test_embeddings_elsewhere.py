@@ -132,9 +132,7 @@ def test_lists_that_are_written_as_text(tmp_path: Path, columns: Any, stated: st
         (("clip", "any"), "id=1,vector=2"),
     ],
 )
-def test_arrow_lists_of_any_names(
-    tmp_path: Path, vectors: Any, names: tuple[str, str], stated: str
-) -> None:
+def test_arrow_lists_of_any_names(tmp_path, vectors, names, stated):
     ids = pa.array(IDS).dictionary_encode()
     columns = {names[0]: ids, names[1]: vectors, "speaker": SPEAKERS, "age": [1, 2, 3]}
     assert_read(table(tmp_path / "e.parquet", **columns), stated)
@@ -188,9 +186,7 @@ def test_many_dimensions_and_blocks_of_text(tmp_path: Path) -> None:
         ("e.csv", {"id": IDS, "emb": ["[1 2]", "[1 2]", "[1 ... 2]"]}, "3 numbers"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_called_damaged(
-    tmp_path: Path, name: str, columns: Any, words: str
-) -> None:
+def test_what_is_wrong_is_said_and_nothing_is_called_damaged(tmp_path, name, columns, words):
     with pytest.raises(LikenessError, match=words) as caught:
         read_embeddings(table(tmp_path / name, **columns))
     assert "damaged" not in str(caught.value)
@@ -225,9 +221,7 @@ def test_ids_without_vectors_beside_them(tmp_path: Path, text: str, stated: str)
 
 
 @pytest.mark.parametrize("name", ["e.npz", "e.csv", "e.parquet"])
-def test_a_small_file_does_not_become_many_ids_or_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_small_file_does_not_become_many_ids_or_numbers(tmp_path, monkeypatch, name):
     """What is alike takes next to nothing in a compressed file."""
     path, count = tmp_path / name, 40_000
     monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 20)
@@ -243,9 +237,7 @@ def test_a_small_file_does_not_become_many_ids_or_numbers(
         read_embeddings(path)
 
 
-def test_a_column_whose_name_begins_alike_is_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_whose_name_begins_alike_is_not_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 20)
     lists = pa.ListArray.from_arrays([0, 1, 300_001], np.zeros(300_001, np.float32))
     path = table(tmp_path / "e.parquet", id=["a", "b"], vector=[[1.0], [2.0]], vector_old=lists)

@@ -1,7 +1,5 @@
 """An .ark and its meta are of one version: the meta of another archive is an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,9 +30,7 @@ def known(path: Path) -> str:
 
 
 @pytest.mark.parametrize("last", range(5))
-def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
-) -> None:
+def test_a_stop_at_any_rename_leaves_no_vectors_of_another_similarity(tmp_path, monkeypatch, last):
     """The four calls by which names change: a writer may end before or after any of them."""
     path = tmp_path / "e.ark"
     write_embeddings(path, OLD)

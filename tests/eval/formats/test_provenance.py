@@ -2,8 +2,6 @@
 of a pipe that is read out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

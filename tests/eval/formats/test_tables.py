@@ -1,10 +1,7 @@
 """Tables of every kind, and mappings from ids to subjects."""
 
-from __future__ import annotations
-
 import csv
 import io
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -36,27 +33,15 @@ def shape(sample: list[str]) -> Shape:
 
 def read(path: Path) -> list[list[str]]:
     """The rows of a table with the columns file and who."""
-    return [
-        list(row)
-        for cells in read_rows(path, shape, choose)
-        for row in zip(cells["path"], cells["label"], strict=True)
-    ]
+    blocks = [(cells["path"], cells["label"]) for cells in read_rows(path, shape, choose)]
+    return [list(row) for columns in blocks for row in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "end", "delimiter", "quoting"),
-    list(
-        itertools.product(
-            ["utf-8", "utf-8-sig", "utf-16"],
-            ["\n", "\r\n", "\r"],
-            [",", ";", "\t"],
-            [csv.QUOTE_MINIMAL, csv.QUOTE_ALL],
-        )
-    ),
-)
-def test_one_table_in_many_ways(
-    tmp_path: Path, encoding: str, end: str, delimiter: str, quoting: int
-) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_one_table_in_many_ways(tmp_path, encoding, end, delimiter, quoting):
     written = io.StringIO()
     writer = csv.writer(written, delimiter=delimiter, quoting=quoting, lineterminator=end)
     writer.writerows([["file", "text", "who"], *([path, "x", who] for path, who in ROWS)])
@@ -64,9 +49,7 @@ def test_one_table_in_many_ways(
     assert read(tmp_path / "t") == ROWS
 
 
-def test_rows_are_read_alike_over_many_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_read_alike_over_many_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "_ROWS_AT_ONCE", 300)
     plain = [[f"{i}.wav", f"s{i % 7}"] for i in range(500)]
     lines = [f"{path},{i},{who}" for i, (path, who) in enumerate(plain)]
@@ -91,9 +74,7 @@ def test_rows_are_read_alike_over_many_blocks(
         'file\twho\tsentence\na.wav\tann\t"Stop" he said\nb.wav\tbob\tx\n',
     ],
 )
-def test_blanks_separate_fields_and_quotation_marks_between_tabs_are_text(
-    tmp_path: Path, text: str
-) -> None:
+def test_blanks_separate_fields_and_quotation_marks_between_tabs_are_text(tmp_path, text):
     (tmp_path / "t").write_text(text)
     assert read(tmp_path / "t") == [["a.wav", "ann"], ["b.wav", "bob"]]
 
@@ -168,9 +149,8 @@ def test_subjects_from_paths_only_if_the_labels_agree():
     subjects, how = subjects_of(agreeing)
     assert how == "first path component of the ids"
     assert (subjects[0].tolist(), subjects[1].tolist()) == ([0, 1], [0, 1])
-    subjects, how = subjects_of(
-        made([("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)])
-    )
+    pairs = [("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)]
+    subjects, how = subjects_of(made(pairs))
     assert how == "groups connected by target trials"
     assert subjects is not None
     enrol, probe = subjects
@@ -179,9 +159,8 @@ def test_subjects_from_paths_only_if_the_labels_agree():
 
 
 def test_subjects_unknown():
-    subjects, how = subjects_of(
-        made([("a", "x", True), ("b", "x", True), ("b", "y", True), ("a", "y", False)])
-    )
+    pairs = [("a", "x", True), ("b", "x", True), ("b", "y", True), ("a", "y", False)]
+    subjects, how = subjects_of(made(pairs))
     assert subjects is None
     assert "nontarget trials lie inside" in how
     assert subjects_of(made([("s/1", "s/2", None)]))[0] is None

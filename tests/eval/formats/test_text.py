@@ -4,8 +4,6 @@ every reader. A backslash is a slash in each id.
 The readers are found; one that is not in READERS or WITHOUT_NAMES fails.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
@@ -68,14 +66,11 @@ def as_mapping(separator: str) -> Reader:
 
 def as_trials(separator: str, layout: str) -> Reader:
     def read(folder: Path, names: Sequence[str]) -> Iterable[str | None]:
-        rows = [
-            layout.format(name="@", label=k % 2, score=0.25 + k).split() for k in range(len(names))
-        ]
-        named = [
-            [name if field == "@" else field for field in row]
-            for row, name in zip(rows, names, strict=True)
-        ]
-        path = lines(folder / "list", named, separator)
+        rows = []
+        for k, name in enumerate(names):
+            row = layout.format(name="@", label=k % 2, score=0.25 + k).split()
+            rows.append([name if field == "@" else field for field in row])
+        path = lines(folder / "list", rows, separator)
         if "score" in layout.replace("0.", ""):
             found = trials.read_scores(path)[0]
             assert "label" not in layout or trials.read_trials(path).enrol_ids == found.enrol_ids
@@ -148,9 +143,8 @@ def of_numbers(header: str) -> Reader:
 
     def read(folder: Path, names: Sequence[str]) -> Iterable[str | None]:
         rows = [[name, f"{k}.5", "-1.25"] for k, name in enumerate(names)]
-        return read_embeddings(
-            lines(folder / "e.csv", [header.split()] * bool(header) + rows, ",")
-        ).ids
+        path = lines(folder / "e.csv", [header.split()] * bool(header) + rows, ",")
+        return read_embeddings(path).ids
 
     return read
 
@@ -187,17 +181,12 @@ def of_gallery(folder: Path, names: Sequence[str]) -> Iterable[str | None]:
     return [nfc(name) for name in names if nfc(name) in enrolled]
 
 
+LAYOUTS = ["{name} x", "{name} x {label}", "{label} {name} x", "{name} x {score}"]
+LAYOUTS += ["{score} {name} x", "{name} x {score} {label}", "{name} x {label} {score}"]
 READERS: dict[str, Reader] = {
     **{f"list {s!r} {h}": as_list(s, header=h) for s in SEPARATORS for h in (False, True)},
     **{f"mapping {s!r}": as_mapping(s) for s in SEPARATORS},
-    **{
-        f"{layout} {separator!r}": as_trials(separator, layout)
-        for separator in SEPARATORS
-        for layout in (
-            *("{name} x", "{name} x {label}", "{label} {name} x", "{name} x {score}"),
-            *("{score} {name} x", "{name} x {score} {label}", "{name} x {label} {score}"),
-        )
-    },
+    **{f"{layout} {s!r}": as_trials(s, layout) for s in SEPARATORS for layout in LAYOUTS},
     **{e: as_table(e) for e in ("csv", "tsv", "parquet", "categorical.parquet")},
     "pandas": as_frame("pandas"),
     "polars": as_frame("polars"),

@@ -1,7 +1,5 @@
 """Trials and scores in .parquet files, our own and those of others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +7,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from likeness.eval.errors import LikenessError
+from likeness import Embeddings, LikenessError, Trials
 from likeness.eval.formats import _trial_writing, files
-from likeness.eval.formats.embeddings import Embeddings, read_embeddings
+from likeness.eval.formats.embeddings import read_embeddings
 from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
-from likeness.eval.types import Trials
 from tests.eval.formats.triples import rows
 
 
@@ -43,10 +40,8 @@ def test_columns_have_the_names_of_header_lines(parquet, columns, label):
 
 
 def test_scores_of_others_may_be_narrow_and_ids_numbers(parquet):
-    path = parquet(
-        enrol=np.array([12, 3]), probe=np.array([7, 7]), llr=np.array([0.1, 2], np.float32)
-    )
-    trials, values = read_scores(path)
+    llr = np.array([0.1, 2], np.float32)
+    trials, values = read_scores(parquet(enrol=np.array([12, 3]), probe=np.array([7, 7]), llr=llr))
     assert rows(trials) == [("12", "7", None), ("3", "7", None)]
     assert values.tolist() == [float(np.float32(0.1)), 2.0]
 

@@ -4,7 +4,6 @@ refused.
 
 import gzip
 import os
-from collections.abc import Callable
 from hashlib import md5
 from pathlib import Path
 
@@ -202,9 +201,8 @@ SCORES = st.floats(allow_nan=False, allow_infinity=False)
 
 @st.composite
 def trial_lists(draw):
-    names = (IDS | ODD).map(
-        item_id
-    )  # other forms do not come back as they were: tests/test_names.py
+    # other forms do not come back as they were: tests/test_names.py
+    names = (IDS | ODD).map(item_id)
     pairs = draw(st.lists(st.tuples(names, names), min_size=1, max_size=8))
     blind = draw(st.booleans())
     # a pair has one label, in whichever order and spelling
@@ -302,9 +300,8 @@ def test_scores_follow_the_list(put):
         assert same is trials
         assert values.tolist() == [1.5, -1.0, 1.5, 0.25]
     blind = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
-    assert rows(read_scores(put("a y -1 0\nb x 0.25 0\na x 1.5 1\n", "scores"), blind)[0]) == rows(
-        trials
-    )
+    labelled, _ = read_scores(put("a y -1 0\nb x 0.25 0\na x 1.5 1\n", "scores"), blind)
+    assert rows(labelled) == rows(trials)
 
 
 @pytest.mark.parametrize(
@@ -329,22 +326,16 @@ def test_refused_scores_name_what_is_wrong(put, text, says):
 
 def test_lines_hold_what_repr_and_join_write(tmp_path):
     rng = np.random.default_rng(0)
-    values = np.concatenate(
-        [
-            rng.standard_normal(500),
-            rng.standard_normal(500).astype(np.float32),
-            10.0 ** rng.uniform(-320, 308, 500),
-            np.ldexp(1 + 2.0**-52 * rng.integers(-2, 3, 500), rng.integers(-60, 60, 500)),
-            [0.0, -0.0, 1e-4, 9.999e-5, 1e9, 1e15, 1e16, 1e22, 5e-324, 100.0, -3.0],
-        ]
-    )
+    usual, single = rng.standard_normal(500), rng.standard_normal(500).astype(np.float32)
+    of_all_sizes = 10.0 ** rng.uniform(-320, 308, 500)
+    near = np.ldexp(1 + 2.0**-52 * rng.integers(-2, 3, 500), rng.integers(-60, 60, 500))
+    edges = [0.0, -0.0, 1e-4, 9.999e-5, 1e9, 1e15, 1e16, 1e22, 5e-324, 100.0, -3.0]
+    values = np.concatenate([usual, single, of_all_sizes, near, edges])
     ids = ("a", "b/\u00fc", "'c'", "1.5")
     triples = [(ids[k % 4], ids[k % 3], k % 4 == k % 3) for k in range(values.size)]
     write_scores(tmp_path / "list", made(triples), values)
-    lines = zip(triples, values.tolist(), strict=True)
-    text = "".join(
-        f"{enrol} {probe} {value!r} {label:d}\n" for (enrol, probe, label), value in lines
-    )
+    pairs = zip(triples, values.tolist(), strict=True)
+    text = "".join(f"{enrol} {probe} {x!r} {label:d}\n" for (enrol, probe, label), x in pairs)
     assert (tmp_path / "list").read_text() == text
 
 
@@ -355,10 +346,8 @@ def test_voxceleb1_o(shared):
     trials = read_trials(path)
     assert trials.target is not None
     assert len(trials) == 37_611
-    assert rows(trials) == [
-        (e, p, label == "1")
-        for label, e, p in (line.split() for line in text.decode().splitlines())
-    ]
+    lines = [line.split() for line in text.decode().splitlines()]
+    assert rows(trials) == [(e, p, label == "1") for label, e, p in lines]
     subjects, how = subjects_of(trials)
     assert subjects is not None
     assert how == "first path component of the ids"
@@ -375,9 +364,7 @@ def test_lists_come_from_pipes():
 
 
 @pytest.mark.parametrize("header", ["enrol,probe,same_person", "enrol,probe,score,same_person"])
-def test_labels_under_another_name_are_not_passed_over_in_silence(
-    put: Callable[..., Path], header: str
-) -> None:
+def test_labels_under_another_name_are_not_passed_over_in_silence(put, header):
     score = ",2" * ("score" in header)
     path = put(f"{header}\na,b{score},1\na,c{score},0\n", "list.csv")
     read = read_scores if score else read_trials

@@ -2,8 +2,6 @@
 stays, and all reaches the disk in order.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -12,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import (
-    atomic_path,
-    full_disk,
-    move,
-    remove,
-    remove_abandoned,
-    staging_path,
-)
+from likeness.eval.formats import writing
+from likeness.eval.formats.writing import atomic_path, full_disk
 from tests.disk_calls import recorded
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -39,17 +31,12 @@ def hidden(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
 
 
+NAMES = [("a", "a.b"), ("a.b", "a"), ("a[1]*.npz", "a1.npz"), ("x" * 255, "x" * 254)]
+NAMES += [("é" * 127, "é" * 126)]
+
+
 @NEEDS_FORK
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("a", "a.b"),
-        ("a.b", "a"),
-        ("a[1]*.npz", "a1.npz"),
-        ("x" * 255, "x" * 254),
-        ("é" * 127, "é" * 126),
-    ],
-)
+@pytest.mark.parametrize(("name", "other"), NAMES)
 def test_what_a_killed_writer_left_goes_with_the_next_write_of_that_file_alone(
     tmp_path: Path, name: str, other: str
 ) -> None:
@@ -62,7 +49,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write_of_that_file_alone(
         temporary.write_text("whole")
     assert hidden(tmp_path) == sorted([*theirs, ".0123456789ab.notes"])
     assert (tmp_path / name).read_text() == "whole"
-    remove_abandoned(tmp_path)
+    writing.remove_abandoned(tmp_path)
     assert hidden(tmp_path) == [".0123456789ab.notes"]
 
 
@@ -78,38 +65,27 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert hidden(tmp_path) == []
 
 
-def test_content_and_name_reach_the_disk_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_and_name_reach_the_disk_in_order(tmp_path, monkeypatch):
     calls = recorded(monkeypatch, tmp_path)
     with atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("new")
     assert calls[:3] == ["fsync new a", "replace a", "fsync ."]
     calls.clear()
-    with staging_path(tmp_path / "b") as temporary:
+    with writing.staging_path(tmp_path / "b") as temporary:
         (temporary / "inner").mkdir(parents=True)
         (temporary / "inner" / "file").write_text("new")
-        move(temporary, tmp_path / "b")
-    assert calls[:5] == [
-        "fsync new b/inner/file",
-        "fsync new b/inner",
-        "fsync new b",
-        "replace b",
-        "fsync .",
-    ]
+        writing.move(temporary, tmp_path / "b")
+    parts = [f"fsync new {name}" for name in ("b/inner/file", "b/inner", "b")]
+    assert calls[:5] == [*parts, "replace b", "fsync ."]
     calls.clear()
-    remove(tmp_path / "a")
+    writing.remove(tmp_path / "a")
     assert calls == ["unlink a", "fsync ."]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "full"),
-        OSError(errno.EDQUOT, "quota"),
-        RuntimeError("IO (os error 28), writer.rs"),
-    ],
-)
+FULL = (OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota"))
+
+
+@pytest.mark.parametrize("error", [*FULL, RuntimeError("IO (os error 28), writer.rs")])
 def test_a_full_disk_is_one_sentence_with_the_file(tmp_path: Path, error: Exception) -> None:
     (tmp_path / "a").write_text("old")
 
@@ -142,10 +118,8 @@ def test_atomic_path_follows_links_and_spares_devices(tmp_path):
     assert (tmp_path / "real").read_text() == "new"
     with atomic_path("/dev/null") as temporary:
         assert str(temporary) == "/dev/null"
-    with (
-        pytest.raises(ValueError, match="there is no folder"),
-        atomic_path(tmp_path / "no" / "file"),
-    ):
+    absent = tmp_path / "no" / "file"
+    with pytest.raises(ValueError, match="there is no folder"), atomic_path(absent):
         pass
     with pytest.raises(LikenessError), atomic_path(tmp_path):
         pass
@@ -154,11 +128,11 @@ def test_atomic_path_follows_links_and_spares_devices(tmp_path):
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
 def test_an_open_pipe_is_written(tmp_path):
     """/dev/stdout of a pipeline is one; /dev/fd/N stands for it here."""
-    reading, writing = os.pipe()
+    ends = os.pipe()
     try:
-        with atomic_path(f"/dev/fd/{writing}") as temporary:
+        with atomic_path(f"/dev/fd/{ends[1]}") as temporary:
             temporary.write_text("scores")
-        assert os.read(reading, 100) == b"scores"
+        assert os.read(ends[0], 100) == b"scores"
     finally:
-        os.close(reading)
-        os.close(writing)
+        for end in ends:
+            os.close(end)

@@ -1,7 +1,5 @@
 """Trials as triples (enrol, probe, label), which tests can read."""
 
-from __future__ import annotations
-
 from likeness.eval.types import Trials
 
 Triple = tuple[str, str, bool | None]

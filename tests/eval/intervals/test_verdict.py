@@ -89,17 +89,12 @@ def test_p_is_the_level_at_which_the_interval_touches_0(value, error, freedom, l
 def test_every_difference_agrees_with_itself(runs, subjects, draws, scale, over_seeds, seed):
     """Shares and other numbers, few and many subjects, draws and seeds."""
     rng = np.random.default_rng(seed)
-    outcomes: dict[str, dict[int, Outcome]] = {}
+    outcomes: dict[str, dict[int, Outcome]] = {str(number): {} for number in range(len(runs))}
     for number, of_seeds in enumerate(runs):
-        outcomes[str(number)] = {
-            at: Outcome(
-                {"eer": scale * value},
-                {"eer": scale * np.clip(value + 0.1 * rng.normal(size=draws), 0, 1)},
-                "list",
-                Drawn(subjects, "subjects"),
-            )
-            for at, value in enumerate(of_seeds)
-        }
+        for seed, value in enumerate(of_seeds):
+            drawn = {"eer": scale * np.clip(value + 0.1 * rng.normal(size=draws), 0, 1)}
+            number_of = Drawn(subjects, "subjects")
+            outcomes[str(number)][seed] = Outcome({"eer": scale * value}, drawn, "list", number_of)
     cells, _ = summarise(outcomes, ["eer"], reference="0", over_seeds=over_seeds)
     for cell in cells[1:]:
         of = cell.difference

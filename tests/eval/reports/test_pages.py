@@ -91,15 +91,11 @@ def labelled(rows: Embeddings) -> Labelled:
 
 
 def page_of(evaluation: SearchEvaluation, path: Path) -> str:
-    search.write_page(
-        path,
-        evaluation.results,
-        evaluation.queries,
-        evaluation.galleries[0] if evaluation.galleries else evaluation.queries,
-        searched=evaluation.searched,
-        media=Media(lambda id: np.zeros((8, 8), np.uint8)),
-        again=recompute("likeness <command>", {}),
-    )
+    queries, media = evaluation.queries, Media(lambda id: np.zeros((8, 8), np.uint8))
+    gallery = evaluation.galleries[0] if evaluation.galleries else queries
+    more = {"media": media, "again": recompute("likeness <command>", {})}
+    results, searched = evaluation.results, evaluation.searched
+    search.write_page(path, results, queries, gallery, searched=searched, **more)
     return path.read_text(encoding="utf-8")
 
 

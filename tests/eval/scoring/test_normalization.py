@@ -2,8 +2,6 @@
 normalisation.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -32,17 +30,10 @@ def brute(
     return {"z": z, "t": t, "s": (z + t) / 2}
 
 
-def data(
-    seed: int, dim: int = 5
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def data(seed: int, dim: int = 5) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
-    return (
-        rng.standard_normal((4, dim)),
-        rng.standard_normal((6, dim)),
-        rng.standard_normal((20, dim)),
-        rng.integers(0, 4, 16),
-        rng.integers(0, 6, 16),
-    )
+    rows = [rng.standard_normal((size, dim)) for size in (4, 6, 20)]
+    return *rows, rng.integers(0, 4, 16), rng.integers(0, 6, 16)
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -59,10 +50,8 @@ def test_against_loops(monkeypatch, similarity, top_n):
         "s": module.s_norm(scores, enrol, probe, cohort, i=i, j=j, **how),
     }
     if top_n:
-        assert (
-            module.as_norm(scores, enrol, probe, cohort, i=i, j=j, **how).tolist()
-            == result["s"].tolist()
-        )
+        as_norm = module.as_norm(scores, enrol, probe, cohort, i=i, j=j, **how)
+        assert as_norm.tolist() == result["s"].tolist()
     expected = [
         brute(s, enrol[a], probe[b], cohort, top_n, similarity)
         for s, a, b in zip(scores, i, j, strict=True)

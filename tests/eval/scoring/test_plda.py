@@ -2,8 +2,6 @@
 embeddings to scores through the command.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -31,9 +29,8 @@ def draw(
     a, b = rng.standard_normal((2, dim, dim))
     between, within = a @ a.T * spread + np.eye(dim), b @ b.T * 0.3 + np.eye(dim) * 0.2
     points = rng.multivariate_normal(rng.standard_normal(dim), between, num)
-    rows = np.repeat(points, each, axis=0) + rng.multivariate_normal(
-        np.zeros(dim), within, num * each
-    )
+    noise = rng.multivariate_normal(np.zeros(dim), within, num * each)
+    rows = np.repeat(points, each, axis=0) + noise
     return rows, [f"s{k}" for k in range(num) for _ in range(each)], between, within
 
 
@@ -111,20 +108,13 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
     again = load_plda(path)
     assert again.model == "abc"
     i = np.arange(10)
-    np.testing.assert_allclose(
-        again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1), rtol=1e-12
-    )
+    expected = plda.score(rows, rows, i, i + 1)
+    np.testing.assert_allclose(again.score(rows, rows, i, i + 1), expected, rtol=1e-12)
     with pytest.raises(ValueError, match=r"4 dims, .*\(2, 3\)"):
         again.project(np.zeros((2, 3)))
     whole = json.loads(path.read_text())
-    for change in (
-        {"format": "x"},
-        {"psi": [1.0]},
-        {"psi": [-1.0, 1, 1]},
-        {"mean": [1e999] * 4},
-        {"more": 1},
-        {"lda": "no"},
-    ):
+    wrong = [{"format": "x"}, {"psi": [1.0]}, {"psi": [-1.0, 1, 1]}, {"mean": [1e999] * 4}]
+    for change in (*wrong, {"more": 1}, {"lda": "no"}):
         path.write_text(json.dumps({**whole, **change}))
         with pytest.raises(ValueError, match="not a PLDA file"):
             load_plda(path)
@@ -164,9 +154,8 @@ def test_scores_are_kaldis_written_anew() -> None:
     vectors, expected = kaldi_scores(plda, enrol, probe)
     np.testing.assert_allclose(plda.project(enrol), vectors, rtol=1e-10)
     i, j = np.repeat(np.arange(5), 7), np.tile(np.arange(7), 5)
-    np.testing.assert_allclose(
-        plda.score(enrol, probe, i, j).reshape(5, 7), expected, rtol=1e-5, atol=1e-5
-    )
+    scores = plda.score(enrol, probe, i, j).reshape(5, 7)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
 def covariances(plda: Plda) -> tuple[np.ndarray, np.ndarray]:
@@ -192,17 +181,13 @@ def test_adaptation_is_kaldis_written_anew(within: float, between: float) -> Non
         direction = total @ vector
         if value > 1:
             excesses.append(value - 1)
-            expected_within = expected_within + within * (value - 1) * np.outer(
-                direction, direction
-            )
-            expected_between = expected_between + between * (value - 1) * np.outer(
-                direction, direction
-            )
+            excess = (value - 1) * np.outer(direction, direction)
+            expected_within = expected_within + within * excess
+            expected_between = expected_between + between * excess
     assert 0 < len(excesses) < 4
     adapted = plda.adapt(new, within=within, between=between)
-    for own, expected in zip(
-        covariances(adapted), (expected_between, expected_within), strict=True
-    ):
+    both = expected_between, expected_within
+    for own, expected in zip(covariances(adapted), both, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(adapted.mean, new.mean(axis=0))
     np.testing.assert_allclose(adapted.centre, moved.mean(axis=0))

@@ -1,7 +1,5 @@
 """The settings of scoring, and ids that are listed without the ending of their files."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 
@@ -31,6 +29,10 @@ TRIALS = Trials(EMBEDDINGS.ids, EMBEDDINGS.ids, FIRST, SECOND, FIRST % 3 == SECO
 PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM))
 
 
+OF_ONE = {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a")}
+MOODS = ("mood_low", "mood_high")
+
+
 def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
     """The edge knows how to read a path for each field that is no name or number."""
     for field in fields(Scoring):
@@ -51,14 +53,8 @@ def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
         ({"plda": PLDA, "cohort": COHORT}, "leave out"),
         ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
         ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "'c1'"),
-        (
-            {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a"), "norm": "s"},
-            "cohort of 1",
-        ),
-        (
-            {"calibration": Fusion((1.0,), 0.0, ("",), (1.0, 1.0), ("mood_low", "mood_high"))},
-            "mood",
-        ),
+        ({**OF_ONE, "norm": "s"}, "cohort of 1"),
+        ({"calibration": Fusion((1.0,), 0.0, ("",), (1.0, 1.0), MOODS)}, "mood"),
         ({"durations": {"a": "long"}}, "long"),
     ],
 )
@@ -141,11 +137,7 @@ def test_two_files_of_one_name_are_refused() -> None:
 
 def test_models_and_both_sides_apart() -> None:
     trials = Trials(("m",), ("ann/2",), [0], [0])
-    scored = likeness.score(
-        trials,
-        Embeddings(("ann/1",), [[1, 0]]),
-        probe=Embeddings(("ann/2.wav",), [[1, 0]]),
-        models={"m": ["ann/1.wav"]},
-        strip_extension=True,
-    )
+    enrol, probe = (Embeddings((name,), [[1, 0]]) for name in ("ann/1", "ann/2.wav"))
+    how: Any = {"models": {"m": ["ann/1.wav"]}, "strip_extension": True}
+    scored = likeness.score(trials, enrol, probe=probe, **how)
     assert scored.values.tolist() == [1]

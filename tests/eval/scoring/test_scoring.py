@@ -1,7 +1,5 @@
 """Fusion, and scores where embeddings are missing."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 

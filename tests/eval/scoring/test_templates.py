@@ -2,8 +2,6 @@
 lists in every format.
 """
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np
@@ -19,11 +17,8 @@ from likeness.eval.scoring.templates import pool
 
 
 def made(rows: int, dim: int = 3, seed: int = 0) -> Embeddings:
-    return Embeddings(
-        tuple(f"u{k}" for k in range(rows)),
-        np.random.default_rng(seed).standard_normal((rows, dim)) * 5,
-        {"similarity": "simple:0.3"},
-    )
+    matrix = np.random.default_rng(seed).standard_normal((rows, dim)) * 5
+    return Embeddings(tuple(f"u{k}" for k in range(rows)), matrix, {"similarity": "simple:0.3"})
 
 
 def brute(

@@ -2,8 +2,6 @@
 small model and real files, with what a stranger may do wrong.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -56,9 +54,7 @@ def world(_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def test_a_stored_threshold_decides_and_says_where_it_comes_from(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stored_threshold_decides_and_says_where_it_comes_from(world, capsys):
     compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices")
     assert "--save-to" in refused(*compare, "--far", 0.5)
     assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
@@ -187,9 +183,7 @@ PAIRS = [("a.wav", "b.wav", "1"), ("b.wav", "a.wav", ""), ("a.wav", OTHER, "0")]
 PAIRS += [("a.wav", "nobody.wav", "0"), ("trials.txt", "b.wav", "1")]
 
 
-def test_every_pair_has_a_row_whatever_its_files_are(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_pair_has_a_row_whatever_its_files_are(world, capsys):
     with Path("pairs.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("Path 1", "path_2", "same"), *PAIRS])
     command, model = ("verify", "--model", "runs/voices", "--pairs"), front_door.load("runs/voices")
@@ -234,9 +228,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert "does not exist" in refused(*command, "list.txt")
 
 
-def test_labelled_pairs_end_with_rates_and_with_thresholds_that_decide(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labelled_pairs_end_with_rates_and_with_thresholds_that_decide(world, capsys):
     pairs = ("verify", "--model", "runs/voices", "--pairs")
     labelled = (*pairs, "trials.txt", "--root", "voices", "--out", "v.csv", "--json", "r.json")
     assert run_command(*labelled, "--save-to", "mine.json") == 0
@@ -259,9 +251,7 @@ def test_labelled_pairs_end_with_rates_and_with_thresholds_that_decide(
     assert "--save-to without --pairs" in refused("verify", "a.wav", "b.wav", "--save-to", "x.json")
 
 
-def test_a_gallery_from_enrolment_to_removal(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gallery_from_enrolment_to_removal(world, capsys):
     use = ("--gallery", "people", "--model", "runs/voices")
     speakers = sorted(path.name for path in Path("voices").iterdir())
     recording = next(Path("voices", speakers[1]).iterdir())
@@ -368,9 +358,7 @@ def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(world: Path) 
         front_door.load("likeness:voice", thresholds="lobby.json")
 
 
-def test_a_gallery_of_a_place_subtracts_its_mean_and_decides_by_its_threshold(
-    world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gallery_of_a_place_subtracts_its_mean_and_decides_by_its_threshold(world, capsys):
     estimate_at("lobby", 5)
     estimate_at("hall", 40)
     model, here = ("--model", "runs/voices"), ("--gallery", "people")

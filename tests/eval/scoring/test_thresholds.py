@@ -1,7 +1,5 @@
 """Stored thresholds and guaranteed ones."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -148,9 +146,7 @@ def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> 
     write_origin("/dev/null", ORIGIN)  # which nobody reads again
 
 
-def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support(
-    tmp_path: Path,
-) -> None:
+def test_a_curve_says_what_any_threshold_means_and_no_more_than_data_support(tmp_path):
     rng = np.random.default_rng(0)
     target = rng.normal(2, 1, 300).astype(np.float32)
     nontarget = np.round(rng.normal(0, 1, 5000), 2).astype(np.float32)  # with ties
@@ -199,9 +195,7 @@ FAR, CONFIDENCE = 0.1, 0.95
 
 @pytest.mark.parametrize("far", [0.001, 0.01, 0.1, 0.5])
 @pytest.mark.parametrize("confidence", [0.05, 0.5, 0.95, 0.99])
-def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
-    far: float, confidence: float
-) -> None:
+def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(far, confidence):
     least = pairs_needed(far, confidence)
     assert num_pairs_allowed(far, confidence, least) == 0
     assert num_pairs_allowed(far, confidence, least - 1) == -1
@@ -212,15 +206,11 @@ def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
         assert k + 1 == size or beta.ppf(confidence, k + 2, size - k - 1) > far
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=40
-    ),
-    st.randoms(use_true_random=False),
-)
-def test_no_two_trials_share_a_subject_and_none_could_be_added(
-    trials: list[tuple[int, int, int]], random: object
-) -> None:
+TRIAL = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3))
+
+
+@given(st.lists(TRIAL, min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_no_two_trials_share_a_subject_and_none_could_be_added(trials, random):
     trials = [(a, b, 100 * min(a, b) + 10 * max(a, b) + c) for a, b, c in trials if a != b]
     if not trials:
         return
@@ -232,15 +222,14 @@ def test_no_two_trials_share_a_subject_and_none_could_be_added(
     assert all(a in subjects or b in subjects for a, b in pairs.tolist())
     # Neither the order of rows nor of sides matters.
     order = list(range(len(trials)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     again = independent_scores(values[order], pairs[order][:, ::-1])
     assert again.tolist() == drawn.tolist()
 
 
 def test_every_pair_and_every_trial_of_a_pair_is_drawn_equally_often() -> None:
-    pairs = np.repeat(
-        np.stack(np.triu_indices(4, 1), axis=1), 3, axis=0
-    )  # six pairs of three trials
+    of_four = np.stack(np.triu_indices(4, 1), axis=1)
+    pairs = np.repeat(of_four, 3, axis=0)  # six pairs of three trials
     values = np.arange(18.0)
     counts = np.zeros(18)
     for seed in range(3000):

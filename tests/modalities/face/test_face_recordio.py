@@ -71,11 +71,8 @@ def test_round_trip_and_layout(tmp_path: Path) -> None:
     items = write_items(tmp_path / "in", contents)
     rec = recordio_writer.write(items, tmp_path / "out")
     listed_items = recordio.items(rec)
-    assert [(item.id, item.label, item.suffix) for item in listed_items] == [
-        ("1", "0", ".jpg"),
-        ("2", "1", ".jpg"),
-        ("3", "1", ".png"),
-    ]
+    found = [(item.id, item.label, item.suffix) for item in listed_items]
+    assert found == [("1", "0", ".jpg"), ("2", "1", ".jpg"), ("3", "1", ".png")]
     assert [images.encoded(value) for value in listed_items] == [*contents["a"], *contents["b"]]
     assert (tmp_path / "out" / "property").read_text() == "2,112,112\n"
 
@@ -108,10 +105,8 @@ def test_order_of_the_index_and_several_labels(tmp_path: Path) -> None:
     # out of order, no newline at the end
     (tmp_path / "x.idx").write_text(f"12\t{len(first)}\n3\t0")
     items = recordio.items(tmp_path / "x.rec")
-    assert [(item.id, item.label, images.encoded(item)) for item in items] == [
-        ("3", "7", b"\xff\xd8image"),
-        ("12", "9", b"\xff\xd8second"),
-    ]
+    found = [(item.id, item.label, images.encoded(item)) for item in items]
+    assert found == [("3", "7", b"\xff\xd8image"), ("12", "9", b"\xff\xd8second")]
 
 
 def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> None:

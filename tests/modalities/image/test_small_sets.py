@@ -23,9 +23,7 @@ from tests.modalities.image.drawn import coloured, drawn
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
-def write_idx(
-    folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray, *, compressed: bool = False
-) -> None:
+def write_idx(folder: Path, part: str, pixels: Any, labels: Any, compressed: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     images_file = struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()
     labels_file = struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()
@@ -34,9 +32,7 @@ def write_idx(
         path.write_bytes(gzip.compress(payload) if compressed else payload)
 
 
-def write_cifar(
-    root: Path, pixels: np.ndarray, fine: np.ndarray, coarse: np.ndarray | None
-) -> Path:
+def write_cifar(root: Path, pixels: np.ndarray, fine: np.ndarray, coarse: Any) -> Path:
     """A CIFAR in the binary layout, of which every file has the same images."""
     folder = root / ("cifar-10-batches-bin" if coarse is None else "cifar-100-binary")
     folder.mkdir(parents=True)

@@ -17,15 +17,6 @@ from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.audio import at_level
 from likeness.modalities.speaker.augment import add_noise, train_view
 from likeness.modalities.speaker.decoding import BadAudio, Wave
-from likeness.modalities.speaker.noise import (
-    add_file,
-    corrupt,
-    impulse_response,
-    listing,
-    mix,
-    reverberate,
-    stretch,
-)
 from likeness.modalities.synthetic import voice
 
 WHOLE = voice(0, 0)
@@ -95,7 +86,7 @@ def test_any_takes_each_file_alike_with_the_range_of_its_kind(musan: str) -> Non
     seen: dict[str, list[float]] = {kind: [] for kind in ranges}
     short = VOICE[:3200]
     for seed in range(280):
-        residue = add_file(short, rng(seed), musan) - short
+        residue = noise.add_file(short, rng(seed), musan) - short
         name = next(name for name, hz in TONES_HZ.items() if hz == heard_tone(residue))
         counts[name] += 1
         seen[name.split("/")[0]].append(decibels(power(short) / power(residue)))
@@ -110,19 +101,20 @@ def test_any_takes_each_file_alike_with_the_range_of_its_kind(musan: str) -> Non
 
 
 def test_reverberation_by_hand(rirs: str) -> None:
-    path = listing(rirs)[1]
+    path = noise.listing(rirs)[1]
     response = soundfile.read(path)[0]
     unit = response / np.sqrt((response**2).sum())
     # its direct path lies at sample 41
     expected = fftconvolve(VOICE.astype(np.float64), unit)[41 : 41 + len(VOICE)]
-    np.testing.assert_allclose(reverberate(VOICE, impulse_response(path)), expected, atol=1e-6)
+    in_room = noise.reverberate(VOICE, noise.impulse_response(path))
+    np.testing.assert_allclose(in_room, expected, atol=1e-6)
 
 
 def test_peak_of_the_corrupted_only(musan: str, rirs: str) -> None:
-    rooms = [reverberate(VOICE, impulse_response(path)) for path in listing(rirs)]
+    rooms = [noise.reverberate(VOICE, noise.impulse_response(path)) for path in noise.listing(rirs)]
     in_a_room = 0
     for seed in range(20):
-        out = corrupt(VOICE, rng(seed), musan=musan, rirs=rirs)
+        out = noise.corrupt(VOICE, rng(seed), musan=musan, rirs=rirs)
         assert out.dtype == np.float32
         assert np.array_equal(out, VOICE) or np.abs(out).max() == pytest.approx(1.0, abs=1e-6)
         in_a_room += any(np.allclose(out, room / np.abs(room).max(), atol=1e-6) for room in rooms)
@@ -150,16 +142,16 @@ def test_wespeakers_shares(musan: str, rirs: str) -> None:
 def test_short_files_are_repeated_and_long_ones_cut(tmp_path: Path) -> None:
     ramp = np.linspace(0.1, 0.9, 16000, dtype=np.float32)
     soundfile.write(tmp_path / "ramp.wav", ramp, 16000, subtype="FLOAT")
-    repeated = stretch(tmp_path / "ramp.wav", 40000, rng())
+    repeated = noise.stretch(tmp_path / "ramp.wav", 40000, rng())
     np.testing.assert_array_equal(repeated, np.concatenate((ramp, ramp, ramp[:8000])))
     starts = set()
     for seed in range(40):
-        part = stretch(tmp_path / "ramp.wav", 15997, rng(seed))
+        part = noise.stretch(tmp_path / "ramp.wav", 15997, rng(seed))
         start = int(np.argmin(np.abs(ramp - part[0])))
         np.testing.assert_array_equal(part, ramp[start : start + 15997])
         starts.add(start)
     assert starts == {0, 1, 2, 3}  # both ends are reached
-    assert len(stretch(tmp_path / "ramp.wav", 16000, rng())) == 16000
+    assert len(noise.stretch(tmp_path / "ramp.wav", 16000, rng())) == 16000
 
 
 def test_what_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
@@ -169,17 +161,17 @@ def test_what_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16000)
     (tmp_path / "broken.wav").write_bytes(b"RIFF" + bytes(100))
     for seed in range(10):
-        out = add_file(VOICE, rng(seed), str(tmp_path))
+        out = noise.add_file(VOICE, rng(seed), str(tmp_path))
         assert heard_tone(out - VOICE) == 1000
         assert np.isfinite(out).all()
     for name in ("silent", "nan", "empty", "broken"):
         with pytest.raises(BadAudio, match=name):
-            stretch(tmp_path / f"{name}.wav", 100, rng())
+            noise.stretch(tmp_path / f"{name}.wav", 100, rng())
     only = tmp_path / "only"
     only.mkdir()
     (tmp_path / "silent.wav").rename(only / "silent.wav")
     with pytest.raises(ValueError, match=r"50 files .*from 1 .*silent\.wav"):
-        add_file(VOICE, rng(), str(only))
+        noise.add_file(VOICE, rng(), str(only))
 
 
 @settings(max_examples=30)
@@ -187,15 +179,15 @@ def test_what_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
 def test_the_ratio_is_exact(snr_db: float, color: float, seed: int, level: float) -> None:
     added = rng(seed).standard_normal(len(VOICE)).astype(np.float32) * np.float32(level)
     drawn = add_noise(VOICE, rng(seed), snr_db=(snr_db, snr_db), color=(color, color))
-    for noisy in (mix(VOICE, added, snr_db), drawn):
+    for noisy in (noise.mix(VOICE, added, snr_db), drawn):
         assert noisy.dtype == np.float32
         assert decibels(power(VOICE) / power(noisy - VOICE)) == pytest.approx(snr_db, abs=0.02)
 
 
 def test_color_tilts_the_noise() -> None:
     for color, slope in ((0.0, 0.0), (1.0, -1.0), (2.0, -2.0)):
-        noise = add_noise(WHOLE, rng(0), snr_db=(0, 0), color=(color, color)) - WHOLE
-        power = np.abs(np.fft.rfft(noise)[1:]) ** 2
+        added = add_noise(WHOLE, rng(0), snr_db=(0, 0), color=(color, color)) - WHOLE
+        power = np.abs(np.fft.rfft(added)[1:]) ** 2
         fitted, _ = np.polyfit(np.log(np.arange(1, len(power) + 1)), np.log(power), 1)
         assert fitted == pytest.approx(slope, abs=0.1)
 
@@ -243,4 +235,5 @@ def test_a_pure_delay_is_undone_at_the_same_level() -> None:
     for level in (0.01, -3.0):
         response = np.zeros(500, dtype=np.float32)
         response[123] = level
-        np.testing.assert_allclose(reverberate(VOICE, response), np.sign(level) * VOICE, atol=1e-6)
+        undone = noise.reverberate(VOICE, response)
+        np.testing.assert_allclose(undone, np.sign(level) * VOICE, atol=1e-6)

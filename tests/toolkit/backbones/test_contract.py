@@ -31,25 +31,18 @@ class _MeanOfFrames(nn.Module):
 _ERES2NET = {"width": 8, "blocks": (1, 1, 1, 1), "dim": 16}
 _STAGES = ((1, 1, 2, 5), (2, 1, 1, 5), (2, 1, 1, 0))
 _STAGES_2 = ((1, 1, 2, 5, 1), (2, 1, 1, 5, 2), (2, 1, 0.5, 5, 4))
+_SHAPE_2 = {"width": 4, "rows": _STAGES_2, "pooled": 8}
+_TDNN = {"channels": 16, "pooled": 24}
+_BESIDE = partial(backbones.OrderStatistics, dim=6), partial(backbones.XVector, **_TDNN, dim=10)
 SMALL: dict[str, dict[str, Any]] = {
-    "Beside": {
-        "networks": (
-            partial(backbones.OrderStatistics, dim=6),
-            partial(backbones.XVector, channels=16, pooled=24, dim=10),
-        )
-    },
+    "Beside": {"networks": _BESIDE},
     "ResNet": {"width": 4, "dim": 16, "depth": 50, "blocks": (1, 2, 1, 1)},
     "ECAPA": {"channels": 16, "dim": 16},
-    "WeSpeakerECAPA": {"channels": 16, "pooled": 24, "dim": 16},
-    "XVector": {"channels": 16, "pooled": 24, "dim": 16},
+    "WeSpeakerECAPA": {**_TDNN, "dim": 16},
+    "XVector": {**_TDNN, "dim": 16},
     "SimAMResNet": {"width": 4, "dim": 16, "blocks": (1, 2, 1, 1)},
     "ReDimNet": {"size": "b3", "dim": 16, "shape": {"width": 4, "rows": _STAGES}},
-    "ReDimNet2": {
-        "size": "b0",
-        "dim": 16,
-        "group_norm": True,
-        "shape": {"width": 4, "rows": _STAGES_2, "pooled": 8},
-    },
+    "ReDimNet2": {"size": "b0", "dim": 16, "group_norm": True, "shape": _SHAPE_2},
     "ERes2Net": _ERES2NET,
     "ERes2NetV2": _ERES2NET,
     "External": {"network": _MeanOfFrames, "input_shape": (60, 20), "lengths": "counts"},

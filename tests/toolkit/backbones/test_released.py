@@ -39,7 +39,7 @@ STAGES = ((1, 1, 2, 6), (2, 1, 1, 6), (3, 1, 1, 0))
 STAGES2 = ((1, 1, 2, 4, 1), (2, 1, 1, 4, 1), (1, 2, 1, 4, 2), (2, 1, 0.75, 2, 4), (2, 1, 0.5, 4, 4))
 W24: dict[str, Any] = {"base_width": 24, "scale": 4, "expansion": 4}
 MBF_LARGE: dict[str, Any] = {"scale": 4, "blocks": (2, 8, 12, 4)}
-FACE_VITS = {"t": (256, 12), "s": (512, 12), "b": (512, 24), "l": (768, 24)}
+FACE_VITS = (("t", 256, 12), ("s", 512, 12), ("b", 512, 24), ("l", 768, 24))
 VITS: dict[str, Any] = {"S": {"width": 384, "heads": 6}, "B": {"width": 768, "heads": 12}}
 DINOV2: dict[str, Any] = {"patch": 14, "image_size": 518, "layer_scale": True}
 # case -> network, of the sizes of the release
@@ -71,10 +71,7 @@ FULL: dict[str, Any] = {
     **{f"IResNet-{depth}": partial(IResNet, 3, depth=depth) for depth in (18, 34, 50, 100, 200)},
     "mbf": partial(MobileFaceNet, 3, scale=2, blocks=(1, 4, 6, 2)),
     "mbf_large": partial(MobileFaceNet, 3, **MBF_LARGE),
-    **{
-        f"ViT-{letter}": partial(FaceViT, 3, width=width, depth=depth)
-        for letter, (width, depth) in FACE_VITS.items()
-    },
+    **{f"ViT-{size}": partial(FaceViT, 3, width=w, depth=depth) for size, w, depth in FACE_VITS},
     **{f"ResNet{n}": partial(ImageResNet, 3, depth=n, dim=1000) for n in (18, 34, 50, 101, 152)},
     "BN-Inception": partial(BNInception, 3, dim=1000),
     **{f"DINO ViT-{letter}/16": partial(ViT, 3, **VITS[letter]) for letter in VITS},

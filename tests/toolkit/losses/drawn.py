@@ -1,7 +1,6 @@
 """Batches that tests of losses draw, and the golden files that they read."""
 
-from __future__ import annotations
-
+import copy
 import importlib
 import inspect
 import json
@@ -70,6 +69,15 @@ def rows(x: Tensor) -> Any:
     return [value / np.linalg.norm(value) for value in x.detach().numpy()]
 
 
+def cosine(a: Any, b: Any) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def learned(loss: nn.Module, *more: Any) -> list[Any]:
+    """What a step moves: these tensors, and the parameters that have a gradient."""
+    return [*more, *(value for value in loss.parameters() if value.requires_grad)]
+
+
 def close(ours: Tensor | None, theirs: Any, tolerance: float, rows: Any = slice(None)) -> None:
     """Assert that numbers are finite and equal, relative to the largest one or to 1."""
     assert ours is not None
@@ -97,8 +105,9 @@ def gradcheck(loss: nn.Module, z: Tensor, y: Tensor, *names: str) -> bool:
     names = names or tuple(parameters)
 
     def value(x: Tensor, *given: Tensor) -> Tensor:
+        same = copy.deepcopy(loss)  # a call may move what a loss remembers
         named = dict(zip(names, given, strict=True))
-        made: Tensor = torch.func.functional_call(loss, named, (x, y))
+        made: Tensor = torch.func.functional_call(same, named, (x, y))
         return made
 
     inputs = [parameters[name].detach().clone().requires_grad_() for name in names]

@@ -2,8 +2,6 @@
 schedules, and the properties that all share.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable
@@ -26,18 +24,15 @@ from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax,
 from likeness.toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
 from likeness.toolkit.training.recipe import Optim
 from tests.toolkit.losses import drawn
-from tests.toolkit.losses.drawn import LOSSES
+from tests.toolkit.losses.drawn import LOSSES, cosine, learned
 
 # those of vmf.py and probabilistic.py draw at random
 DRAWING = ("VMF", "SCF", "ProbabilisticNCA", "Joint")
 PROXY = [make for make in LOSSES if has_proxies(make) and make.__name__ not in DRAWING]
 # (cosines, label, |z|, |w_j|) -> logits
 Row = Callable[[list[float], int, float, list[float]], list[float]]
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
+# (a cosine, whether it is that of the own class, |z|, |w_j|) -> its logit
+Term = Callable[[float, bool, float, float], float]
 
 
 batch = partial(drawn.batch, size=12)
@@ -54,37 +49,33 @@ def by_loops(loss: Any, z: Tensor, y: Tensor, row: Row) -> float:
     lengths = [float(np.linalg.norm(proxy)) for proxy in proxies]
     total = 0.0
     for x, label in zip(z.detach().numpy(), y.tolist(), strict=True):
-        length = float(np.linalg.norm(x))
-        cosines = [
-            float(np.dot(x, proxy)) / length / own
-            for proxy, own in zip(proxies, lengths, strict=True)
-        ]
-        total += cross_entropy(row(cosines, label, length, lengths), label)
+        cosines = [cosine(x, proxy) for proxy in proxies]
+        total += cross_entropy(row(cosines, label, float(np.linalg.norm(x)), lengths), label)
     return total / len(y)
 
 
 def fall(cosine: float, m: float) -> float:
     """psi by its definition: the sign and the step of every m-th part of the half turn."""
-    theta = math.acos(cosine)
-    k = next(
-        k for k in range(math.ceil(m)) if theta <= (k + 1) * math.pi / m or k == math.ceil(m) - 1
-    )
+    theta, last = math.acos(cosine), math.ceil(m) - 1
+    k = next(k for k in range(last + 1) if theta <= (k + 1) * math.pi / m or k == last)
     return (-1) ** k * math.cos(m * theta) - 2 * k
 
 
-def own(change: Callable[[float], float], scale: float = 1.0) -> Row:
-    """The target's cosine changed, all times scale."""
+def each(term: Term) -> Row:
+    """A row of logits, one class at a time."""
     return lambda cosines, label, length, lengths: [
-        scale * (change(c) if j == label else c) for j, c in enumerate(cosines)
+        term(c, j == label, length, lengths[j]) for j, c in enumerate(cosines)
     ]
 
 
-def circle(cosines: list[float], label: int, length: float, lengths: list[float]) -> list[float]:
+def changed(change: Callable[[float], float], scale: float = 1.0) -> Term:
+    """The target's cosine changed, all times scale."""
+    return lambda c, own, *_: scale * (change(c) if own else c)
+
+
+def circle(c: float, own: bool, *_: float) -> float:
     m = 0.3
-    return [
-        20 * (max(1 + m - c, 0) * (c - 1 + m) if j == label else max(c + m, 0) * (c - m))
-        for j, c in enumerate(cosines)
-    ]
+    return 20 * (max(1 + m - c, 0) * (c - 1 + m) if own else max(c + m, 0) * (c - m))
 
 
 def monotone(cosine: float, m: float) -> float:
@@ -93,73 +84,56 @@ def monotone(cosine: float, m: float) -> float:
     return math.cos(theta + m) if theta + m < math.pi else cosine - m * math.sin(m)
 
 
-def mag(cosines: list[float], label: int, length: float, lengths: list[float]) -> list[float]:
+def mag(c: float, own: bool, length: float, _: float) -> float:
     margin = 0.45 + 0.35 * (min(max(length, 10.0), 110.0) - 10) / 100
-    return own(partial(monotone, m=margin), 8)(cosines, label, length, lengths)
+    return 8 * (monotone(c, margin) if own else c)
 
 
-FORMULAS: dict[str, tuple[Any, Row]] = {
-    "Softmax": (
-        Softmax(5, 4),
-        lambda cosines, label, length, lengths: [
-            c * length * w for c, w in zip(cosines, lengths, strict=True)
-        ],
-    ),
+STAR: dict[str, Any] = {"product": "generalised", "margin": 0.1, "b_theta": 0.2}
+FORMULAS: dict[str, tuple[Any, Term]] = {
+    "Softmax": (Softmax(5, 4), lambda c, own, length, w: c * length * w),
     "CE*": (
         Softmax(5, 4, product="generalised", b_theta=0.4),
-        lambda cosines, label, length, lengths: [
-            length * w * (c - 0.4) for c, w in zip(cosines, lengths, strict=True)
-        ],
+        lambda c, own, length, w: length * w * (c - 0.4),
     ),
-    "Cosine": (Cosine(5, 4, tau=1.5), own(lambda c: c, math.exp(1.5))),
-    "NormFace": (NormFace(5, 4, scale=7.0), own(lambda c: c, 7.0)),
+    "Cosine": (Cosine(5, 4, tau=1.5), changed(lambda c: c, math.exp(1.5))),
+    "NormFace": (NormFace(5, 4, scale=7.0), changed(lambda c: c, 7.0)),
     "NormSoft, no layer norm": (
         NormSoft(5, 4, temperature=0.25, layer_norm=False),
-        own(lambda c: c, 4.0),
+        changed(lambda c: c, 4.0),
     ),
-    "CosFace": (CosFace(5, 4, margin=0.25, scale=9.0), own(lambda c: c - 0.25, 9.0)),
+    "CosFace": (CosFace(5, 4, margin=0.25, scale=9.0), changed(lambda c: c - 0.25, 9.0)),
     "CosFace*": (
-        CosFace(5, 4, product="generalised", margin=0.1, b_theta=0.2),
-        lambda cosines, label, length, lengths: [
-            length * lengths[j] * (c - 0.2 - 0.1 * (j == label)) for j, c in enumerate(cosines)
-        ],
+        CosFace(5, 4, **STAR),
+        lambda c, own, length, w: length * w * (c - 0.2 - 0.1 * own),
     ),
     "CosFace*, as printed": (
-        CosFace(5, 4, product="generalised", margin=0.1, b_theta=0.2, lowers="others"),
-        lambda cosines, label, length, lengths: [
-            length * lengths[j] * (c - 0.2 - 0.1 * (j != label)) for j, c in enumerate(cosines)
-        ],
+        CosFace(5, 4, **STAR, lowers="others"),
+        lambda c, own, length, w: length * w * (c - 0.2 - 0.1 * (not own)),
     ),
     "CosFace, lowers others": (
         CosFace(5, 4, margin=0.25, scale=9.0, lowers="others"),
-        lambda cosines, label, length, lengths: [
-            9.0 * (c - 0.25 * (j != label)) for j, c in enumerate(cosines)
-        ],
+        lambda c, own, *_: 9.0 * (c - 0.25 * (not own)),
     ),
     "CosFace, inner product": (
         CosFace(5, 4, product="inner product", margin=0.1),
-        lambda cosines, label, length, lengths: [
-            length * lengths[j] * (c - 0.1 * (j == label)) for j, c in enumerate(cosines)
-        ],
+        lambda c, own, length, w: length * w * (c - 0.1 * own),
     ),
     "LSoftmax": (
         LSoftmax(5, 4, margin=3),
-        lambda cosines, label, length, lengths: [
-            length * lengths[j] * (fall(c, 3) if j == label else c) for j, c in enumerate(cosines)
-        ],
+        lambda c, own, length, w: length * w * (fall(c, 3) if own else c),
     ),
     "SphereFace": (
         SphereFace(5, 4, lam_min=2.0),
-        lambda cosines, label, length, lengths: [
-            length * ((2 * c + fall(c, 4)) / 3 if j == label else c) for j, c in enumerate(cosines)
-        ],
+        lambda c, own, length, _: length * ((2 * c + fall(c, 4)) / 3 if own else c),
     ),
-    "SphereFaceR v1": (SphereFaceR(5, 4, margin=2.6, scale=6.0), own(lambda c: fall(c, 2.6), 6.0)),
+    "SphereFaceR v1": (
+        SphereFaceR(5, 4, margin=2.6, scale=6.0),
+        changed(lambda c: fall(c, 2.6), 6.0),
+    ),
     "SphereFaceR v2": (
         SphereFaceR(5, 4, version=2, margin=1.4, scale=6.0),
-        lambda cosines, label, length, lengths: [
-            6 * (c if j == label else math.cos(math.acos(c) / 1.4)) for j, c in enumerate(cosines)
-        ],
+        lambda c, own, *_: 6 * (c if own else math.cos(math.acos(c) / 1.4)),
     ),
     "CircleSoftmax": (CircleSoftmax(5, 4, margin=0.3, scale=20.0), circle),
     "MagFace": (MagFace(5, 4, scale=8.0, weight=0.0), mag),
@@ -175,25 +149,17 @@ def fresh(name: str) -> Any:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_losses_are_their_formulas_by_loops(name: str) -> None:
-    loss, row = fresh(name), FORMULAS[name][1]
+    loss, row = fresh(name), each(FORMULAS[name][1])
     if name == "Cosine":
         loss.tau.data.fill_(1.5)
     z, y = batch(length=12.0 if name == "MagFace" else 1.0)
     assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, row), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "CE*",
-        "CosFace*",
-        "CosFace, inner product",
-        "SphereFaceR v2",
-        "LSoftmax",
-        "SphereFace",
-        "MagFace",
-    ],
-)
+SLOPES = ("CE*", "CosFace*", "CosFace, inner product", "SphereFaceR v2", "LSoftmax", "SphereFace")
+
+
+@pytest.mark.parametrize("name", [*SLOPES, "MagFace"])
 def test_gradients_are_the_loss_s(name: str) -> None:
     loss = fresh(name)
     loss.grad = "exact"
@@ -214,12 +180,9 @@ def test_normsoft_is_layer_norm_then_the_cosine() -> None:
     z.requires_grad_()
     ours, theirs = loss(z, y), plain(z, proxies)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-12)
-    for mine, other in zip(
-        torch.autograd.grad(ours, (z, loss.proxies)),
-        torch.autograd.grad(theirs, (z, proxies)),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+    mine = torch.autograd.grad(ours, (z, loss.proxies))
+    other = torch.autograd.grad(theirs, (z, proxies))
+    torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
     shifted = z.detach() + torch.arange(len(y), dtype=torch.float64)[:, None]
     assert loss(shifted, y).item() == pytest.approx(ours.item(), rel=1e-9)
 
@@ -240,9 +203,8 @@ def test_magface_s_price_of_the_norm_and_its_gradient() -> None:
     loss, free = MagFace(5, 4).double(), MagFace(5, 4, weight=0.0).double()
     free.load_state_dict(loss.state_dict())
     a = [min(max(float(np.linalg.norm(x)), 10.0), 110.0) for x in z.numpy()]
-    assert float(loss(z, y) - free(z, y)) == pytest.approx(
-        35 * np.mean([value / 110**2 + 1 / value for value in a]), rel=1e-9
-    )
+    price = 35 * np.mean([value / 110**2 + 1 / value for value in a])
+    assert float(loss(z, y) - free(z, y)) == pytest.approx(price, rel=1e-9)
 
 
 def moebius(u: Any, v: Any, c: float) -> Any:
@@ -261,12 +223,11 @@ def test_hyperbolic_is_eq_2_by_moebius_addition(c: float) -> None:
         point = math.tanh(root * length) * x / (root * length)
         return point * min(1.0, (1 - 1e-3) / root / float(np.linalg.norm(point)))
 
+    tangents, normals = loss.proxies.detach().numpy(), loss.normals.detach().numpy()
     total = 0.0
     for x, label in zip(z.numpy(), y.tolist(), strict=True):
         logits = []
-        for tangent, normal in zip(
-            loss.proxies.detach().numpy(), loss.normals.detach().numpy(), strict=True
-        ):
+        for tangent, normal in zip(tangents, normals, strict=True):
             p = ball(tangent)
             a = (1 - c * float(p @ p)) * normal
             q = moebius(-p, ball(x), c)
@@ -290,29 +251,17 @@ def test_hyperbolic_tends_to_a_linear_classifier_and_its_distance_to_twice_the_e
     apart = -pairs(z.numpy(), z.numpy(), i, j, loss.similarity).reshape(12, 12)
     np.testing.assert_allclose(apart, 2 * torch.cdist(z, z).numpy(), rtol=1e-6, atol=1e-6)
     x = project(exp_map(0.3 * z, 0.7), 0.7)
-    expected = [
-        [
-            2
-            / math.sqrt(0.7)
-            * math.atanh(math.sqrt(0.7) * float(np.linalg.norm(moebius(-a, b, 0.7))))
-            for b in x.numpy()
-        ]
-        for a in x.numpy()
-    ]
-    apart = -pairs(
-        0.3 * z.numpy(), 0.3 * z.numpy(), i, j, Hyperbolic(5, 4, c=0.7).similarity
-    ).reshape(12, 12)
+    sums = [[np.linalg.norm(moebius(-a, b, 0.7)) for b in x.numpy()] for a in x.numpy()]
+    expected = 2 / math.sqrt(0.7) * np.arctanh(math.sqrt(0.7) * np.array(sums))
+    tangents, similarity = 0.3 * z.numpy(), Hyperbolic(5, 4, c=0.7).similarity
+    apart = -pairs(tangents, tangents, i, j, similarity).reshape(12, 12)
     # of equal rows it is the root of what cancels
     np.testing.assert_allclose(apart, expected, rtol=1e-9, atol=1e-6)
-    plain, scaled = (
-        Hyperbolic(5, 4, c=1e-5).double(),
-        Hyperbolic(5, 4, c=1e-5, riemannian=True).double(),
-    )
+    plain, scaled = (Hyperbolic(5, 4, c=1e-5, riemannian=by).double() for by in (False, True))
     scaled.load_state_dict(plain.state_dict())
     x, y = batch()
-    gradients = [
-        torch.autograd.grad(loss_of(x.requires_grad_(), y), x)[0] for loss_of in (plain, scaled)
-    ]
+    x.requires_grad_()
+    gradients = [torch.autograd.grad(loss_of(x, y), x)[0] for loss_of in (plain, scaled)]
     torch.testing.assert_close(gradients[1], gradients[0] / 4, rtol=1e-3, atol=1e-9)
 
 
@@ -323,11 +272,8 @@ def test_psi_falls_without_a_break(m: float) -> None:
     assert bool((values.diff() <= 1e-12).all())
     assert float(values.diff().abs().max()) < 2 * m * math.pi / 2000
     assert float(values[0]) == pytest.approx(1.0)
-    np.testing.assert_allclose(
-        values.numpy(),
-        [fall(max(-1.0, min(1.0, math.cos(value))), m) for value in theta.tolist()],
-        atol=1e-7,
-    )
+    expected = [fall(max(-1.0, min(1.0, math.cos(value))), m) for value in theta.tolist()]
+    np.testing.assert_allclose(values.numpy(), expected, atol=1e-7)
     torch.testing.assert_close(angle(theta.cos()), theta, atol=1e-7, rtol=0)
 
 
@@ -339,41 +285,35 @@ def test_sphereface_lambda_falls_with_the_steps(step: int) -> None:
     loss.at_step(step)
     lam = max(5.0, 1000 / (1 + 0.12 * (step + 1)))
 
-    def row(cosines: list[float], label: int, length: float, _: list[float]) -> list[float]:
-        change = own(lambda c: (lam * c + fall(c, 4)) / (1 + lam), length)
-        return change(cosines, label, length, _)
+    def term(c: float, own: bool, length: float, _: float) -> float:
+        return length * ((lam * c + fall(c, 4)) / (1 + lam) if own else c)
 
-    assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, row), rel=1e-9)
+    assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, each(term)), rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["C", "A"])
 def test_sphereface2_is_its_formula_and_its_bias_the_minimum(kind: Any) -> None:
     z, y = batch()
-    loss = SphereFace2(
-        5, 4, kind=kind, scale=6.0, margin=0.3, t=2.0, alpha=0.6, weight=3.0
-    ).double()
+    settings = {"scale": 6.0, "margin": 0.3, "t": 2.0, "alpha": 0.6, "weight": 3.0}
+    loss = SphereFace2(5, 4, kind=kind, **settings).double()
     b = float(loss.bias)
 
     def g(c: float) -> float:
         return 2 * ((c + 1) / 2) ** 2.0 - 1
 
     total = 0.0
-    proxies = [proxy / np.linalg.norm(proxy) for proxy in loss.proxies.detach().numpy()]
     for x, label in zip(z.numpy(), y.tolist(), strict=True):
-        for j, proxy in enumerate(proxies):
-            theta = math.acos(float(x @ proxy) / float(np.linalg.norm(x)))
+        for j, proxy in enumerate(loss.proxies.detach().numpy()):
+            theta = math.acos(cosine(x, proxy))
             if kind == "C":
                 positive, negative = g(math.cos(theta)) - 0.3, g(math.cos(theta)) + 0.3
             else:
-                positive, negative = (
-                    g(math.cos(min(theta + 0.3, math.pi))),
-                    g(math.cos(max(theta - 0.3, 0.0))),
-                )
-            total += (
-                0.6 * math.log1p(math.exp(-(6 * positive + b)))
-                if j == label
-                else 0.4 * math.log1p(math.exp(6 * negative + b))
-            )
+                positive = g(math.cos(min(theta + 0.3, math.pi)))
+                negative = g(math.cos(max(theta - 0.3, 0.0)))
+            if j == label:
+                total += 0.6 * math.log1p(math.exp(-(6 * positive + b)))
+            else:
+                total += 0.4 * math.log1p(math.exp(6 * negative + b))
     assert loss(z, y).item() == pytest.approx(3 * total / len(y), rel=1e-9)
     assert torch.autograd.gradcheck(lambda x: loss(x, y), (z.requires_grad_(),))
 
@@ -385,9 +325,8 @@ def test_sphereface2_is_its_formula_and_its_bias_the_minimum(kind: Any) -> None:
         at_zero = torch.zeros(1, classes + 1, dtype=torch.float64)
         at_zero[0, -1] = 1.0
         loss(at_zero, torch.zeros(1, dtype=torch.int64)).backward()
-        scale = loss.alpha * float(
-            torch.sigmoid(-loss._bent(at_zero[:, 0], at_zero[:, 0])[0] - loss.bias)
-        )
+        bent = loss._bent(at_zero[:, 0], at_zero[:, 0])[0]
+        scale = loss.alpha * float(torch.sigmoid(-bent - loss.bias))
         assert abs(float(loss.bias.grad)) < 1e-6 * scale
 
 
@@ -396,17 +335,12 @@ def test_curricularface_by_loops_and_its_running_mean() -> None:
     ema = 0.0
     for step in range(1, 4):
         z, y = batch(seed=step)
-        rows = [proxy / np.linalg.norm(proxy) for proxy in loss.proxies.detach().numpy()]
-        targets = [
-            float(x @ rows[label]) / float(np.linalg.norm(x))
-            for x, label in zip(z.numpy(), y.tolist(), strict=True)
-        ]
+        own = loss.proxies.detach().numpy()[y]
+        targets = [cosine(x, proxy) for x, proxy in zip(z.numpy(), own, strict=True)]
         ema = 0.99 * ema + 0.01 * float(np.mean(targets))
         t = ema / (1 - 0.99**step)
 
-        def row(
-            cosines: list[float], label: int, length: float, lengths: list[float], t: float = t
-        ) -> list[float]:
+        def row(cosines: list[float], label: int, *_: Any, t: float = t) -> list[float]:
             theta, target = math.acos(cosines[label]), monotone(cosines[label], 0.4)
             return [
                 5 * (target if j == label else c * (t + c) if c > math.cos(theta + 0.4) else c)
@@ -423,21 +357,12 @@ def test_adaface_by_loops_and_its_running_norms() -> None:
     for step in range(1, 4):
         z, y = batch(seed=step, length=3.0)
         lengths = [min(max(float(np.linalg.norm(x)), 1e-3), 100.0) for x in z.numpy()]
-        mean, std = (
-            0.99 * mean + 0.01 * np.mean(lengths),
-            0.99 * std + 0.01 * np.std(lengths, ddof=1),
-        )
-        share = 1 - 0.99**step
+        mean = 0.99 * mean + 0.01 * np.mean(lengths)
+        std = 0.99 * std + 0.01 * np.std(lengths, ddof=1)
+        now = mean / (1 - 0.99**step), std / (1 - 0.99**step)
 
-        def row(
-            cosines: list[float],
-            label: int,
-            length: float,
-            own: list[float],
-            mean: float = mean / share,
-            std: float = std / share,
-        ) -> list[float]:
-            k = min(max(0.333 * (length - mean) / (std + 1e-3), -1.0), 1.0)
+        def row(cosines: Any, label: int, length: float, _: Any, now: Any = now) -> list[float]:
+            k = min(max(0.333 * (length - now[0]) / (now[1] + 1e-3), -1.0), 1.0)
             theta = min(max(math.acos(cosines[label]) - 0.4 * k, 1e-3), math.pi - 1e-3)
             return [
                 6 * (math.cos(theta) - 0.4 - 0.4 * k if j == label else c)
@@ -474,11 +399,9 @@ def test_broadface_by_loops_over_batch_and_queue() -> None:
         ]
         total = 0.0
         for x, label in rows:
-            cosines = [
-                float(x @ proxy) / float(np.linalg.norm(x) * np.linalg.norm(proxy))
-                for proxy in proxies
-            ]
-            total += cross_entropy(own(partial(monotone, m=0.3), 4)(cosines, label, 1, []), label)
+            logits = [4 * cosine(x, proxy) for proxy in proxies]
+            logits[label] = 4 * monotone(cosine(x, proxies[label]), 0.3)
+            total += cross_entropy(logits, label)
         value = loss(z, y)
         assert value.item() == pytest.approx(total / len(rows), rel=1e-9)
         value.backward()
@@ -511,11 +434,8 @@ def test_states_are_saved_move_in_training_only_and_repeat(make: Any) -> None:
     first = [float(loss(*batch(seed=step)).detach()) for step in range(3)]
     assert [float(start(*batch(seed=step)).detach()) for step in range(3)] == first
     state = {name: value.clone() for name, value in loss.state_dict().items()}
-    assert any(
-        not torch.equal(value, make(5, 4).double().state_dict()[name])
-        for name, value in state.items()
-        if name != "proxies"
-    )
+    new = make(5, 4).double().state_dict()
+    assert any(not torch.equal(new[name], state[name]) for name in state.keys() - {"proxies"})
     loss.eval()
     value = float(loss(z, y).detach())
     assert all(torch.equal(tensor, state[name]) for name, tensor in loss.state_dict().items())
@@ -551,13 +471,7 @@ def test_subcentres_take_the_nearest() -> None:
     z, y = batch()
     loss, plain = SubCenterArcFace(5, 4).double(), ArcFace(5, 4).double()
     every = torch.cat([loss.proxies[None], loss.subcentres]).detach().numpy()
-    expected = [
-        [
-            max(float(x @ w) / float(np.linalg.norm(x) * np.linalg.norm(w)) for w in every[:, j])
-            for j in range(4)
-        ]
-        for x in z.numpy()
-    ]
+    expected = [[max(cosine(x, w) for w in every[:, j]) for j in range(4)] for x in z.numpy()]
     np.testing.assert_allclose(loss.logits(z).detach().numpy() / 64, expected, rtol=1e-9)
     single = SubCenterArcFace(5, 4, num_subcentres=1).double()
     single.proxies = plain.proxies
@@ -584,9 +498,8 @@ def test_hyperbolic_class_vectors_take_no_decay() -> None:
     (group,) = param_groups(loss, optim)
     assert (group["lr"], group["weight_decay"]) == (0.2, 0.0)
     assert {id(parameter) for parameter in group["params"]} == {id(loss.proxies), id(loss.normals)}
-    assert [
-        param_groups(make(5, 4), optim)[0]["weight_decay"] for make in (Softmax, Cosine, ArcFace)
-    ] == [0.3] * 3
+    for make in (Softmax, Cosine, ArcFace):
+        assert param_groups(make(5, 4), optim)[0]["weight_decay"] == 0.3
 
 
 @pytest.mark.parametrize(
@@ -627,10 +540,7 @@ class TestEveryProxyLoss:
         for rows in (slice(None), slice(0, 1), slice(0, 12, 4)):
             value = loss(z[rows], y[rows])
             assert bool(torch.isfinite(value))
-            gradient = torch.autograd.grad(
-                value,
-                [z, *(parameter for parameter in loss.parameters() if parameter.requires_grad)],
-            )
+            gradient = torch.autograd.grad(value, learned(loss, z))
             assert all(bool(torch.isfinite(value).all()) for value in gradient)
 
     def test_learns_free_embeddings(self, make: Any) -> None:
@@ -656,9 +566,8 @@ def test_the_exponential_ramp_is_wespeaker_s(kind: Any) -> None:
     for step in (0, 19, 20, 25, 30, 39, 40, 1000):
         loss.at_step(step)
         result.append(loss.moving.now(True))
-    expected = [
-        0.2 * (1 - math.exp(p * math.log(1e-3 / (1 + 1e-6)))) for p in (0, 0, 0, 0.25, 0.5, 0.95)
-    ]
+    rate = math.log(1e-3 / (1 + 1e-6))
+    expected = [0.2 * (1 - math.exp(p * rate)) for p in (0, 0, 0, 0.25, 0.5, 0.95)]
     assert result == pytest.approx([*expected, 0.2, 0.2], abs=1e-6)
     z, y = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
     values = []

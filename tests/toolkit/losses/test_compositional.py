@@ -1,7 +1,5 @@
 """DCML against its formula, composed one item at a time."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -38,9 +36,7 @@ def composed(loss: Any, z: Any) -> tuple[Any, float]:
 
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize(("parts", "composites"), [(1, 1), (2, 3), (4, 2), (6, 1)])
-def test_dcml_is_the_margin_loss_of_its_composites(
-    parts: int, composites: int, crossed: bool
-) -> None:
+def test_dcml_is_the_margin_loss_of_its_composites(parts, composites, crossed):
     torch.manual_seed(0)
     loss = DCML(6, num_parts=parts, num_composites=composites, reinforce=0.7, beta=0.9).double()
     z, y = batch(1)
@@ -65,10 +61,8 @@ def test_dcml_equals_its_release() -> None:
     value = loss(z, arrays["labels"])
     # it adds 1e-8 to squared distances
     torch.testing.assert_close(4 * value, arrays["loss"], rtol=1e-7, atol=0)
-    for ours, theirs in zip(
-        torch.autograd.grad(4 * value, (z, weight, bias, loss.base.beta)),  # type: ignore[arg-type]
-        ("embeddings", "weights", "biases", "beta"),
-        strict=True,
-    ):
+    gradients = torch.autograd.grad(4 * value, (z, weight, bias, loss.base.beta))
+    names = ("embeddings", "weights", "biases", "beta")
+    for ours, theirs in zip(gradients, names, strict=True):
         expected = arrays[f"grad_{theirs}"].view_as(ours)
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-7)

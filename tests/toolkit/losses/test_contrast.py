@@ -1,7 +1,5 @@
 """Losses of tuples against their formulas in loops, and choices that references make at random."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -21,9 +19,7 @@ from tests.toolkit.losses.drawn import SMOOTH_ROWS, sides
 batch = partial(drawn.batch, size=10, labels=(0, 1, 2, 3, 0, 1, 2, 3, 0, 4))
 
 
-def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(monkeypatch):
     z, y = batch(1)
     expected = NPair(5)(z, y).item()
     monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", 2)
@@ -68,17 +64,13 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
         assert float(loss(z, y, z_key)) == pytest.approx(mean(values), rel=1e-12)
 
     angle = np.arccos(np.clip(c, -1, 1))
-    equals(
-        TupletMargin(5, margin=0.2, scale=16.0),
-        (
-            softplus(lse(16 * c[i, n] for n in negative) - 16 * math.cos(angle[i, p] - 0.2))
-            for i, p, negative in of_pairs
-        ),
-    )
-    equals(
-        NTXent(5, temperature=0.2),
-        (softplus(lse(c[i, n] / 0.2 for n in others) - c[i, p] / 0.2) for i, p, others in of_pairs),
-    )
+    terms = [
+        softplus(lse(16 * c[i, n] for n in negative) - 16 * math.cos(angle[i, p] - 0.2))
+        for i, p, negative in of_pairs
+    ]
+    equals(TupletMargin(5, margin=0.2, scale=16.0), terms)
+    terms = [softplus(lse(c[i, n] / 0.2 for n in rest) - c[i, p] / 0.2) for i, p, rest in of_pairs]
+    equals(NTXent(5, temperature=0.2), terms)
     terms = [
         lse(c[i, j] / 0.2 for j in positive + negative) - mean(c[i, p] / 0.2 for p in positive)
         for i, positive, negative in everyone
@@ -114,9 +106,7 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
 
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("epsilon", [None, 0.1, 0.5])
-def test_multi_similarity_is_its_formula_over_the_mined_pairs(
-    epsilon: float | None, crossed: bool
-) -> None:
+def test_multi_similarity_is_its_formula_over_the_mined_pairs(epsilon, crossed):
     z, y = batch(3)
     z_key = batch(4)[0] if crossed else None
     c = (unit(z) @ unit(z if z_key is None else z_key).T).numpy()
@@ -124,21 +114,14 @@ def test_multi_similarity_is_its_formula_over_the_mined_pairs(
     for i in range(10):
         positive, negative = sides(y, i)
         if epsilon is not None:
-            farthest, nearest = (
-                min([c[i, p] for p in positive], default=math.inf),
-                max(c[i, n] for n in negative),
-            )
-            positive, negative = (
-                [p for p in positive if c[i, p] - epsilon < nearest],
-                [n for n in negative if c[i, n] + epsilon > farthest],
-            )
-        values.append(
-            softplus(lse(-2 * (c[i, p] - 0.4) for p in positive)) / 2
-            + softplus(lse(20 * (c[i, n] - 0.4) for n in negative)) / 20
-        )
-    assert float(
-        MultiSimilarity(5, beta=20.0, base=0.4, epsilon=epsilon)(z, y, z_key)
-    ) == pytest.approx(mean(values), rel=1e-12)
+            farthest = min([c[i, p] for p in positive], default=math.inf)
+            nearest = max(c[i, n] for n in negative)
+            positive = [p for p in positive if c[i, p] - epsilon < nearest]
+            negative = [n for n in negative if c[i, n] + epsilon > farthest]
+        pull = softplus(lse(-2 * (c[i, p] - 0.4) for p in positive)) / 2
+        values.append(pull + softplus(lse(20 * (c[i, n] - 0.4) for n in negative)) / 20)
+    loss = MultiSimilarity(5, beta=20.0, base=0.4, epsilon=epsilon)
+    assert float(loss(z, y, z_key)) == pytest.approx(mean(values), rel=1e-12)
 
 
 @pytest.mark.parametrize("crossed", [False, True])
@@ -201,12 +184,9 @@ def test_multi_similarity_mines_the_reference_pairs(case: str) -> None:
     rows, y = unit(arrays["embeddings"]), arrays["labels"]
     same = (y[:, None] == y) & ~torch.eye(len(y), dtype=torch.bool)
     positive, negative = mine_multi_similarity(rows @ rows.T, same, y[:, None] != y, 0.1)
-    assert set(map(tuple, positive.nonzero().tolist())) == set(
-        zip(arrays["idx_a1"].tolist(), arrays["idx_p"].tolist(), strict=True)
-    )
-    assert set(map(tuple, negative.nonzero().tolist())) == set(
-        zip(arrays["idx_a2"].tolist(), arrays["idx_n"].tolist(), strict=True)
-    )
+    for mined, first, second in ((positive, "idx_a1", "idx_p"), (negative, "idx_a2", "idx_n")):
+        expected = zip(arrays[first].tolist(), arrays[second].tolist(), strict=True)
+        assert set(map(tuple, mined.nonzero().tolist())) == set(expected)
 
 
 @pytest.mark.parametrize("crossed", [False, True])
@@ -220,38 +200,24 @@ def test_circle_is_its_formula_and_holds_its_weights_fixed(crossed: bool) -> Non
         pulls, pushes = [], []
         for i in range(10):
             positive, negative = sides(y, i)
-            pulls.append(
-                torch.stack([-8 * max(1.3 - weights[i, p], 0) * (c[i, p] - 0.7) for p in positive])
-                if positive
-                else torch.empty(0, dtype=torch.float64)
-            )
-            pushes.append(
-                torch.stack([8 * max(weights[i, n] + 0.3, 0) * (c[i, n] - 0.3) for n in negative])
-            )
+            pull = [-8 * max(1.3 - weights[i, p], 0) * (c[i, p] - 0.7) for p in positive]
+            push = [8 * max(weights[i, n] + 0.3, 0) * (c[i, n] - 0.3) for n in negative]
+            pulls.append(torch.stack(pull) if pull else torch.empty(0, dtype=torch.float64))
+            pushes.append(torch.stack(push))
         if whole:
             return torch.log1p(torch.cat(pulls).exp().sum() * torch.cat(pushes).exp().sum())
-        return torch.stack(
-            [
-                torch.log1p(pull.exp().sum() * push.exp().sum())
-                for pull, push in zip(pulls, pushes, strict=True)
-                if len(pull)
-            ]
-        ).mean()
+        both = zip(pulls, pushes, strict=True)
+        terms = [torch.log1p(a.exp().sum() * b.exp().sum()) for a, b in both if len(a)]
+        return torch.stack(terms).mean()
 
     weights = (unit(z) @ unit(keys).T).numpy()
     for over in ("anchor", "batch"):
         x, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
-        value, expected = (
-            CirclePair(5, margin=0.3, scale=8.0, over=over)(x, y, z_key),
-            by_hand(theirs, weights, over == "batch"),
-        )  # type: ignore[arg-type]
+        value = CirclePair(5, margin=0.3, scale=8.0, over=over)(x, y, z_key)
+        expected = by_hand(theirs, weights, over == "batch")
         assert value.item() == pytest.approx(expected.item(), rel=1e-12)
-        torch.testing.assert_close(
-            torch.autograd.grad(value, x),
-            torch.autograd.grad(expected, theirs),
-            rtol=1e-10,
-            atol=1e-12,
-        )
+        mine, other = torch.autograd.grad(value, x), torch.autograd.grad(expected, theirs)
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])

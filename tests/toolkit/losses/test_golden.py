@@ -1,7 +1,5 @@
 """Losses of this version against reference implementations, value and gradient, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
 from likeness.toolkit.losses.contrast import LiftedStructure, NTXent, SupCon, TupletMargin
@@ -49,6 +47,7 @@ def of(make: Any, *same: str, fixed: dict[str, Any] | None = None, **named: str)
     return settled
 
 
+MS = {"margin": "m", "scale": "s"}
 DETACHED = {"wrap": "none", "grad": "detached"}
 BALL = {"riemannian": True, "epsilon": 1e-5}
 # file -> the loss with the settings of the release
@@ -58,9 +57,7 @@ CASES: dict[str, Settled] = {
     "arcface__insightface": of(ArcFace, fixed=DETACHED),
     "combined_arc__insightface": of(ArcFace, fixed=DETACHED),
     # it clamps at 3.14159
-    "arcface_cgd__opensphere": of(
-        ArcFace, margin="m", scale="s", fixed={"wrap": "clamp", "grad": "detached"}
-    ),
+    "arcface_cgd__opensphere": of(ArcFace, **MS, fixed={"wrap": "clamp", "grad": "detached"}),
     "arcface__vmf_embeddings": of(ArcFace, margin="m", fixed={"wrap": "none", "learn_scale": True}),
     "aam_softmax__speechbrain": of(ArcFace, "margin", "scale"),
     "aam_softmax_easy__speechbrain": of(ArcFace, "margin", "scale", fixed={"wrap": "easy"}),
@@ -71,8 +68,8 @@ CASES: dict[str, Settled] = {
     "hyperbolic_c0.1__vmf_embeddings": of(Hyperbolic, "c", fixed=BALL),
     "hyperbolic_c1__vmf_embeddings": of(Hyperbolic, "c", fixed=BALL),
     "cosface__pml": of(CosFace, "margin", "scale"),
-    "cosface__insightface": of(CosFace, margin="m", scale="s"),
-    "cosface_cgd__opensphere": of(CosFace, margin="m", scale="s"),
+    "cosface__insightface": of(CosFace, **MS),
+    "cosface_cgd__opensphere": of(CosFace, **MS),
     "am_softmax__speechbrain": of(CosFace, "margin", "scale"),
     "subcenter_arcface__pml": of(SubCenterArcFace, "margin", "scale", num_subcentres="sub_centers"),
     "intertopk_subcenter__wespeaker": lambda h: partial(
@@ -82,24 +79,18 @@ CASES: dict[str, Settled] = {
     "lsoftmax__pml": of(LSoftmax, "margin"),
     "sphereface_pml__pml": of(SphereFace, "margin", fixed={"lam_start": 0.0, "lam_min": 0.0}),
     "asoftmax__wespeaker": of(SphereFace, "margin"),
-    "sphereface_r__opensphere": of(SphereFaceR, margin="m", scale="s"),
+    "sphereface_r__opensphere": of(SphereFaceR, **MS),
     "sphereface2_c__opensphere": lambda h: partial(
         of(SphereFace2, "alpha", "t", scale="r", margin="m", fixed={"grad": "detached"})(h),
         weight=h["lw"] / h["r"],
     ),
-    "sphereface2_c__wespeaker": of(SphereFace2, "t", alpha="lam", scale="s", margin="m"),
-    "sphereface2_a__wespeaker": of(
-        SphereFace2, "t", alpha="lam", scale="s", margin="m", fixed={"kind": "A"}
-    ),
+    "sphereface2_c__wespeaker": of(SphereFace2, "t", alpha="lam", **MS),
+    "sphereface2_a__wespeaker": of(SphereFace2, "t", alpha="lam", **MS, fixed={"kind": "A"}),
     "circle_class__own": of(CircleSoftmax, margin="m", scale="gamma"),
-    "curricularface__curricularface": of(
-        CurricularFace, margin="m", scale="s", fixed={"debias": False}
-    ),
+    "curricularface__curricularface": of(CurricularFace, **MS, fixed={"debias": False}),
     "magface__magface": of(MagFace),
     "magface_easy__magface": of(MagFace, fixed={"wrap": "easy"}),
-    "adaface__adaface": lambda h: partial(
-        of(AdaFace, "h", margin="m", scale="s")(h), momentum=1 - h["t_alpha"]
-    ),
+    "adaface__adaface": lambda h: partial(of(AdaFace, "h", **MS)(h), momentum=1 - h["t_alpha"]),
     "center__own": of(CenterLoss, fixed={"weight": 1.0, "classify": False, "centre_grad": "loss"}),
     "proxynca__official": of(ProxyNCA, "scale"),
     "proxyncapp__official": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["scale"] ** 2),
@@ -160,43 +151,28 @@ CASES: dict[str, Settled] = {
 }
 # 1e-10 of pytorch-metric-learning and 1e-9 of others, but for
 TOLERANCES = {
-    "standard__vmf_embeddings": 1e-10,
-    "arcface_cgd__opensphere": 1e-6,
-    "aam_softmax__speechbrain": 2e-5,
-    "aam_softmax_easy__speechbrain": 2e-5,
-    "cosine__vmf_embeddings": 1e-10,
-    "hyperbolic_c1e-5__vmf_embeddings": 1e-8,
-    "hyperbolic_c0.1__vmf_embeddings": 1e-8,
-    "hyperbolic_c1__vmf_embeddings": 1e-8,
-    "am_softmax__speechbrain": 2e-5,
-    "asoftmax__wespeaker": 1e-8,
-    "sphereface2_c__wespeaker": 1e-8,
-    "sphereface2_a__wespeaker": 1e-8,
+    **{f"{name}__vmf_embeddings": 1e-10 for name in ("standard", "cosine")},
+    **{f"{name}__vmf_embeddings": 1e-8 for name in ("hyperbolic_c0.1", "hyperbolic_c1")},
+    **{f"{name}__speechbrain": 2e-5 for name in ("aam_softmax", "aam_softmax_easy", "am_softmax")},
+    **{f"{name}__wespeaker": 1e-8 for name in ("asoftmax", "sphereface2_c", "sphereface2_a")},
     "proxy_gml__proxygml": 1e-8,
     "group_loss__grouploss": 1e-8,
     "tuplet_margin__pml": 2e-8,
+    "arcface_cgd__opensphere": 1e-6,
     "supcon__supcontrast": 1e-6,
 }
 WEIGHTS = ("w", "W", "p_vals", "weight", "kernel", "centers", "proxies", "fc", "Proxies")
 TRANSPOSED = {"W", "fc", "kernel", "Proxies"}  # stored (D, C)
 # further parameters: ours, and its sign
-OTHERS = {
-    "temp": ("tau", -1.0),
-    "b": ("bias", 1.0),
-    "bias": ("bias", 1.0),
-    "a_vals": ("normals", 1.0),
-}
+OTHERS = {"temp": ("tau", -1), "b": ("bias", 1), "bias": ("bias", 1), "a_vals": ("normals", 1)}
 
 
 def by_class(weights: np.ndarray, name: str, file: str) -> np.ndarray:
     """(C, D), or (C, K, D) where a class has several."""
     weights = weights.astype(np.float64)
-    rows = (
-        weights.T
-        if name in TRANSPOSED or (name == "weight" and file.startswith("magface"))
-        else weights
-    )
-    return rows.reshape(5, 3, -1) if len(rows) == 15 else rows
+    if name in TRANSPOSED or (name == "weight" and file.startswith("magface")):
+        weights = weights.T
+    return weights.reshape(5, 3, -1) if len(weights) == 15 else weights
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
@@ -258,9 +234,8 @@ def test_log_ratio_of_one_anchor_equals_its_reference(case: str) -> None:
     arrays, _ = read("log_ratio__own", case)
     z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
     target = torch.from_numpy(arrays["gt_dist"])[None]
-    value, _ = log_ratio(
-        distance(z[:1], z[1:], squared=True), target, torch.ones_like(target, dtype=torch.bool)
-    )
+    every = torch.ones_like(target, dtype=torch.bool)
+    value, _ = log_ratio(distance(z[:1], z[1:], squared=True), target, every)
     value.sum().backward()
     assert value.item() == pytest.approx(float(arrays["loss"]), rel=1e-9)
     rows: Any = slice(None) if case == "small0" else SMOOTH_ROWS
@@ -276,9 +251,8 @@ def test_states_after_one_step_equal_their_reference() -> None:
     arrays, _ = read("adaface__adaface", "hard0")
     ada = AdaFace(16, 5, momentum=0.0).double()
     ada(torch.from_numpy(arrays["embeddings"]), torch.from_numpy(arrays["labels"]))
-    np.testing.assert_allclose(
-        ada.ema.numpy(), [arrays["batch_mean"][0], arrays["batch_std"][0]], rtol=1e-9
-    )
+    expected = [arrays["batch_mean"][0], arrays["batch_std"][0]]
+    np.testing.assert_allclose(ada.ema.numpy(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("c", ["1e-05", "0.1", "1"])
@@ -289,30 +263,17 @@ def test_points_of_the_ball_equal_the_release_s(c: str) -> None:
     np.testing.assert_allclose(exp_map(x, float(c)).numpy(), points, rtol=1e-9, atol=1e-12)
 
 
-def opensphere_simple(arrays: dict[str, Any], h: dict[str, Any]) -> tuple[Tensor, Tensor, SimPLE]:
-    """SimPLE on OpenSphere's bank: its first B rows are the batch's own keys, which it excludes
-    from the positives.
-    """
-    z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
-    loss = SimPLE(
-        z.shape[1],
-        b_theta=h["b_theta"],
-        alpha=h["alpha"],
-        r=h["r"],
-        b=h["b"],
-        margin=h["m"],
-        weight=h["lw"],
-    ).double()
-    loss.bank = GivenBank(
-        *(torch.from_numpy(arrays[name]) for name in ("x_bank", "y_bank")), torch.arange(len(z))
-    )
-    return z, loss(z, torch.from_numpy(arrays["labels"]), z.detach()), loss
-
-
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 def test_simple_equals_opensphere(case: str) -> None:
+    """On OpenSphere's bank: its first B rows are the batch's own keys, which it excludes from the
+    positives.
+    """
     arrays, hparams = read("simple__opensphere", case)
-    z, value, loss = opensphere_simple(arrays, hparams)
+    z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
+    make = of(SimPLE, *("b_theta", "alpha", "r", "b"), margin="m", weight="lw")(hparams)
+    loss, bank = make(z.shape[1]).double(), (arrays["x_bank"], arrays["y_bank"])
+    loss.bank = GivenBank(*map(torch.from_numpy, bank), torch.arange(len(z)))
+    value = loss(z, torch.from_numpy(arrays["labels"]), z.detach())
     value.backward()
     assert value.item() == pytest.approx(float(arrays["loss"]), rel=1e-9)
     assert z.grad is not None

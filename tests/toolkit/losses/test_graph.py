@@ -1,7 +1,5 @@
 """ProxyGML and the group loss against their formulas, one item and one class at a time."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
 from likeness.toolkit.training.recipe import Optim
 from tests.toolkit.losses import drawn
-from tests.toolkit.losses.drawn import gradcheck
+from tests.toolkit.losses.drawn import cosine, gradcheck
 
 DIM, CLASSES = 6, 4
 
@@ -27,10 +25,6 @@ batch = partial(drawn.batch, size=9, dim=DIM, labels=(0, 1, 0, 1, 0, 0, 2, 1, 0)
 def log_sum(values: Any) -> float:
     top = max(values)
     return float(top + math.log(sum(math.exp(value - top) for value in values)))
-
-
-def cosine(a: Any, b: Any) -> float:
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
 def proxy_gml_by_loops(loss: Any, z: Any, y: Any) -> float:
@@ -62,27 +56,16 @@ def proxy_gml_by_loops(loss: Any, z: Any, y: Any) -> float:
     scale=st.floats(0.5, 10.0),
 )
 @settings(max_examples=25, deadline=None)
-def test_proxy_gml_is_its_formula(
-    seed: int, count: int, ratio: float, weight: float, scale: float
-) -> None:
+def test_proxy_gml_is_its_formula(seed, count, ratio, weight, scale):
     torch.manual_seed(seed)
     z, y = batch(seed)
-    loss = ProxyGML(
-        DIM, CLASSES, num_proxies=count, ratio=ratio, weight=weight, scale=scale
-    ).double()
+    settings = {"num_proxies": count, "ratio": ratio, "weight": weight, "scale": scale}
+    loss = ProxyGML(DIM, CLASSES, **settings).double()
     assert float(loss(z, y).detach()) == pytest.approx(proxy_gml_by_loops(loss, z, y), rel=1e-9)
-
-
-def test_proxy_gml_s_gradient_is_the_value_s() -> None:
-    for count in (1, 3):
-        torch.manual_seed(count)
-        loss = ProxyGML(DIM, CLASSES, num_proxies=count, scale=3.0).double()
-        assert gradcheck(loss, *batch())
 
 
 def test_a_share_that_is_whole_is_not_rounded_up() -> None:
     assert 0.07 * 100 > 7  # in floating point
-    torch.manual_seed(0)
     loss = ProxyGML(DIM, 100, num_proxies=1, ratio=0.07, weight=0.0).double()
     z = torch.randn(1, DIM, dtype=torch.float64)
     s = [cosine(z[0].numpy(), proxy) for proxy in loss.proxies.detach().numpy()]
@@ -92,7 +75,6 @@ def test_a_share_that_is_whole_is_not_rounded_up() -> None:
 
 
 def test_proxy_gml_with_the_whole_graph_is_softmax_of_the_summed_cosines() -> None:
-    torch.manual_seed(0)
     z, y = batch()
     loss = ProxyGML(DIM, CLASSES, num_proxies=2, ratio=1.0, weight=0.0, scale=5.0).double()
     expected = torch.nn.functional.cross_entropy(loss.logits(z), y)
@@ -126,17 +108,11 @@ def group_loss_by_loops(loss: Any, z: Any, y: Any, chosen: Any = None) -> float:
     size = len(labels)
     w = [[max(np.corrcoef(rows[i], rows[j])[0, 1], 0.0) for j in range(size)] for i in range(size)]
     for _ in range(loss.num_steps):
-        support = [
-            [sum(w[i][j] * x[j][c] for j in range(size)) for c in range(CLASSES)]
+        products = [
+            [x[i][c] * sum(w[i][j] * x[j][c] for j in range(size)) for c in range(CLASSES)]
             for i in range(size)
         ]
-        x = [
-            [
-                x[i][c] * support[i][c] / sum(x[i][e] * support[i][e] for e in range(CLASSES))
-                for c in range(CLASSES)
-            ]
-            for i in range(size)
-        ]
+        x = [[product / sum(row) for product in row] for row in products]
     value = -sum(math.log(x[i][labels[i]]) for i in range(size)) / size
     plain = sum(log_sum(row) - row[label] for row, label in zip(logits, labels, strict=True)) / size
     return value + loss.classify * plain
@@ -150,29 +126,28 @@ def group_loss_by_loops(loss: Any, z: Any, y: Any, chosen: Any = None) -> float:
     classify=st.sampled_from([0.0, 1.0]),
 )
 @settings(max_examples=25, deadline=None)
-def test_group_loss_is_its_formula(
-    seed: int, steps: int, count: int, temperature: float, classify: float
-) -> None:
+def test_group_loss_is_its_formula(seed, steps, count, temperature, classify):
     torch.manual_seed(seed)
     z, y = batch(seed)
-    loss = GroupLoss(
-        DIM, CLASSES, temperature=temperature, num_steps=steps, num_anchors=count, classify=classify
-    ).double()
+    settings = {"temperature": temperature, "num_steps": steps, "num_anchors": count}
+    loss = GroupLoss(DIM, CLASSES, classify=classify, **settings).double()
     assert loss.bias is not None
     torch.nn.init.normal_(loss.bias)
     assert float(loss(z, y).detach()) == pytest.approx(group_loss_by_loops(loss, z, y), rel=1e-9)
 
 
-def test_group_loss_s_gradient_is_the_value_s() -> None:
-    for steps, count in ((1, 1), (3, 2), (2, 0)):
-        torch.manual_seed(steps)
-        loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_steps=steps, num_anchors=count).double()
-        assert gradcheck(loss, *batch())
+STEPS = ((1, 1), (3, 2), (2, 0))
+LOSSES: list[Any] = [partial(ProxyGML, num_proxies=count, scale=3.0) for count in (1, 3)]
+LOSSES += [partial(GroupLoss, temperature=2.0, num_steps=n, num_anchors=k) for n, k in STEPS]
+
+
+@pytest.mark.parametrize("make", LOSSES)
+def test_gradients_are_the_value_s(make):
+    assert gradcheck(make(DIM, CLASSES).double(), *batch())
 
 
 def test_random_anchors_follow_a_stored_number() -> None:
     """Every class leaves one item without a label, draws differ, and a resumed run draws on."""
-    torch.manual_seed(0)
     z, y = batch()
     loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_anchors=2, anchors="random").double()
     assert loss.bias is not None
@@ -190,7 +165,6 @@ def test_random_anchors_follow_a_stored_number() -> None:
 
 
 def test_an_item_without_variance_keeps_its_prior() -> None:
-    torch.manual_seed(0)
     z, y = batch()
     z[4] = 0.7
     loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_steps=2, num_anchors=0, classify=0.0)

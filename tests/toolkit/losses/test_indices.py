@@ -1,7 +1,5 @@
 """Losses count the pairs and triplets that a miner of another library chose."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from typing import Any
@@ -32,12 +30,8 @@ def all_pairs(y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def drawn_triplets(y: Tensor, seed: int = 0) -> list[tuple[int, int, int]]:
     """A third of all triplets, at random."""
-    count = range(len(y))
-    triplets = [
-        (a, p, n)
-        for a, p, n in itertools.product(count, count, count)
-        if a != p and y[a] == y[p] and y[a] != y[n]
-    ]
+    every = itertools.product(range(len(y)), repeat=3)
+    triplets = [(a, p, n) for a, p, n in every if a != p and y[a] == y[p] and y[a] != y[n]]
     chosen = np.random.default_rng(seed).random(len(triplets)) < 0.3
     return list(itertools.compress(triplets, chosen))
 

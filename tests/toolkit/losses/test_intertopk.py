@@ -1,7 +1,5 @@
 """Inter-top-k: value and gradient against the formula as loops, its schedule and its limits."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

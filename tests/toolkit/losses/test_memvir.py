@@ -1,11 +1,9 @@
 """MemVir against its formula, written as loops over a list of all steps."""
 
-from __future__ import annotations
-
-import copy
 import json
 import math
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from likeness.eval.errors import LikenessError
 from likeness.toolkit.losses.memvir import MemVir
 from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.losses.softmax import NormFace
-from tests.toolkit.losses.drawn import GOLDEN, rows
+from tests.toolkit.losses.drawn import GOLDEN, gradcheck, rows
 
 DIM, CLASSES = 5, 3
 
@@ -71,9 +69,8 @@ def test_memvir_equals_its_release(name: str, factor: float) -> None:
         arrays = {key: torch.from_numpy(file[key]) for key in file.files if "/" in key}
         h = json.loads(str(file["hparams"]))
     num_steps, gap = h["mem_num_step"], h["mem_step_gap"]
-    loss = MemVir(
-        6, 4, scale=factor * h["scale"], num_steps=num_steps, step_gap=gap, batch_size=5
-    ).double()
+    memory = {"num_steps": num_steps, "step_gap": gap, "batch_size": 5}
+    loss = MemVir(6, 4, scale=factor * h["scale"], **memory).double()
     for step in range(7):
         loss.proxies.data = arrays[f"step{step}/W"].T.contiguous()
         z = arrays[f"step{step}/embeddings"].requires_grad_()
@@ -94,21 +91,10 @@ def test_memvir_equals_its_release(name: str, factor: float) -> None:
     base=st.sampled_from(["softmax", "proxy_anchor"]),
 )
 @settings(max_examples=20, deadline=None)
-def test_each_step_is_the_formula_over_the_whole_history(
-    num_steps: int, gap: int, warmup: int, base: Any
-) -> None:
+def test_each_step_is_the_formula_over_the_whole_history(num_steps, gap, warmup, base):
     torch.manual_seed(0)
-    loss = MemVir(
-        DIM,
-        CLASSES,
-        base=base,
-        scale=4.0,
-        margin=0.2,
-        num_steps=num_steps,
-        step_gap=gap,
-        warmup_steps=warmup,
-        batch_size=6,
-    ).double()
+    memory = {"num_steps": num_steps, "step_gap": gap, "warmup_steps": warmup, "batch_size": 6}
+    loss = MemVir(DIM, CLASSES, base=base, scale=4.0, margin=0.2, **memory).double()
     history: list[Any] = []
     for step in range(warmup + (num_steps + 1) * (gap + 1) + 2):  # the ring is used again
         z, y = batch(step, size=4 + step % 3)  # batches of unequal size
@@ -118,11 +104,8 @@ def test_each_step_is_the_formula_over_the_whole_history(
         pairs, vectors = members(history, now, num_steps, gap)
         loss.at_step(step)
         value = float(loss(z, y).detach())
-        expected = (
-            softmax_by_loops(pairs, vectors, 4.0)
-            if base == "softmax"
-            else anchor_by_loops(pairs, vectors, 4.0, 0.2)
-        )
+        by_loops = softmax_by_loops if base == "softmax" else partial(anchor_by_loops, margin=0.2)
+        expected = by_loops(pairs, vectors, 4.0)
         assert value == pytest.approx(expected, rel=1e-9)
         if step >= warmup:
             history.append(now)
@@ -130,19 +113,10 @@ def test_each_step_is_the_formula_over_the_whole_history(
 
 @pytest.mark.parametrize("base", ["softmax", "proxy_anchor"])
 def test_the_gradient_is_the_value_s_with_the_memory_held_fixed(base: Any) -> None:
-    torch.manual_seed(0)
     loss = MemVir(DIM, CLASSES, base=base, scale=4.0, num_steps=2, step_gap=0).double()
     for step in range(2):
         loss(*batch(step, 4))
-    z, y = batch(2, 4)
-
-    def value(x: Tensor, proxies: Tensor) -> Tensor:
-        same = copy.deepcopy(loss)  # a call moves the memory on
-        made: Tensor = torch.func.functional_call(same, {"proxies": proxies}, (x, y))
-        return made
-
-    given_proxies = loss.proxies.detach().clone().requires_grad_()
-    assert torch.autograd.gradcheck(value, (z.requires_grad_(), given_proxies))
+    assert gradcheck(loss, *batch(2, 4), "proxies")
 
 
 @pytest.mark.parametrize("base", ["softmax", "proxy_anchor"])
@@ -159,7 +133,6 @@ def test_in_evaluation_it_is_the_base_and_remembers_nothing(base: Any) -> None:
 
 
 def test_a_resumed_run_goes_on_with_the_same_memory() -> None:
-    torch.manual_seed(0)
     first = MemVir(DIM, CLASSES, num_steps=2, step_gap=1)
     for step in range(5):
         first(batch(step, 4)[0].float(), batch(step, 4)[1])

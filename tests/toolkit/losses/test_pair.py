@@ -1,10 +1,9 @@
 """What pair losses share (keys, empty sets, distances), and those against a threshold in loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,10 @@ from likeness.toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, S
 from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
 from likeness.toolkit.training.memory import Bank
 from tests.toolkit.losses import drawn
-from tests.toolkit.losses.drawn import GivenBank
+from tests.toolkit.losses.drawn import GivenBank, learned
 
+TARGETS = [[0.1, 0.5], [0.7, 0.2], [1.5, 0.1], [3.0, 1.0]]
+MINING: Any = ("all", "hard", "semihard", "facenet", "batch_hard")
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "PairBCE": lambda: PairBCE(5),
     "PairBCE cosine": lambda: PairBCE(5, product="cosine", scale=4.0, learn_scale=True),
@@ -32,13 +33,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "SNRContrastive": lambda: SNRContrastive(5),
     "SNRContrastive normalised": lambda: SNRContrastive(5, normalise=True, zero_mean=0.1),
     "LogRatio": lambda: LogRatio(5),
-    "LogRatio targets": lambda: LogRatio(
-        5, targets=[[0.1, 0.5], [0.7, 0.2], [1.5, 0.1], [3.0, 1.0]]
-    ),
-    **{
-        f"Triplet {mining}": lambda mining=mining: Triplet(5, mining=mining)
-        for mining in ("all", "hard", "semihard", "facenet", "batch_hard")
-    },  # type: ignore[misc]
+    "LogRatio targets": lambda: LogRatio(5, targets=TARGETS),
+    **{f"Triplet {mining}": partial(Triplet, 5, mining=mining) for mining in MINING},
     "Triplet semihard smooth": lambda: Triplet(5, mining="semihard", smooth=True),
     "Triplet smooth squared": lambda: Triplet(5, smooth=True, squared=True),
     "SNRTriplet": lambda: SNRTriplet(5),
@@ -85,21 +81,16 @@ class TestShared:
 
     def test_the_gradient_is_the_value_s(self, name: str) -> None:
         if name.startswith("CirclePair"):
-            pytest.skip(
-                "its weights take no gradient by definition: test_contrast compares with them held "
-                "fixed"
-            )
+            pytest.skip("its weights take no gradient: test_contrast compares with them held fixed")
         z, y = batch(3)
         loss = LOSSES[name]().double()
-        learned = [parameter for parameter in loss.parameters() if parameter.requires_grad]
-        assert torch.autograd.gradcheck(lambda z, *_: loss(z, y), (z.requires_grad_(), *learned))
+        moved = tuple(learned(loss, z.requires_grad_()))
+        assert torch.autograd.gradcheck(lambda z, *_: loss(z, y), moved)
 
     def test_keys_equal_to_the_batch_change_no_value(self, name: str) -> None:
         z, y = batch(4)
         loss = LOSSES[name]().double()
-        assert float(loss(z, y, z.clone()).detach()) == pytest.approx(
-            float(loss(z, y).detach()), rel=1e-12
-        )
+        assert loss(z, y, z.clone()).item() == pytest.approx(loss(z, y).item(), rel=1e-12)
 
     def test_a_bank_that_fills_ignores_its_empty_slots_and_its_order(self, name: str) -> None:
         loss = LOSSES[name]().double()
@@ -112,26 +103,17 @@ class TestShared:
             (grad,) = torch.autograd.grad(value, z)
             assert bool(torch.isfinite(grad).all())
             full = (bank.labels >= 0).nonzero()[:, 0].flip(0)  # the same keys in another order
-            own = torch.stack(
-                [(full == slot).nonzero()[0, 0] for slot in (9 * step + torch.arange(9)) % 25]
-            )
+            slots = (9 * step + torch.arange(9)) % 25
+            own = torch.stack([(full == slot).nonzero()[0, 0] for slot in slots])
             other: Any = LOSSES[name]().double()
             other.bank = GivenBank(bank.keys[full], bank.labels[full], own)
-            assert float(other(z, y, z.detach()).detach()) == pytest.approx(
-                float(value.detach()), rel=1e-9
-            )
+            assert other(z, y, z.detach()).item() == pytest.approx(value.item(), rel=1e-9)
 
-    def test_blocks_of_anchors_change_nothing(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_blocks_of_anchors_change_nothing(self, name: str, monkeypatch: Any) -> None:
         """The batch with itself and against a bank: value and gradients from blocks of 9, 2 and 1
         anchors.
         """
-        keys, labels, own = (
-            torch.randn(21, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
-            torch.arange(21) % 5 - 1,
-            torch.arange(9) + 6,
-        )
+        keys, labels, own = batch(size=21)[0], torch.arange(21) % 5 - 1, torch.arange(9) + 6
         z, y = batch(8)
         labels[own] = y
         for banked in (False, True):
@@ -143,19 +125,12 @@ class TestShared:
                 loss.bank = GivenBank(keys, labels, own) if banked else None
                 x = z.clone().requires_grad_()
                 value = loss(x, y, z if banked else None)
-                grads = torch.autograd.grad(
-                    value,
-                    [x, *(parameter for parameter in loss.parameters() if parameter.requires_grad)],
-                )
-                values.append(
-                    torch.cat([value.detach()[None], *(grad.reshape(-1) for grad in grads)])
-                )
+                grads = torch.autograd.grad(value, learned(loss, x))
+                values.append(torch.cat([part.detach().reshape(-1) for part in (value, *grads)]))
             torch.testing.assert_close(values[1], values[0], rtol=1e-11, atol=1e-12)
             torch.testing.assert_close(values[2], values[0], rtol=1e-11, atol=1e-12)
 
-    def test_what_a_bank_leaves_for_the_backward_pass_is_small(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_a_bank_leaves_for_the_backward_pass_is_small(self, name, monkeypatch):
         """In copies of the (B, Q) block, the keys themselves among them: losses that keep their
         Functions' gradients hold two, the others none.
         """
@@ -163,9 +138,8 @@ class TestShared:
         loss = LOSSES[name]().double()
         # what is held of each positive pair shall not matter
         classes = 4 if name in ("LogRatio targets", "MarginLoss per class") else 40
-        loss.bank = GivenBank(
-            torch.randn(400, 5, dtype=torch.float64), torch.arange(400) % classes, torch.arange(48)
-        )  # type: ignore[assignment]
+        keys = torch.randn(400, 5, dtype=torch.float64)
+        loss.bank = GivenBank(keys, torch.arange(400) % classes, torch.arange(48))
         z = batch(size=48)[0].requires_grad_()
         contents: dict[int, int] = {}
 
@@ -193,25 +167,18 @@ class TestShared:
 def test_distance_is_exact_for_close_rows_and_its_gradient_finite() -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(6, 7, generator=generator, dtype=torch.float64)
-    b = torch.cat(
-        [
-            a[:3],
-            a[3:5] + 1e-7 * torch.randn(2, 7, generator=generator, dtype=torch.float64),
-            100 * a[5:],
-        ]
-    )
+    noise = 1e-7 * torch.randn(2, 7, generator=generator, dtype=torch.float64)
+    b = torch.cat([a[:3], a[3:5] + noise, 100 * a[5:]])
     expected = (a[:, None] - b[None]).square().sum(2)
     torch.testing.assert_close(distance(a, b), expected.sqrt(), rtol=1e-12, atol=0)
     torch.testing.assert_close(distance(a, b, squared=True), expected, rtol=1e-12, atol=0)
     weight = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     for squared in (False, True):
-        ours_a, ours_b = a.clone().requires_grad_(), b.clone().requires_grad_()
-        (distance(ours_a, ours_b, squared=squared) * weight).sum().backward()
-        theirs_a, theirs_b = a.clone().requires_grad_(), b.clone().requires_grad_()
-        d = torch.cdist(theirs_a, theirs_b, compute_mode="donot_use_mm_for_euclid_dist")
-        ((d.square() if squared else d) * weight).sum().backward()
-        torch.testing.assert_close(ours_a.grad, theirs_a.grad, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(ours_b.grad, theirs_b.grad, rtol=1e-9, atol=1e-9)
+        both = a.clone().requires_grad_(), b.clone().requires_grad_()
+        d = torch.cdist(*both, compute_mode="donot_use_mm_for_euclid_dist")
+        sums = distance(*both, squared=squared), d.square() if squared else d
+        ours, theirs = (torch.autograd.grad((of * weight).sum(), both) for of in sums)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 def unit(row: Any) -> Any:
@@ -226,44 +193,35 @@ def logistic(score: Any, same: bool) -> float:
     return math.log1p(math.exp(-score if same else score))
 
 
-# The loss, its term of a pair of rows, and whether those above 0 of positive and of negative pairs
-# have means of their own.
-Term = Callable[[Any, Any, bool], float]
-FORMULAS: dict[str, tuple[nn.Module, Term, bool]] = {
+# The loss, and its term of a pair of rows.
+FORMULAS: dict[str, tuple[nn.Module, Callable[[Any, Any, bool], float]]] = {
     "Contrastive": (
         Contrastive(5, positive_margin=0.3, negative_margin=1.1),
         lambda a, k, same: hinge(np.linalg.norm(unit(a) - unit(k)), same, 0.3, 1.1),
-        True,
     ),
     "Contrastive squared": (
         Contrastive(5, positive_margin=0.3, negative_margin=1.1, squared=True),
         lambda a, k, same: 0.5 * hinge(np.linalg.norm(unit(a) - unit(k)), same, 0.3, 1.1) ** 2,
-        True,
     ),
     "SNRContrastive": (
         SNRContrastive(5, positive_margin=0.1, negative_margin=3.0),
         lambda a, k, same: hinge(np.var(a - k) / np.var(a), same, 0.1, 3.0),
-        True,
     ),
     "AMC": (
         AMC(5, margin=1.4),
         lambda a, k, same: hinge(math.acos(unit(a) @ unit(k)), same, 0.0, 1.4) ** 2,
-        False,
     ),
     "PairBCE": (
         PairBCE(5, scale=0.7, bias=0.25),
         lambda a, k, same: logistic(0.7 * (a @ k) + 0.25, same),
-        False,
     ),
     "PairBCE cosine": (
         PairBCE(5, product="cosine", scale=4.0, bias=0.25, learn_scale=True),
         lambda a, k, same: logistic(4.0 * (unit(a) @ unit(k)) + 0.25, same),
-        False,
     ),
     "SimPLE cosine": (
         SimPLE(5, product="cosine", scale=4.0, b=0.25, r=1, alpha=0.5, reduction="joint", weight=2),
         lambda a, k, same: logistic(4.0 * (unit(a) @ unit(k)) + 0.25, same),
-        False,
     ),
 }
 
@@ -271,7 +229,7 @@ FORMULAS: dict[str, tuple[nn.Module, Term, bool]] = {
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_losses_against_a_threshold_are_their_formulas(name: str, crossed: bool) -> None:
-    loss, term, are_apart = FORMULAS[name]
+    loss, term = FORMULAS[name]
     z, y = batch(7)
     z_key = batch(8)[0] if crossed else None
     keys = (z if z_key is None else z_key).numpy()
@@ -280,7 +238,7 @@ def test_losses_against_a_threshold_are_their_formulas(name: str, crossed: bool)
         same = bool(y[i] == y[j])
         values[same].append(term(z.numpy()[i], keys[j], same))
     expected = np.mean(values[True] + values[False])
-    if are_apart:
+    if "Contrastive" in name:  # those above 0 of positive and of negative pairs have own means
         expected = sum(np.mean([value for value in some if value]) for some in values.values())
     assert float(loss(z, y, z_key).detach()) == pytest.approx(expected, rel=1e-9)
 
@@ -294,9 +252,7 @@ def test_the_price_of_a_mean_and_the_names_of_scores() -> None:
 
 
 @pytest.mark.parametrize("reduction", ["separate", "joint"])
-def test_simple_without_gathering_its_positives_is_the_same(
-    reduction: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simple_without_gathering_its_positives_is_the_same(reduction, monkeypatch):
     """A GPU computes positives in full blocks, since counting them would make it wait."""
     z, y = batch(12)
     loss = SimPLE(5, reduction=reduction, margin=0.2, learn_b_theta=True).double()
@@ -316,26 +272,16 @@ def test_log_ratio_is_its_triplets(targets: Any) -> None:
     z, y = batch(9)
     value = float(LogRatio(5, targets=targets)(z, y))
     values = []
+
+    def apart(i: int, j: int) -> float:
+        first, second = int(y[i]), int(y[j])
+        return first != second if targets is None else (targets[first] - targets[second]) ** 2
+
     for a in range(9):
         others = [i for i in range(9) if i != a]
         d = {i: float((z[a] - z[i]).square().sum()) + 1e-6 for i in others}
-        g = {
-            i: (
-                float(y[a] != y[i])
-                if targets is None
-                else (targets[int(y[a])] - targets[int(y[i])]) ** 2
-            )
-            + 1e-6
-            for i in others
-        }
-        values.append(
-            np.mean(
-                [
-                    (math.log(d[i] / d[j]) - math.log(g[i] / g[j])) ** 2
-                    for i in others
-                    for j in others
-                    if i < j
-                ]
-            )
-        )
+        g = {i: apart(a, i) + 1e-6 for i in others}
+        pairs = combinations(others, 2)
+        terms = [(math.log(d[i] / d[j]) - math.log(g[i] / g[j])) ** 2 for i, j in pairs]
+        values.append(np.mean(terms))
     assert value == pytest.approx(np.mean(values), rel=1e-6)  # the table of targets is float32

@@ -1,37 +1,19 @@
 """Proxy losses of metric learning against their formulas written out one pair at a time."""
 
-from __future__ import annotations
-
 import math
+from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from likeness.toolkit.losses.proxy import (
-    HUG,
-    CenterLoss,
-    ProxyAnchor,
-    ProxyNCA,
-    ProxyNCAPlusPlus,
-    SoftTriple,
-)
+from likeness.losses import HUG, CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
 from likeness.toolkit.training.recipe import Optim
+from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import gradcheck, rows
 
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-def batch(size: int = 11, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tensor]:
-    """Unequal classes; the last class is absent."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(size, dim, generator=generator, dtype=torch.float64), torch.arange(size) % (
-        classes - 1
-    )
+batch = partial(drawn.batch, size=11, classes=3)  # unequal classes; the last one of 4 is absent
 
 
 def test_center_loss_is_softmax_and_the_distance_to_centres() -> None:
@@ -43,9 +25,8 @@ def test_center_loss_is_softmax_and_the_distance_to_centres() -> None:
     for x, label in zip(z.numpy(), y.tolist(), strict=True):
         logits = [float(x @ w) for w in loss.proxies.detach().numpy()]
         total += math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
-        total += 0.15 * sum(
-            (a - b) ** 2 for a, b in zip(x, loss.centres.detach().numpy()[label], strict=True)
-        )
+        gap = x - loss.centres.detach().numpy()[label]
+        total += 0.15 * float(gap @ gap)
     assert loss(z, y).item() == pytest.approx(total / len(y), rel=1e-12)
     assert gradcheck(loss, *batch(), "proxies", "centres")
 
@@ -66,13 +47,10 @@ def test_centres_move_as_in_the_paper() -> None:
     value.backward()
     for j in range(4):
         mine = z.detach()[y == j]
-        torch.testing.assert_close(
-            loss.centres.grad[j], (loss.centres[j] - mine).sum(dim=0).detach() / (1 + len(mine))
-        )
-    assert [group["weight_decay"] for group in loss.param_groups(Optim(weight_decay=0.1))] == [
-        0.1,
-        0.0,
-    ]
+        expected = (loss.centres[j] - mine).sum(dim=0).detach() / (1 + len(mine))
+        torch.testing.assert_close(loss.centres.grad[j], expected)
+    groups = loss.param_groups(Optim(weight_decay=0.1))
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     alone = CenterLoss(5, 4, classify=False).double()
     alone.centres.data = loss.centres.data
     nearest = torch.cdist(z, loss.centres).argmin(dim=1)
@@ -85,9 +63,8 @@ def test_proxy_nca_and_its_successor_by_distances() -> None:
     totals = [0.0, 0.0]
     for x, label in zip(rows(z), y.tolist(), strict=True):
         d = [sum((a - b) ** 2 for a, b in zip(x, p, strict=True)) for p in rows(nca.proxies)]
-        totals[0] += 2.25 * d[label] + math.log(
-            sum(math.exp(-2.25 * value) for j, value in enumerate(d) if j != label)
-        )
+        others = [math.exp(-2.25 * value) for j, value in enumerate(d) if j != label]
+        totals[0] += 2.25 * d[label] + math.log(sum(others))
         d = [sum((a - b) ** 2 for a, b in zip(x, p, strict=True)) for p in rows(plus.proxies)]
         totals[1] += d[label] / 0.4 + math.log(sum(math.exp(-value / 0.4) for value in d))
     assert nca(z, y).item() == pytest.approx(totals[0] / len(y), rel=1e-12)
@@ -100,16 +77,9 @@ def test_proxy_anchor_by_loops() -> None:
     loss = ProxyAnchor(5, 4, margin=0.2, scale=3.0).double()
     positive, negative = [], []
     for j, p in enumerate(rows(loss.proxies)):
-        own = [
-            math.exp(-3 * (float(x @ p) - 0.2))
-            for x, label in zip(rows(z), y.tolist(), strict=True)
-            if label == j
-        ]
-        other = [
-            math.exp(3 * (float(x @ p) + 0.2))
-            for x, label in zip(rows(z), y.tolist(), strict=True)
-            if label != j
-        ]
+        cosines = [(float(x @ p), label) for x, label in zip(rows(z), y.tolist(), strict=True)]
+        own = [math.exp(-3 * (c - 0.2)) for c, label in cosines if label == j]
+        other = [math.exp(3 * (c + 0.2)) for c, label in cosines if label != j]
         positive += [math.log1p(sum(own))] if own else []
         negative.append(math.log1p(sum(other)))
     assert loss(z, y).item() == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-12)
@@ -131,23 +101,13 @@ def test_soft_triple_by_loops() -> None:
         for j in range(4):
             c = [float(x @ part[j]) for part in every]
             weights = [math.exp(value / 0.3) for value in c]
-            logits.append(
-                4
-                * (
-                    sum(w * value for w, value in zip(weights, c, strict=True)) / sum(weights)
-                    - (0.1 if j == label else 0.0)
-                )
-            )
+            mean = sum(w * value for w, value in zip(weights, c, strict=True)) / sum(weights)
+            logits.append(4 * (mean - (0.1 if j == label else 0.0)))
         total += math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
-    spread = sum(
-        math.sqrt(2 + 1e-5 - 2 * float(every[s][j] @ every[t][j]))
-        for j in range(4)
-        for s in range(3)
-        for t in range(s + 1, 3)
-    )
-    assert loss(z, y).item() == pytest.approx(
-        total / len(y) + 0.5 * spread / (4 * 3 * 2), rel=1e-12
-    )
+    products = [every[s][j] @ every[t][j] for j in range(4) for s in range(3) for t in range(s)]
+    spread = sum(math.sqrt(2 + 1e-5 - 2 * float(product)) for product in products)
+    expected = total / len(y) + 0.5 * spread / (4 * 3 * 2)
+    assert loss(z, y).item() == pytest.approx(expected, rel=1e-12)
     assert gradcheck(loss, *batch(), "proxies", "centres")
 
 
@@ -155,12 +115,9 @@ def test_hug_by_loops_and_on_the_simplex() -> None:
     z, y = batch()
     loss = HUG(5, 4, s=1.5, alpha=0.7, beta=0.4).double()
     p = rows(loss.proxies)
-    energy = np.mean(
-        [float(np.linalg.norm(p[j] - p[k])) ** -1.5 for j in range(4) for k in range(4) if j != k]
-    )
-    gap = np.mean(
-        [float(np.linalg.norm(x - p[label])) for x, label in zip(rows(z), y.tolist(), strict=True)]
-    )
+    apart = [np.linalg.norm(a - b) for a, b in permutations(p, 2)]
+    energy = np.mean([float(length) ** -1.5 for length in apart])
+    gap = np.mean([np.linalg.norm(x - p[j]) for x, j in zip(rows(z), y.tolist(), strict=True)])
     assert loss(z, y).item() == pytest.approx(0.7 * energy + 0.4 * gap, rel=1e-12)
     assert gradcheck(loss, *batch(), "proxies")
     # four points of the regular simplex are sqrt(8 / 3) apart, the least energy of four points

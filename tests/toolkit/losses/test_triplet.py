@@ -1,7 +1,5 @@
 """Triplet losses against reference triplets and loops; mining."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -13,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from likeness.toolkit.losses.mining import (
-    mine_batch_hard,
-    mine_distance_weighted,
-    mine_easy_positive,
-)
+from likeness.toolkit.losses import mining as miners
 from likeness.toolkit.losses.pairing import distance
 from likeness.toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from likeness.toolkit.vmf.rows import unit
@@ -32,11 +26,13 @@ def masks(y: Tensor) -> tuple[Tensor, Tensor]:
     return same & ~torch.eye(len(y), dtype=torch.bool), ~same
 
 
+def is_mined(gap: float, mining: str) -> bool:
+    return {"all": True, "hard": gap >= 0, "semihard": -0.3 <= gap < 0}[mining]
+
+
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 @pytest.mark.parametrize("name", ["hard", "semihard", "batchhard", "distance_weighted"])
-def test_reference_triplets_give_the_reference_value(
-    name: str, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reference_triplets_give_the_reference_value(name, case, monkeypatch):
     """The loss of the triplets that the reference mined: which of several equally far rows it
     takes, and what it draws, is its own.
     """
@@ -56,15 +52,12 @@ def test_reference_triplets_give_the_reference_value(
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("mining", ["all", "hard", "semihard", "facenet", "batch_hard"])
-def test_triplet_is_its_formula_over_the_mined_triplets(
-    mining: Any, smooth: bool, squared: bool, crossed: bool
-) -> None:
+def test_triplet_is_its_formula_over_the_mined_triplets(mining, smooth, squared, crossed):
     z, y = batch(1)
     z_key = batch(2)[0] if crossed else None
     rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
-    d = np.array(
-        [[float(((a - k) ** 2).sum()) ** (1.0 if squared else 0.5) for k in keys] for a in rows]
-    )
+    exponent = 1.0 if squared else 0.5
+    d = np.array([[float(((a - k) ** 2).sum()) ** exponent for k in keys] for a in rows])
     values = []
     for a in range(9):
         positives = [p for p in range(9) if p != a and y[p] == y[a]]
@@ -76,13 +69,7 @@ def test_triplet_is_its_formula_over_the_mined_triplets(
             if mining == "facenet":
                 values += [max(gap for gap in gaps if gap < 0)] if min(gaps) < 0 else []
             else:
-                values += [
-                    gap
-                    for gap in gaps
-                    if mining == "all"
-                    or (mining == "hard" and gap >= 0)
-                    or (mining == "semihard" and -0.3 <= gap < 0)
-                ]
+                values += [gap for gap in gaps if is_mined(gap, mining)]
     terms = [math.log1p(math.exp(gap + 0.3)) if smooth else max(gap + 0.3, 0.0) for gap in values]
     expected = sum(terms) / max(sum(term > 0 for term in terms), 1)
     loss = Triplet(5, margin=0.3, mining=mining, smooth=smooth, squared=squared)
@@ -95,9 +82,8 @@ def test_easy_positive_equals_its_release(negatives: Any, case: str) -> None:
     arrays = drawn.tensors("epshn__ephn" if negatives == "semihard" else "ephn__ephn", case)
     z = arrays["embeddings"].requires_grad_()
     temperature = float(arrays["sigma"])
-    value = EasyPositive(z.shape[1], negatives=negatives, temperature=temperature)(
-        z, arrays["labels"]
-    )
+    loss = EasyPositive(z.shape[1], negatives=negatives, temperature=temperature)
+    value = loss(z, arrays["labels"])
     torch.testing.assert_close(value, arrays["loss"], rtol=1e-10, atol=0)
     (grad,) = torch.autograd.grad(value, z)
     torch.testing.assert_close(grad, arrays["grad_embeddings"], rtol=1e-9, atol=1e-12)
@@ -107,28 +93,25 @@ def test_the_regulariser_of_snr_equals_that_of_diva_s_release() -> None:
     """Its anchors are those of the triplets, here each row once."""
     arrays = drawn.tensors("snr_triplet_batch_hard__diva", "small0")
     z = arrays["embeddings"].requires_grad_()
-    value = SNRTriplet(z.shape[1], margin=0.2, mining="batch_hard", zero_mean=0.1)(
-        z, arrays["labels"]
-    )
+    loss = SNRTriplet(z.shape[1], margin=0.2, mining="batch_hard", zero_mean=0.1)
+    value = loss(z, arrays["labels"])
     torch.testing.assert_close(value, arrays["loss"], rtol=1e-10, atol=0)
     (grad,) = torch.autograd.grad(value, z)
     torch.testing.assert_close(grad, arrays["grad_embeddings"], rtol=1e-9, atol=1e-12)
 
 
-def easy_positive_by_loops(
-    rows: Any, keys: Any, y: Any, *, semihard: bool, temperature: float, itself: bool
-) -> float:
+def easy_positive_by_loops(rows: Any, keys: Any, y: Any, semihard: bool, temperature: float) -> Any:
     values = []
     for i, a in enumerate(rows):
         similar = [float(a @ k) for k in keys]
-        own = [s for j, s in enumerate(similar) if y[j] == y[i] and not (itself and i == j)]
+        own = [s for j, s in enumerate(similar) if y[j] == y[i] and i != j]
         others = [s for j, s in enumerate(similar) if y[j] != y[i]]
         if own and semihard:
             others = [s for s in others if s <= max(own)]
         if own and others:
             p, n = math.exp(max(own) / temperature), math.exp(max(others) / temperature)
             values.append(-math.log(p / (p + n)))
-    return float(np.mean(values)) if values else 0.0
+    return np.mean(values) if values else 0.0
 
 
 @given(
@@ -138,21 +121,16 @@ def easy_positive_by_loops(
     equal=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_easy_positive_is_its_formula(
-    labels: list[int], semihard: bool, temperature: float, equal: bool
-) -> None:
+def test_easy_positive_is_its_formula(labels, semihard, temperature, equal):
     """Also with one class, lone items, and rows that are equal within and across classes."""
     z = batch(6, size=len(labels))[0]
     if equal:
         z[::2] = z[0].clone()
     y = torch.tensor(labels)
-    loss = EasyPositive(
-        5, negatives="semihard" if semihard else "hard", temperature=temperature
-    ).double()
+    negatives: Any = "semihard" if semihard else "hard"
+    loss = EasyPositive(5, negatives=negatives, temperature=temperature).double()
     rows = unit(z).numpy()
-    expected = easy_positive_by_loops(
-        rows, rows, labels, semihard=semihard, temperature=temperature, itself=True
-    )
+    expected = easy_positive_by_loops(rows, rows, labels, semihard, temperature)
     x = z.requires_grad_()
     value = loss(x, y)
     if not equal:  # else it depends on the last bit which of the equal rows is more similar
@@ -167,14 +145,8 @@ def test_easy_positive_of_keys_leaves_out_the_own_one(negatives: Any) -> None:
     z, y = batch(1)
     z_key = batch(2)[0]
     loss = EasyPositive(5, negatives=negatives, temperature=0.5)
-    expected = easy_positive_by_loops(
-        unit(z).numpy(),
-        unit(z_key).numpy(),
-        y.tolist(),
-        semihard=negatives == "semihard",
-        temperature=0.5,
-        itself=True,
-    )
+    rows, keys = unit(z).numpy(), unit(z_key).numpy()
+    expected = easy_positive_by_loops(rows, keys, y.tolist(), negatives == "semihard", 0.5)
     assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
 
 
@@ -182,11 +154,12 @@ def test_an_easy_positive_and_its_negatives_by_hand() -> None:
     s = torch.tensor([[1.0, 0.2, 0.6, 0.5, 0.9, 0.6]])
     same = torch.tensor([[False, True, True, False, False, False]])
     other = torch.tensor([[False, False, False, True, True, True]])
-    hard = mine_easy_positive(s, same, other, semihard=False)
+    hard = miners.mine_easy_positive(s, same, other, semihard=False)
     assert [part.tolist() for part in hard] == [[0], [2], [4]]
-    semihard = mine_easy_positive(s, same, other, semihard=True)  # .6 is not more than .6
+    # .6 is not more than .6
+    semihard = miners.mine_easy_positive(s, same, other, semihard=True)
     assert [part.tolist() for part in semihard] == [[0], [2], [5]]
-    none = mine_easy_positive(s, same, other & (s > 0.7), semihard=True)
+    none = miners.mine_easy_positive(s, same, other & (s > 0.7), semihard=True)
     assert [part.tolist() for part in none] == [[], [], []]
 
 
@@ -208,17 +181,11 @@ def test_snr_triplet_is_its_formula(mining: Any, crossed: bool) -> None:
         if mining == "batch_hard":
             values.append(max(d[p] for p in positives) - min(d[n] for n in negatives))
             continue
-        values += [
-            d[p] - d[n]
-            for p in positives
-            for n in negatives
-            if mining == "all"
-            or (mining == "hard" and d[p] >= d[n])
-            or (mining == "semihard" and -0.3 <= d[p] - d[n] < 0)
-        ]
+        gaps = [d[p] - d[n] for p in positives for n in negatives]
+        values += [gap for gap in gaps if is_mined(gap, mining)]
     terms = [max(gap + 0.3, 0.0) for gap in values]
     penalty = 0.1 * float(np.mean([abs(row.sum()) for row in z.numpy()]))
-    loss: Any = SNRTriplet(5, margin=0.3, mining=mining, zero_mean=0.1).double()  # type: ignore[arg-type]
+    loss: Any = SNRTriplet(5, margin=0.3, mining=mining, zero_mean=0.1).double()
     expected = sum(terms) / max(sum(term > 0 for term in terms), 1) + penalty
     assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
 
@@ -230,9 +197,7 @@ def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
     z_key = batch(5)[0] if crossed else None
     rows, keys = unit(z), unit(z if z_key is None else z_key)
     loss: Any = MarginLoss(5, 4, beta=1.1, per_class=per_class, nu=0.3).double()
-    beta = [1.1] * 4
-    if per_class:
-        beta = [1.0, 1.1, 1.2, 0.9]
+    beta = [1.0, 1.1, 1.2, 0.9] if per_class else [1.1] * 4
     with torch.no_grad():
         loss.beta.copy_(torch.tensor(beta if per_class else 1.1, dtype=torch.float64))
     total, above, boundaries = 0.0, 0, 0.0
@@ -241,15 +206,11 @@ def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
             for n in range(9):
                 if p != a and y[p] == y[a] and y[n] != y[a]:
                     b = beta[int(y[a])]
-                    terms = (
-                        max(float((rows[a] - keys[p]).norm()) - b + 0.2, 0.0),
-                        max(b - float((rows[a] - keys[n]).norm()) + 0.2, 0.0),
-                    )
-                    total, above, boundaries = (
-                        total + sum(terms),
-                        above + (terms[0] > 0) + (terms[1] > 0),
-                        boundaries + b,
-                    )
+                    pull = max(float((rows[a] - keys[p]).norm()) - b + 0.2, 0.0)
+                    push = max(b - float((rows[a] - keys[n]).norm()) + 0.2, 0.0)
+                    total += pull + push
+                    above += (pull > 0) + (push > 0)
+                    boundaries += b
     expected = total / above + 0.3 * (boundaries / above if per_class else 1.1)
     assert float(loss(z, y, z_key).detach()) == pytest.approx(expected, rel=1e-12)
 
@@ -258,9 +219,7 @@ def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
 @pytest.mark.parametrize("negatives", ["unit", "raw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("alpha", [0.7, 1.1, 1.57])
-def test_angular_is_its_formula_and_gradient(
-    alpha: float, dtype: torch.dtype, negatives: Any, banked: bool
-) -> None:
+def test_angular_is_its_formula_and_gradient(alpha, dtype, negatives, banked):
     z, y = (entry.to(dtype) if entry.is_floating_point() else entry for entry in batch(11, size=12))
     z_key = (3.0 * batch(12, size=12)[0]).to(dtype) if banked else None
 
@@ -278,15 +237,11 @@ def test_angular_is_its_formula_and_gradient(
 
     ours, theirs = z.clone().requires_grad_(), z.double().requires_grad_()
     value, expected = Angular(5, alpha=alpha, negatives=negatives)(ours, y, z_key), by_hand(theirs)
-    tolerance = 1e-10 if dtype == torch.float64 else 3e-5
+    tolerance, of_gradient = (1e-10, 1e-9) if dtype == torch.float64 else (3e-5, 2e-3)
     assert value.item() == pytest.approx(expected.item(), rel=tolerance)
-    grad, reference = (
-        torch.autograd.grad(value, ours)[0].double(),
-        torch.autograd.grad(expected, theirs)[0],
-    )
-    assert float((grad - reference).norm() / reference.norm()) < (
-        1e-9 if dtype == torch.float64 else 2e-3
-    )
+    grad = torch.autograd.grad(value, ours)[0].double()
+    reference = torch.autograd.grad(expected, theirs)[0]
+    assert float((grad - reference).norm() / reference.norm()) < of_gradient
 
 
 def test_distance_weighted_draws_with_the_stated_probabilities() -> None:
@@ -297,21 +252,16 @@ def test_distance_weighted_draws_with_the_stated_probabilities() -> None:
     torch.manual_seed(0)
     count = torch.zeros(12, 12)
     for _ in range(4000):
-        a, p, n = mine_distance_weighted(d, same, other, 4)
-        # each anchor's first positive
-        count[
-            a[p == same[a].to(torch.uint8).argmax(1)], n[p == same[a].to(torch.uint8).argmax(1)]
-        ] += 1
+        a, p, n = miners.mine_distance_weighted(d, same, other, 4)
+        of_first = p == same[a].to(torch.uint8).argmax(1)  # each anchor's first positive
+        count[a[of_first], n[of_first]] += 1
     assert len(a) == int(same[(other & (d < 1.4)).any(1)].sum())
     near = d.clamp(min=0.5)
-    weight = (
-        1 / (near**2 * (1 - near.square() / 4).clamp(min=1e-300).sqrt()) * (other & (near < 1.4))
-    )
+    weight = 1 / (near**2 * (1 - near.square() / 4).clamp(min=1e-300).sqrt())
+    weight = weight * (other & (near < 1.4))
     for row in a.unique():
-        expected = weight[row] / weight[row].sum()
-        assert float((count[row] / count[row].sum() - expected).abs().max()) < 4 * 0.5 / math.sqrt(
-            4000
-        )
+        off = count[row] / count[row].sum() - weight[row] / weight[row].sum()
+        assert float(off.abs().max()) < 4 * 0.5 / math.sqrt(4000)
 
 
 def test_distance_weighted_repeats_with_the_default_generator_and_survives_none_near() -> None:
@@ -321,11 +271,8 @@ def test_distance_weighted_repeats_with_the_default_generator_and_survives_none_
         first = float(loss.double()(z, y).detach())
         torch.manual_seed(1)
         assert float(loss(z, y).detach()) == first
-        opposite = (
-            torch.tensor([[1.0, 0], [1, 0], [-1, 0]], dtype=torch.float64)
-            .repeat(1, 3)[:, :5]
-            .requires_grad_()
-        )
+        opposite = torch.tensor([[1.0, 0], [1, 0], [-1, 0]], dtype=torch.float64)
+        opposite = opposite.repeat(1, 3)[:, :5].requires_grad_()
         value = loss(opposite, torch.tensor([0, 0, 1]))
         assert value.item() == 0.0
         assert bool(torch.isfinite(torch.autograd.grad(value, opposite)[0]).all())
@@ -334,7 +281,7 @@ def test_distance_weighted_repeats_with_the_default_generator_and_survives_none_
 def test_hardest_pairs_need_both_kinds() -> None:
     z, _ = batch(10, size=4)
     same, other = masks(torch.tensor([0, 0, 1, 2]))
-    a, p, n = mine_batch_hard(distance(z, z), same, other)
+    a, p, n = miners.mine_batch_hard(distance(z, z), same, other)
     assert a.tolist() == [0, 1]
     assert p.tolist() == [1, 0]
     assert all(int(value) in (2, 3) for value in n)

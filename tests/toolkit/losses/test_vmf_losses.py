@@ -2,8 +2,6 @@
 their noise.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -93,10 +91,8 @@ def test_posterior_draws_from_the_distribution() -> None:
     log_density = 6.5 * np.log(1 - c * c) + 20 * c
     density = np.exp(log_density - log_density.max())
     expected = float((density / (1 + np.exp(-2 * c))).sum() / density.sum())
-    result = loss.posterior(
-        20 * torch.eye(16, dtype=torch.float64)[:1].expand(4000, 16),
-        generator=torch.Generator().manual_seed(0),
-    )[:, 0]
+    z = 20 * torch.eye(16, dtype=torch.float64)[:1].expand(4000, 16)
+    result = loss.posterior(z, generator=torch.Generator().manual_seed(0))[:, 0]
     assert float(result.mean()) == pytest.approx(expected, abs=5 * float(result.std()) / 4000**0.5)
 
 
@@ -134,22 +130,16 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
     double.load_state_dict(single.state_dict())
     values = []
     for loss, dtype in ((single, torch.float32), (double, torch.float64)):
-        z = (
-            (torch.randn(20, dim, generator=torch.Generator().manual_seed(0)) * 3)
-            .to(dtype)
-            .requires_grad_()
-        )
+        z = torch.randn(20, dim, generator=torch.Generator().manual_seed(0)) * 3
+        z = z.to(dtype).requires_grad_()
         value = loss(z, torch.arange(20) % classes)
         value.backward()
         values.append([value.detach(), z.grad, loss.proxies.grad, loss.tau.grad])
     for ours, expected in zip(*values, strict=True):
+        largest = expected.abs().max()
         # on the circle a tangent may come from noise along mu
-        torch.testing.assert_close(
-            ours.double() / expected.abs().max(),
-            expected / expected.abs().max(),
-            rtol=0,
-            atol=1e-4 if dim > 2 else 2e-3,
-        )
+        atol = 1e-4 if dim > 2 else 2e-3
+        torch.testing.assert_close(ours.double() / largest, expected / largest, rtol=0, atol=atol)
 
 
 def test_class_vectors_that_are_not_numbers_give_a_loss_that_is_none() -> None:
@@ -166,25 +156,19 @@ def test_vmf_gradients_by_finite_differences() -> None:
     samples = normalize(torch.randn(2, 3, 5, dtype=torch.float64), dim=-1)
 
     def value(x: Tensor, w: Tensor, tau: Tensor) -> Tensor:
-        result: Tensor = torch.func.functional_call(
-            loss, {"proxies": w, "tau": tau}, (x, y), {"samples": samples}
-        )
-        return result
+        named = {"proxies": w, "tau": tau}
+        return torch.func.functional_call(loss, named, (x, y), {"samples": samples})
 
-    inputs = (
-        z.requires_grad_(),
-        loss.proxies.detach().clone().requires_grad_(),
-        torch.tensor(0.3, dtype=torch.float64, requires_grad=True),
-    )
-    assert torch.autograd.gradcheck(value, inputs)
+    proxies = loss.proxies.detach().clone().requires_grad_()
+    tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(value, (z.requires_grad_(), proxies, tau))
 
 
 def test_shared_and_independent_noise_have_the_same_mean() -> None:
     z, y = batch(dim=20, size=6)
-    shared, independent = (
-        VMF(20, 4, num_samples=2, tau=2.0, noise=noise).double()
-        for noise in ("shared", "independent")
-    )  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"num_samples": 2, "tau": 2.0}
+    shared = VMF(20, 4, noise="shared", **settings).double()
+    independent = VMF(20, 4, noise="independent", **settings).double()
     independent.proxies = shared.proxies
     values = []
     for loss in (shared, independent):
@@ -224,9 +208,8 @@ def test_vmf_starts_at_the_concentration_of_eq_14() -> None:
     z = torch.randn(500, 128, generator=torch.Generator().manual_seed(0)) * 7
     alpha = loss.estimate(z)
     assert float((alpha * z).norm(dim=1).mean()) == pytest.approx(kappa, rel=1e-5)
-    assert VMF(loss.dim, 10, alpha_from="absolute").estimate(z) == pytest.approx(
-        1.25 * alpha, rel=0.01
-    )
+    absolute = VMF(loss.dim, 10, alpha_from="absolute").estimate(z)
+    assert absolute == pytest.approx(1.25 * alpha, rel=0.01)
     assert "alpha" in loss.state_dict()
     assert "alpha" not in dict(loss.named_parameters())
     with pytest.raises(ValueError, match="not all 0"):
@@ -240,16 +223,12 @@ def test_vmf_logits_are_expected_cosines_and_posterior_agrees_when_certain() -> 
     z, _ = batch()
     loss = VMF(5, 4).double()
     w = loss.proxies.detach()
-    expected = (
-        mean_resultant(z.norm(dim=1), 5)[:, None]
-        * mean_resultant(w.norm(dim=1), 5)
-        * (normalize(z, dim=1) @ normalize(w, dim=1).T)
-    )
+    lengths = mean_resultant(z.norm(dim=1), 5)[:, None] * mean_resultant(w.norm(dim=1), 5)
+    expected = lengths * (normalize(z, dim=1) @ normalize(w, dim=1).T)
     torch.testing.assert_close(loss.logits(z).detach(), expected)
     set_(loss.proxies, loss.proxies * 1e5)
-    torch.testing.assert_close(
-        loss.posterior(z * 1e5), loss.logits(z * 1e5).softmax(1).detach(), rtol=0.02, atol=0.01
-    )
+    expected = loss.logits(z * 1e5).softmax(1).detach()
+    torch.testing.assert_close(loss.posterior(z * 1e5), expected, rtol=0.02, atol=0.01)
 
 
 def vmf_draws(rng: np.random.Generator, nu: np.ndarray, num: int) -> np.ndarray:
@@ -271,24 +250,21 @@ def test_vmf_posterior_draws_class_vectors_for_each_row() -> None:
     """One embedding in 40,000 rows (two blocks): one draw each, so that their mean is that of
     40,000 draws of z and of the class vectors together.
     """
-    torch.manual_seed(0)
     loss = VMF(16, 8, tau=2.0).double()
     z = 4 * torch.randn(16, dtype=torch.float64)
     num = 40_000
     assert 2**22 // loss.proxies.numel() < num  # rows that posterior takes at a time
-    result = loss.posterior(
-        z.expand(num, 16), num_samples=1, generator=torch.Generator().manual_seed(1)
-    )
+    generator = torch.Generator().manual_seed(1)
+    result = loss.posterior(z.expand(num, 16), num_samples=1, generator=generator)
     assert result.shape == (num, 8)
     assert result.dtype == torch.float64
     torch.testing.assert_close(result.sum(1), torch.ones(num, dtype=torch.float64))
     assert len(set(result[:, 0].tolist())) > 0.999 * num
     rng = np.random.default_rng(0)
     embeddings = vmf_draws(rng, z.numpy(), num)
-    logits = math.exp(2.0) * np.stack(
-        [(embeddings * vmf_draws(rng, w, num)).sum(1) for w in loss.proxies.detach().numpy()],
-        axis=1,
-    )
+    vectors = loss.proxies.detach().numpy()
+    dots = [(embeddings * vmf_draws(rng, w, num)).sum(1) for w in vectors]
+    logits = math.exp(2.0) * np.stack(dots, axis=1)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     error = 5 * expected.std(axis=0) * (2 / num) ** 0.5
     assert error.max() < 0.01
@@ -308,10 +284,7 @@ def test_scf_is_its_closed_form() -> None:
     total, slopes = 0.0, []
     for i in range(8):
         row, w = z[i].detach().numpy(), loss.proxies[y[i]].detach().numpy()
-        kappa, cosine = (
-            float(np.linalg.norm(row)),
-            float(row @ w / np.linalg.norm(row) / np.linalg.norm(w)),
-        )
+        kappa, cosine = float(np.linalg.norm(row)), drawn.cosine(row, w)
         total += -kappa * cosine - log_c(kappa, 5) + 5 * math.log(64)
         slopes.append((ratio(kappa, 5) - cosine) / 8)
     assert value.item() == pytest.approx(total / 8, rel=1e-8)
@@ -353,17 +326,12 @@ def test_probabilistic_nca_equals_its_release(name: str, case: str) -> None:
         close(loss.kappas.grad, a["grad_kappa"] if "grad_kappa" in a else a["grad_weight_g"], 1e-8)
 
 
-def counted_per_sample(
-    z: Tensor, proxies: Tensor, y: Tensor, margin: float, scale: float
-) -> Tensor:
+def counted_per_sample(z: Tensor, proxies: Tensor, y: Tensor) -> Tensor:
     """The release's ProxyAnchor less Kim et al.'s: its positive term is a mean over samples, so
     that a class counts as often as it has samples.
     """
-    cosine = normalize(z, dim=1) @ normalize(proxies, dim=1).T
-    terms = {
-        int(c): torch.log1p(torch.exp(scale * (margin - cosine[y == c, c])).sum())
-        for c in set(y.tolist())
-    }
+    gaps = 32.0 * (0.1 - normalize(z, dim=1) @ normalize(proxies, dim=1).T)
+    terms = {c: torch.log1p(torch.exp(gaps[y == c, c]).sum()) for c in set(y.tolist())}
     return torch.stack([terms[int(c)] for c in y]).mean() - torch.stack(list(terms.values())).mean()
 
 
@@ -371,16 +339,15 @@ def counted_per_sample(
 def test_joint_equals_the_release_up_to_how_often_a_class_counts(case: str) -> None:
     a = drawn.tensors("joint_panc_el_nivmf__prob_dml", case)
     first = partial(ProbabilisticNCA, temperature=0.5, method="quadratic", normalizer="released")
-    loss = Joint(
-        16, 5, first=first, second=partial(ProxyAnchor, margin=0.1, scale=32.0), weight=3.0
-    ).double()
+    second = partial(ProxyAnchor, margin=0.1, scale=32.0)
+    loss = Joint(16, 5, first=first, second=second, weight=3.0).double()
     set_(loss.proxies, a["weight_v"])
     inner: Any = loss.first
     set_(inner.kappas, a["kappa"])
     inner._draw = lambda z: a["z_samples"]
     z = a["embeddings"].clone().requires_grad_()
     value = loss(z, a["labels"])
-    more = counted_per_sample(z, inner.proxies, a["labels"], 0.1, 32.0)
+    more = counted_per_sample(z, inner.proxies, a["labels"])
     # two of each class in small0, one to three in hard0
     assert (abs(float(more.detach())) > 1e-3) == (case == "hard0")
     value = value + 3.0 * more
@@ -405,55 +372,34 @@ def test_proxies_start_at_the_concentration_and_have_no_decay(distance: Any) -> 
 @pytest.mark.parametrize(
     ("normalizer", "inside"), [("jacobian", True), ("paper", False), ("released", True)]
 )
-def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(
-    normalizer: Any, inside: bool
-) -> None:
+def test_el_nivmf_in_blocks_equals_the_cross_entropy_of_its_logits(normalizer, inside):
     """Value and every gradient, in more than one block (30,000 classes x 3 draws: 93 rows per
     product, 2 per block of the rest) and in both precisions.
     """
-    for classes, size, dtype, tolerance in (
-        (4, 6, torch.float64, 1e-12),
-        (30_000, 100, torch.float32, 2e-5),
-    ):
+    settings: Any = {"temperature": 0.7, "temperature_inside": inside, "normalizer": normalizer}
+    cases = (4, 6, torch.float64, 1e-12), (30_000, 100, torch.float32, 2e-5)
+    for classes, size, dtype, tolerance in cases:
         torch.manual_seed(classes)
-        loss = ProbabilisticNCA(
-            6,
-            classes,
-            temperature=0.7,
-            temperature_inside=inside,
-            normalizer=normalizer,
-            num_samples=3,
-        ).to(dtype)
+        loss = ProbabilisticNCA(6, classes, num_samples=3, **settings).to(dtype)
         assert loss.kappas is not None
         set_(loss.kappas, 2 + 6 * torch.rand(classes, 6))
         y, result = torch.arange(size) % classes, []
         for whole in (False, True):
-            z = (
-                (4 * torch.randn(size, 6, generator=torch.Generator().manual_seed(1)))
-                .to(dtype)
-                .requires_grad_()
-            )
+            z = 4 * torch.randn(size, 6, generator=torch.Generator().manual_seed(1))
+            z = z.to(dtype).requires_grad_()
             loss.noise.fill_(0)  # the same draws for both
             samples = loss._draw(z)
-            value = (
-                nn.functional.cross_entropy(loss.logits(z, samples=samples), y)
-                if whole
-                else loss(z, y, samples=samples)
-            )
+            if whole:
+                value = nn.functional.cross_entropy(loss.logits(z, samples=samples), y)
+            else:
+                value = loss(z, y, samples=samples)
+                with torch.no_grad():
+                    again = loss(z, y, samples=samples)
+                assert again.item() == pytest.approx(value.item(), rel=1e-12)
             loss.zero_grad()
             (2 * value).backward()
-            result.append(
-                [
-                    value.detach(),
-                    z.grad,
-                    *(parameter.grad.clone() for parameter in loss.parameters()),
-                ]
-            )  # type: ignore[union-attr]
-            if not whole:
-                with torch.no_grad():
-                    assert loss(z, y, samples=samples).item() == pytest.approx(
-                        value.item(), rel=1e-12
-                    )
+            gradients = [parameter.grad.clone() for parameter in loss.parameters()]
+            result.append([value.detach(), z.grad, *gradients])
         for ours, expected in zip(*result, strict=True):
             close(ours, expected.reshape(-1) if expected.ndim == 0 else expected, tolerance)
 
@@ -462,9 +408,8 @@ def test_joint_is_the_sum_of_its_parts_and_shares_proxies_by_choice() -> None:
     z, y = batch()
     loss = Joint(5, 4, weight=0.5).double()
     assert loss.second.proxies is loss.first.proxies
-    assert loss(z, y).item() == pytest.approx(
-        float(loss.first(z, y).detach()) + 0.5 * float(loss.second(z, y).detach()), rel=1e-12
-    )
+    expected = loss.first(z, y).item() + 0.5 * loss.second(z, y).item()
+    assert loss(z, y).item() == pytest.approx(expected, rel=1e-12)
     groups = loss.param_groups(Optim(lr=0.1))
     assert sum(len(group["params"]) for group in groups) == len(list(loss.parameters())) == 3
     apart = Joint(5, 4, share=False)
@@ -484,9 +429,8 @@ def test_joint_hands_on_what_a_loss_says_of_itself() -> None:
         still = ArcFace(5, 4, margin=0.2, scale=4.0).double()
         still.load_state_dict(arc.state_dict())
         other = loss.second if first is moving else loss.first
-        assert loss(z, y).item() == pytest.approx(
-            still(z, y).item() + other(z, y).item(), rel=1e-12
-        )
+        expected = still(z, y).item() + other(z, y).item()
+        assert loss(z, y).item() == pytest.approx(expected, rel=1e-12)
     generalised = partial(Softmax, product="generalised", b_theta=0.2)
     assert Joint(5, 4, first=generalised).similarity == "simple:0.2"
     assert Joint(5, 4, second=generalised).similarity == "cosine"
@@ -532,9 +476,8 @@ def test_el_nivmf_of_isotropic_proxies_tends_to_the_closed_form() -> None:
     the embedding passes through the draws.
     """
     z, _ = batch(size=4)
-    drawn = ProbabilisticNCA(
-        5, 4, concentration=4.0, num_samples=5000, normalizer="jacobian"
-    ).double()
+    settings: Any = {"num_samples": 5000, "normalizer": "jacobian"}
+    drawn = ProbabilisticNCA(5, 4, concentration=4.0, **settings).double()
     nu = 4 * normalize(drawn.proxies.detach(), dim=1)
     expected = d_el_vmf(z, nu, relative=True)
     torch.testing.assert_close(drawn.distances(z).detach(), expected, rtol=0, atol=0.12)

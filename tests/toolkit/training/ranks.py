@@ -44,25 +44,14 @@ BASE: Recipe = replace(
     optim=Optim(lr=0.005, grad_clip=0.5),
     schedule=Schedule(steps=6, save_every=3, decay=constant),
 )
+SIMPLE, PAIRS = tiny.RECIPES["simple"], Sampling(batch_size=10, items_per_class=2)
 SPREAD = replace(BASE.parallel, spread_classes=True)
 VARIANTS: dict[str, Recipe] = {
     "whole": replace(BASE, measure=tiny.BASE.measure),
     "sharded": replace(BASE, measure=tiny.BASE.measure, parallel=SPREAD),
     "unit": replace(BASE, optim=replace(BASE.optim, unit_proxies=True)),
-    "simple": replace(
-        tiny.RECIPES["simple"],
-        frontend=BASE.frontend,
-        measure=None,
-        sampling=BASE.sampling,
-        optim=BASE.optim,
-        schedule=BASE.schedule,
-    ),
-    "memory": replace(
-        BASE,
-        loss=NTXent,
-        memory=Memory(30, momentum=0.0),
-        sampling=Sampling(batch_size=10, items_per_class=2),
-    ),
+    "simple": replace(BASE, loss=SIMPLE.loss, memory=SIMPLE.memory),
+    "memory": replace(BASE, loss=NTXent, memory=Memory(30, momentum=0.0), sampling=PAIRS),
     "means": replace(BASE, start_at_means=True),
     "means_sharded": replace(BASE, start_at_means=True, parallel=SPREAD),
     # DDP refuses a network of which nothing is trained, and is there from the fourth step on

@@ -4,7 +4,6 @@ variants, and what is refused.
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -129,13 +128,7 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(whole, file,
             again(variants(file, "arcface", overrides=[*SHORT, change]))
 
 
-def verify(
-    cells: list[comparison.Cell],
-    sides: list[np.ndarray],
-    target: np.ndarray,
-    runs: Mapping[str, list[np.ndarray]],
-    outcomes: Mapping[str, Mapping[int, Outcome]],
-) -> None:
+def verify(cells: list[comparison.Cell], sides: Any, target: Any, runs: Any, outcomes: Any) -> None:
     """Every number of the cells, worked out anew from the scores and the draws of each seed, which
     tests/eval/intervals/test_bootstrap.py derives; the reference is "a".
 
@@ -436,11 +429,9 @@ def test_what_the_command_line_sets_is_not_searched(file):
 
 def test_a_group_of_variants_is_compared_by_their_own_names(file, tmp_path):
     grouped = tmp_path / "grouped.py"
-    grouped.write_text(
-        file.read_text()
-        + "\nRECIPES = {f'{data}.{name}': one for data in 'ab' for name, one in RECIPES.items()}"
-        + "\nRANGES = {'a.arcface': {}, 'b.simple': {}}\n"
-    )
+    more = "RECIPES = {f'{data}.{name}': one for data in 'ab' for name, one in RECIPES.items()}"
+    more += "\nRANGES = {'a.arcface': {}, 'b.simple': {}}\n"
+    grouped.write_text(f"{file.read_text()}\n{more}")
     of_one, ranges = load_variants(f"{grouped}:a")
     assert {*of_one} == {*variants(file, overrides=[])}
     assert {*ranges} == {"arcface"}

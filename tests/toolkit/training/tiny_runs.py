@@ -52,12 +52,8 @@ def step_of(out: Path) -> int:
 
 def state_of(out: Path) -> dict[str, Tensor]:
     """Every tensor of a run's last checkpoint, the states of generators included."""
-    newest = latest(out)
-    return {
-        name: value
-        for file in sorted(newest[0].glob("*.safetensors"))
-        for name, value in load_file(file).items()
-    }
+    files = sorted(latest(out)[0].glob("*.safetensors"))
+    return {name: value for file in files for name, value in load_file(file).items()}
 
 
 def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
