@@ -149,13 +149,13 @@ def source_of(item: Item) -> tuple[Source, str]:
     else:
         is_absent = os.path.isdir(item.path) or not os.path.exists(item.path)
         if is_absent and not is_url(item.path):
-            reason = "no such file; check the list of items and its root folder"
-            raise BadAudio(f"{item.name}: {reason}")
+            problem = f"{item.name}: no such file"
+            raise BadAudio(f"{problem}; check the list of items and its root folder")
         try:
             with item.open() as file:
                 source = _Bytes(file.read())
         except (OSError, ValueError) as error:
-            raise BadAudio(_named(item, str(error))) from error
+            raise BadAudio(str(error)) from error
         start = b"" if is_url(item.path) else source.getvalue()[:_START]
     if start.startswith(b"ID3") and item.suffix == ".aac":  # a tag that MP3 has as well
         return source, ".aac"
