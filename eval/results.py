@@ -221,21 +221,23 @@ def by_system(results: Sequence[Result]) -> tuple[list[str], list[str], Cells]:
     return list(systems), list(metrics), cells
 
 
-def _interval_note(result: Result) -> str:
-    """What the bracketed numbers are, in one sentence."""
-    c, subjects = result.conventions, result.counts["subjects"]
-    if "level" not in c:
+def _interval_note(counts: Mapping[str, int | None], source: Any, level: Any, draws: Any) -> str:
+    """What the bracketed numbers are, in one sentence.
+
+    Args:
+        counts: Those of a result.
+        source: Where its subjects or classes come from.
+        level: The share of the resamples that its interval spans; None where it has none.
+        draws: The number of resamples.
+    """
+    if level is None:
         return "No intervals were computed."
-    source = c.get("subjects_from", c.get("labels_from"))
     over = f"over trials, hence optimistic ({source})"
-    if classes := result.counts.get("classes"):
+    if classes := counts.get("classes"):
         over = f"over {classes:,} classes ({source})"
-    elif subjects is not None:
+    elif (subjects := counts["subjects"]) is not None:
         over = f"over {counted(subjects, 'subject')} ({source})"
-    return (
-        f"Intervals: {100 * float(c['level']):g} % bootstrap {over}, "
-        f"{int(c['num_resamples']):,} resamples."
-    )
+    return f"Intervals: {100 * float(level):g} % bootstrap {over}, {int(draws):,} resamples."
 
 
 def footnotes(results: Sequence[Result]) -> list[str]:
@@ -245,8 +247,12 @@ def footnotes(results: Sequence[Result]) -> list[str]:
     with_interval = {result.system for result in results if result.interval is not None}
     systems: dict[str, dict[str, None]] = {}
     for result in results:
-        if result.system in with_interval or "level" not in result.conventions:
-            systems.setdefault(_interval_note(result), {})[result.system] = None
+        stated = result.conventions
+        if result.system in with_interval or "level" not in stated:
+            source = stated.get("subjects_from", stated.get("labels_from"))
+            level, draws = stated.get("level"), stated.get("num_resamples")
+            note = _interval_note(result.counts, source, level, draws)
+            systems.setdefault(note, {})[result.system] = None
     notes = [
         note if len(systems) == 1 else f"{', '.join(names)}: {note}"
         for note, names in systems.items()

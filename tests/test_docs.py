@@ -18,6 +18,7 @@ import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -25,6 +26,7 @@ import pytest
 import torch
 
 from likeness.cli import command_of, main
+from likeness.commands import _signature
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
@@ -220,29 +222,35 @@ def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str
 
 def problem(arguments: list[str], folder: Path) -> str:
     """What the command line's own parser has against it ("" = nothing), in `folder` with a file or
-    folder for every name; then recipe, variants, settings.
+    folder for every name, before the command runs; then recipe, variants, settings.
     """
     for name in arguments[1:]:
         is_recipe_or_setting = name in names() or any(mark in name for mark in ":=")
         if name.startswith("-") or is_recipe_or_setting or (folder / name).exists():
             continue
-        if Path(name).suffix == "" and name != "LIST":
+        if Path(name).suffix == "" and name not in ("LIST", "utt2spk"):
             (folder / name).mkdir(parents=True)
         else:
             touch(folder, name)
     command: Any = command_of(arguments[0])
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), contextlib.ExitStack() as patches:
+        for each in getattr(command, "commands", {"": command}).values():
+            patches.enter_context(patch.object(each, "run", lambda *_, **__: None))
+        unchecked = patch.object(_signature, "checked_outputs", lambda *_: contextlib.nullcontext())
+        patches.enter_context(unchecked)
         try:
-            inputs = command.make_context(arguments[0], list(arguments[1:])).params
+            with command.make_context(arguments[0], list(arguments[1:])) as context:
+                command.invoke(context)
         except (click.ClickException, LikenessError) as error:
             return getattr(error, "format_message", error.__str__)() or repr(error)
+    inputs = context.params
     file, _, variant = str(inputs.get("recipe", "")).partition(":")
     if file:
         try:
             path = locate(file) if not file.startswith("recipes/") else str(ROOT / file)
             of_page = folder / file
             path = str(of_page) if of_page.is_file() and of_page.stat().st_size else path
-            chosen = str(inputs.get("variants") or "").split(",")
+            chosen = [name for names in inputs.get("variants") or [[""]] for name in names]
             for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
                 loaded, _ = load(path + (f":{argument}" if argument else ""))
                 recipes.override(loaded, list(inputs.get("field_value") or []))

@@ -24,7 +24,7 @@ from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
 from likeness.eval.option import if_option
 from likeness.eval.progress import step
-from likeness.eval.results import Result, metric_beside, table
+from likeness.eval.results import Result, metric_beside
 from likeness.eval.types import Bools, Ints, Scores, Trials
 
 
@@ -64,12 +64,6 @@ class Compared:
             subject_of=self.subject_of,
             subjects={name: pairs for name, pairs in self.subjects.items() if name == system},
         )
-
-    def table(self) -> str:
-        """Everything as tables of text: the results, the differences, the groups."""
-        text = table(self.results)
-        text += "" if self.paired is None else paired.table(self.paired)
-        return text + (groups.table(self.grouped) if self.grouped else "")
 
     def more_json(self) -> dict[str, Any]:
         """What the JSON of the results holds besides them."""

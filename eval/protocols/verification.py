@@ -23,18 +23,20 @@ from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
 from likeness.eval.formats.subjects import Names, names_of, quality_by_id
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
+from likeness.eval.intervals.paired import table as table_of_differences
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
 from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
+from likeness.eval.metrics.groups import table as table_of_groups
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.option import Option, if_option
 from likeness.eval.protocols.gates import met_conditions
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.target_scores import PairBy, evaluate_targets, limits_for
-from likeness.eval.results import Result, write_results
+from likeness.eval.results import Result, table, write_results
 from likeness.eval.scoring import thresholds
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
@@ -92,7 +94,10 @@ class Evaluation:
     run: HeldOutFiles | None = None
 
     def __str__(self) -> str:
-        return self.compared.table().rstrip("\n")
+        of = self.compared
+        differences = "" if of.paired is None else table_of_differences(of.paired)
+        groups = table_of_groups(of.grouped) if of.grouped else ""
+        return f"{table(of.results)}{differences}{groups}".rstrip("\n")
 
     def __repr__(self) -> str:
         return f"<Evaluation of {', '.join(self.compared.scores)}>\n{self}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,6 +73,12 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
     if twice := [place for place in places if places.count(place) > 1]:
         raise LikenessError(f"two outputs are {twice[0]}; name another file for one of them")
     is_writer = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one writes
+    files = dict[str, list[Path]]()  # that each option names, and those of a model
+    for name, value in options.items():
+        values = value if isinstance(value, tuple) else (value,)
+        models = [Path(each) for each in values if isinstance(each, str | Path)]
+        of_models = (file for model in models for file in files_of_model(model))
+        files[name] = [*files_in(*values), *filter(Path.is_file, of_models)]
     with ExitStack() as stack:
         for name in sorted(OUTPUTS & options.keys()):
             out = options[name]
@@ -80,22 +86,13 @@ def checked_outputs(options: Mapping[str, Any], force: bool | None) -> Iterator[
                 continue
             if not out.name:
                 raise LikenessError(f"--{name} {str(out)!r} names no file; give one")
-            inputs = _inputs([value for other, value in options.items() if other != name])
+            inputs = [file for other in files.keys() - {name} for file in files[other]]
             for path in filter(Path.is_file, _written(out)):
                 if any(map(path.samefile, inputs)):
                     raise LikenessError(f"{path} is one of the inputs; name another --{name}")
             if force is not None and is_writer:
                 stack.enter_context(only_command(out, _written(out), replaces=force))
         yield
-
-
-def _inputs(values: Sequence[Any]) -> list[Path]:
-    """The files that are read: those that were named, and those of models that were named."""
-    many = (value if isinstance(value, tuple) else (value,) for value in values)
-    flat = [each for several in many for each in several]
-    models = [Path(value) for value in flat if isinstance(value, str | Path)]
-    of_models = [path for model in models for path in files_of_model(model)]
-    return [*files_in(*flat), *filter(Path.is_file, of_models)]
 
 
 def _written(out: Path) -> list[Path]:

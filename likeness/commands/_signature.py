@@ -11,10 +11,9 @@ import re
 import sys
 import typing
 from collections import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, is_dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
@@ -26,6 +25,9 @@ from likeness.commands._outputs import FORCE, OUTPUTS, checked_outputs
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.writing import check_written
 from likeness.eval.option import Option, only_options
+
+if typing.TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -39,6 +41,7 @@ _SIZE = re.compile(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})")
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH", tuple[str, Path]: "NAME PATH"}
 _METAVARS |= {abc.Mapping: "ROLE=COLUMN", tuple: "HEIGHTxWIDTH"}
 _PATHS = {"file": "file", "folder": "folder", "any": "file or folder"}
+_WRONG_PATHS = (("folder", "file", os.path.isdir), ("file", "folder", os.path.isfile))
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,12 @@ class Source:
         """What stands for its value in help."""
         if self.is_argument:
             return self.name + "..." * (self.is_many and " " not in self.name)
-        choices = "|".join(map(str, self._choices()))
+        choices = "|".join(map(str, self.choices))
         return self.option.metavar or choices or _METAVARS.get(self.kind)
 
-    def _choices(self) -> tuple[Any, ...]:
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The words of which it takes one; none where it takes others."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
     def default_and_range(self, is_required: bool) -> str:
@@ -98,35 +103,26 @@ class Source:
             words = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
             texts.append(f"(default: {('x' if self.kind is tuple else ', ').join(words)})")
         if self.option.least or self.option.most:
-            texts.append(f"[{self._range()}]")
+            texts.append(f"[{self.bounds}]")
         return "".join(f" {text}" for text in texts)
 
-    def _range(self) -> str:
-        bounds = (("at least", self.option.least), ("at most", self.option.most))
-        return " and ".join(f"{word} {bound:,}" for word, bound in bounds if bound is not None)
+    @property
+    def bounds(self) -> str:
+        """The smallest and the largest number, in words; "" where all are taken."""
+        both = (("at least", self.option.least), ("at most", self.option.most))
+        return " and ".join(f"{word} {bound:,}" for word, bound in both if bound is not None)
 
     def parameter(self, is_required: bool) -> click.Parameter:
         """The option as click takes it. Its value is None where nothing was typed."""
-        settings: dict[str, Any] = {
-            "callback": partial(self._checked, is_required),
-            "default": None,
-            "metavar": self.word,
-        }
-        if self.kind is Path:
-            # A shell completes it. What cannot be read is refused by what reads it.
-            settings["type"] = click.Path(readable=False)
-        if choices := self._choices():
-            settings["shell_complete"] = lambda context, parameter, begun: [
-                word for word in map(str, choices) if word.startswith(begun)
-            ]
+        settings: dict[str, Any] = {"type": _Type(self), "default": None, "metavar": self.word}
         if self.is_argument:
             settings["metavar"] = self.word if is_required else f"[{self.word}]"
             settings |= {"nargs": -1 if self.is_many else 1, "required": False}
             return click.Argument([self.variable], **settings)
         if self.kind is bool:
-            settings["is_flag"] = True
+            settings |= {"is_flag": True, "type": None}
         elif self.kind == tuple[str, Path]:
-            settings |= {"nargs": 2, "type": (str, click.Path(readable=False))}
+            settings |= {"nargs": 2, "type": (str, click.Path(readable=False, path_type=Path))}
         if self.option.envvar:
             settings |= {"envvar": self.option.envvar, "show_envvar": True}
         else:
@@ -134,68 +130,71 @@ class Source:
         settings["help"] = self.help + self.default_and_range(is_required)
         return click.Option([*(self.option.name or self.name).split(), self.variable], **settings)
 
-    def _checked(self, is_required: bool, _: object, __: object, typed: Any) -> Any:
-        """What the function gets for what was typed; None for nothing.
+
+class _Type(click.ParamType):  # type: ignore[type-arg]  # it takes some since click 8.5
+    """What the function gets for the text of an option."""
+
+    name = "text"
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def convert(self, value: str, *_: object) -> Any:
+        """Give the path, number, size, choice or names that a text is, or the text.
 
         Raises:
-            LikenessError: It is missing, of another kind or out of its range, or it is a path that
-                does not exist.
+            LikenessError: It is empty, of another kind or out of its range, or it is a path that is
+                not what it should be.
         """
-        if typed in (None, ()):
-            if is_required:
-                raise LikenessError(f"{self.name} is missing: {self.help}")
-            return None
-        if self.kind is bool:
-            return typed
-        several = typed if isinstance(typed, tuple) else (typed,)
-        if len(several) > 1 and not self.is_many:
-            raise LikenessError(f"{self.name} was given {len(several)} times; give it once")
-        if "" in several:
-            raise LikenessError(f"{self.name} is empty: {self.help}")
-        if self.kind == tuple[str, Path]:
-            return several[0][0], Path(several[0][1])
-        if self.kind is abc.Mapping:
-            return ",".join(several)
-        values = tuple(map(Path if self.kind is Path else self._read, several))
-        for path in values if self.kind is Path else ():
-            self._check_path(path)
-        return values if self.is_many else values[0]
-
-    def _read(self, text: str) -> Any:
-        """The number, size or choice that a text is, or the text."""
-        if self.kind in (int, float):
-            least, most = self.option.least, self.option.most
+        source, kind, option = self.source, self.source.kind, self.source.option
+        if not value:
+            raise LikenessError(f"{source.name} is empty: {source.help}")
+        expected = ""
+        if kind is Path:
+            path, which = Path(value), "output file" if option.endings else option.path
+            if which == "output file":
+                check_written(path, option.endings)
+            elif which in _PATHS and not os.path.exists(path):
+                what = f"{_PATHS[which]} {str(path)!r}"
+                raise LikenessError(f"{source.name}: {what} does not exist; correct it")
+            for wrong, other, is_wrong in _WRONG_PATHS:
+                if which.endswith(other) and is_wrong(path):
+                    what = f"{other} {str(path)!r} is a {wrong}"
+                    raise LikenessError(f"{source.name}: {what}; correct it")
+            return path
+        if kind in (int, float):
             with suppress(ValueError):
-                number = self.kind(text)
+                number = kind(value)
+                least, most = option.least, option.most
                 if (least is None or number >= least) and (most is None or number <= most):
                     return number
-            if not self.option.metavar:  # a rate, or a word
-                kind = "a whole number" if self.kind is int else "a number"
-                bounds = f" of {self._range()}" if self._range() else ""
-                raise LikenessError(f"{self.name} {text!r}: give {kind}{bounds}")
-        elif self.kind is tuple:
-            if not (size := _SIZE.fullmatch(text)):
-                raise LikenessError(f"{self.name} {text!r}: give height x width, such as 112x96")
-            return int(size[1]), int(size[2])
-        elif choices := {str(choice): choice for choice in self._choices()}:
-            if text not in choices:
-                raise LikenessError(f"{self.name} {text!r}: give one of {', '.join(choices)}")
-            return choices[text]
-        return text
+            if not option.metavar:  # a rate, or a word
+                expected = "a whole number" if kind is int else "a number"
+                expected += f" of {source.bounds}" * bool(source.bounds)
+        elif kind is tuple:
+            if size := _SIZE.fullmatch(value):
+                return int(size[1]), int(size[2])
+            expected = "height x width, such as 112x96"
+        elif choices := {str(choice): choice for choice in source.choices}:
+            if value in choices:
+                return choices[value]
+            expected = f"one of {', '.join(choices)}"
+        if expected:
+            raise LikenessError(f"{source.name} {value!r}: give {expected}")
+        if option.separator:
+            return [part.strip() for part in value.split(option.separator) if part.strip()]
+        return value
 
-    def _check_path(self, path: Path) -> None:
-        """Refuse a path that is not what it should be, before the work."""
-        kind, endings = self.option.path, self.option.endings
-        if endings or kind == "output file":
-            check_written(path, endings)
-            kind = "output file"
-        elif kind in _PATHS and not os.path.exists(path):
-            what = f"{_PATHS[kind]} {str(path)!r}"
-            raise LikenessError(f"{self.name}: {what} does not exist; correct it")
-        for wrong, is_wrong in (("folder", os.path.isdir), ("file", os.path.isfile)):
-            other = "file" if wrong == "folder" else "folder"
-            if kind.endswith(other) and is_wrong(path):
-                raise LikenessError(f"{self.name}: {other} {str(path)!r} is a {wrong}; correct it")
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The choices that begin so; of a path, the shell knows them."""
+        from click.shell_completion import CompletionItem
+
+        if self.source.kind is Path:
+            return click.Path().shell_complete(ctx, param, incomplete)
+        words = map(str, self.source.choices)
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def refuse_idle(where: str, options: Mapping[str, object]) -> None:
@@ -221,11 +220,7 @@ class Call(Generic[A]):
 
     def __getitem__(self, name: str) -> Any:
         """What the function gets for what was typed for an option; None for nothing."""
-        typed = self._typed[name] if name in self else None
-        separator = self._sources[name].option.separator
-        if typed is None or not separator:
-            return typed
-        return [part.strip() for part in typed.split(separator) if part.strip()]
+        return self._typed[name] if name in self else None
 
     def __contains__(self, name: str) -> bool:
         """Whether an option was typed."""
@@ -370,25 +365,68 @@ class Command(click.Command):
     """A command, whose options come from the public functions that it may call, and from its own.
 
     Attributes:
+        run: The function that it is made of.
         functions: The public functions.
         sources: The options that are made from these, by their names.
         own: The further options, by the parameters of the command.
+        every: All options, by their variables.
+        needed: The names of those that have to be typed.
     """
 
     def __init__(
         self,
-        name: str,
+        run: Callable[..., None],
         functions: Sequence[Callable[..., Any]],
         sources: Mapping[str, Source],
         own: Mapping[str, Source],
+        needed: Collection[str],
+        *,
+        resumes: bool,
         **details: Any,
     ) -> None:
-        super().__init__(name, **details)
-        self.functions, self.sources, self.own = functions, sources, own
+        self.run, self.functions, self.needed = run, functions, needed
+        self.sources, self.own = sources, own
+        self.every = {each.variable: each for each in (*sources.values(), *own.values())}
+        if not resumes and "force" not in own and OUTPUTS & self.every.keys():
+            self.every["force"] = Source(("force",), bool, False, False, FORCE.help, FORCE)
+        details["help"] = inspect.cleandoc(run.__doc__ or "")
+        details["params"] = [each.parameter(each.name in needed) for each in self.every.values()]
+        super().__init__(run.__name__.rstrip("_"), callback=self.start, **details)
+
+    def start(self, **values: Any) -> None:
+        """Run the command with what was typed.
+
+        Args:
+            values: What it is for each option, by the variables; None or () where nothing was.
+
+        Raises:
+            LikenessError: An option is missing, or was typed too often.
+        """
+        typed = dict[str, Any]()
+        for key, source in self.every.items():
+            several = values[key] if isinstance(values[key], tuple) else (values[key],)
+            if several in ((), (None,)):
+                if source.name in self.needed:
+                    raise LikenessError(f"{source.name} is missing: {source.help}")
+                continue
+            if len(several) > 1 and not source.is_many:
+                times = len(several)
+                raise LikenessError(f"{source.name} was given {times} times; give it once")
+            typed[key] = several if source.is_many else several[0]
+            if source.kind is abc.Mapping:
+                typed[key] = ",".join(several)
+        names = {name: x.variable for name, x in self.sources.items() if x.variable in typed}
+        of_functions = {name: typed[key] for name, key in names.items()}
+        calls = (Call(function, of_functions) for function in self.functions)
+        force = bool(typed.get("force")) if "force" in self.every else None
+        outputs = checked_outputs(typed, force) if OUTPUTS & typed.keys() else nullcontext()
+        with only_options(source.name for source in self.every.values()), outputs:
+            own = {name: typed.get(x.variable, x.default) for name, x in self.own.items()}
+            self.run(*calls, **own)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what is typed without a name, then the options."""
-        every = (*self.sources.values(), *self.own.values())
+        every = self.every.values()
         if rows := [(str(each.word), each.help) for each in every if each.is_argument]:
             with formatter.section("Arguments"):
                 formatter.write_dl(rows)
@@ -440,38 +478,11 @@ def command(
         ]
         join = set.union if calls_all else set.intersection
         needed = join(*required).difference(optional) if required else set()
+        needed |= {each.name for each in own.values() if each.default is _EMPTY}
         assert sources.keys() >= {*optional}, optional
-        parameters = {
-            each.variable: each.parameter(name in needed) for name, each in sources.items()
-        }
-        parameters |= {
-            each.variable: each.parameter(each.default is _EMPTY) for each in own.values()
-        }
-        if not resumes and "force" not in own and OUTPUTS & parameters.keys():
-            parameters["force"] = _FORCE.parameter(is_required=False)
-        names = {*sources, *(each.name for each in own.values())}
-        names |= {"--force"} if "force" in parameters else set()
-
-        def parsed(**values: Any) -> None:
-            force = bool(values["force"]) if "force" in values else None
-            present = {name: value for name, value in values.items() if value is not None}
-            typed = {
-                name: present[x.variable] for name, x in sources.items() if x.variable in present
-            }
-            calls = (Call(function, typed) for function in functions)
-            writes_any = OUTPUTS & present.keys()
-            outputs = checked_outputs(present, force) if writes_any else nullcontext()
-            with only_options(names), outputs:
-                run(*calls, **{key: present.get(x.variable, x.default) for key, x in own.items()})
-
-        name, text = run.__name__.rstrip("_"), inspect.cleandoc(run.__doc__ or "")
-        details.update(callback=parsed, params=[*parameters.values()], help=text)
-        return cls(name, functions, sources, own, **details)
+        return cls(run, functions, sources, own, needed, resumes=resumes, **details)
 
     return decorate
-
-
-_FORCE = Source(("force",), bool, False, False, FORCE.help, FORCE)
 
 
 def _joined(functions: Sequence[Callable[..., Any]], own: Sequence[str]) -> dict[str, Source]:

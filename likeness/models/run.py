@@ -52,7 +52,8 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
             restore(described[name], name, kind="module", trusted=trusted) for name in _PARTS[:2]
         )
         reading = restore(described["read"], "read", kind="read", trusted=trusted)
-        embedder = _build(frontend, backbone, description, tensors)
+        parts = _build(frontend, backbone, described, tensors)
+        embedder = TorchEmbedder(*parts, features=description["features"])
         step, modality = int(description["step"]), str(description["modality"])
     except Exception as error:
         # Arguments of other types than a part takes lead to errors of any type.
@@ -79,8 +80,9 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
 
 def _build(
     frontend: Part, backbone: Part, described: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> TorchEmbedder:
-    """Build the network of a description, which takes no more memory than the weights do.
+) -> tuple[nn.Module, nn.Module]:
+    """Build the front-end and the backbone of a description, which take no more memory than the
+    weights do.
 
     Raises:
         LikenessError: The description states sizes beyond any of its weights, or more weights.
@@ -97,4 +99,4 @@ def _build(
         needed = sum(parameter.numel() for parameter in backbone(dim).parameters())
     if needed > stored:
         raise LikenessError(f"weights do not fit: the network has {needed}, and the file {stored}")
-    return TorchEmbedder(made, backbone(dim), features=described["features"])
+    return made, backbone(dim)

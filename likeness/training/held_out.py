@@ -6,13 +6,12 @@ without another list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from likeness.checking.lists import write_labels
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.trials import write_trials
 from likeness.eval.formats.writing import remove
@@ -23,70 +22,43 @@ from likeness.eval.protocols.verification import evaluate
 from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.eval.scoring.score import Scored, score
-from likeness.eval.types import counted
+from likeness.eval.types import Trials, counted
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
+from likeness.toolkit.training.recipe import Measure, Recipe, Retrieval, Verification, frontend_of
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """The items that a run was measured on, as its model sees them.
-
-    Attributes:
-        items: N items, with labels where the recipe lists them.
-        embeddings: Their raw embeddings (N, D), which name the model.
-        scored: P labelled trials among them, with their scores.
-    """
-
-    items: Items
-    embeddings: Embeddings
-    scored: Scored
-
-
-def measure_held_out(
-    recipe: Recipe, run: Path, data: Data, embedded: measure.Embedded
-) -> HeldOut | None:
-    """Embed the items that a run was measured on, and score trials among them.
+def held_out_trials(by: Measure | None, data: Data) -> tuple[Items, Trials] | None:
+    """List the items that a run was measured on, and trials among them.
 
     Args:
-        recipe: The recipe of the run.
-        run: The folder of the finished run.
+        by: What the recipe of the run is measured by.
         data: The data set that it was trained on.
-        embedded: What the run's model has embedded (toolkit.training.measure.Model).
 
     Returns:
-        The items, the embeddings and the scores. The trials are the recipe's own, or for retrieval
-        a draw of at most 20,000 among its test items. None for a recipe that is measured otherwise,
-        and where no such draw has target and nontarget trials.
-
-    Raises:
-        LikenessError: Items cannot be read.
+        The items and the trials. The trials are the recipe's own, or for retrieval a draw of at
+        most 20,000 among its test items. None for a recipe that is measured otherwise, and where no
+        such draw has target and nontarget trials.
     """
-    if isinstance(recipe.measure, Verification):
-        listed, trials = trials_by(recipe.measure.trials, data)
-        items = Items.of(listed)
-    elif isinstance(recipe.measure, Retrieval):
-        items = Items.of(list_by(recipe.measure.items, data))
-        num_labels = len(label_numbers(items)[0])
-        if num_labels < 2 or num_labels == len(items):  # there are no trials of one kind
-            return None
-        trials = draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
-    else:
+    if isinstance(by, Verification):
+        listed, trials = trials_by(by.trials, data)
+        return Items.of(listed), trials
+    if not isinstance(by, Retrieval):
         return None
-    model = measure.load_model(run, fit_to_data(recipe, data), embedded)
-    embeddings = replace(model.embeddings(items), meta=model.meta)
-    scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
-    return HeldOut(items, embeddings, scored)
+    items = Items.of(list_by(by.items, data))
+    num_labels = len(label_numbers(items)[0])
+    if num_labels < 2 or num_labels == len(items):  # there are no trials of one kind
+        return None
+    return items, draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
 
 
 def report_run(
     recipe: Recipe, out: Path, data: Data, embedded: measure.Embedded, *, command: str
-) -> HeldOut | None:
+) -> Scored | None:
     """Measure a finished run on what it held out; print it, and leave files and a page.
 
     They stand in place of those of an earlier model.
@@ -95,11 +67,12 @@ def report_run(
         recipe: What was trained. One that measures item by item is tested on its test items.
         out: The folder of the run; the page is its report/index.html.
         data: The data set.
-        embedded: As in `measure_held_out`.
+        embedded: What the run's model has embedded (toolkit.training.measure.Model).
         command: Makes the page again.
 
     Returns:
-        What was held out; None where the recipe holds nothing out, or where it cannot be written.
+        The scores of the trials that were held out; None where the recipe holds nothing out, or
+        where they cannot be written.
     """
     measured = None
     if measure.settings_of(recipe.measure):
@@ -111,12 +84,16 @@ def report_run(
         say(f"report: {page}")
     files = HeldOutFiles(out)
     try:
-        held_out = measure_held_out(recipe, out, data, embedded)
-        if held_out is None:
+        listed = held_out_trials(recipe.measure, data)
+        if listed is None:
             return None
-        items, scored = held_out.items, held_out.scored
+        items, trials = listed
+        fitted = replace(recipe, frontend=frontend_of(recipe.frontend, data))
+        model = measure.load_model(out, fitted, embedded)
+        embeddings = replace(model.embeddings(items), meta=model.meta)
+        scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
         files.folder.mkdir(parents=True, exist_ok=True)
-        held_out.embeddings.save(files.embeddings)
+        embeddings.save(files.embeddings)
         write_trials(files.trials, scored.trials)
         if all(label is not None for label in items.labels):
             write_labels(files.labels, items)
@@ -136,4 +113,4 @@ def report_run(
     except ValueError as error:  # such as ids that no list can hold; the model is whole
         warn(f"{files.folder}, or the report of it, is incomplete: {error}")
         return None
-    return held_out
+    return scored

@@ -26,6 +26,7 @@ from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
+from likeness.eval.scoring.score import Scored
 from likeness.eval.scoring.thresholds import LEAST_ERRORS
 from likeness.eval.types import counted, name_first
 from likeness.modalities import folders
@@ -42,7 +43,6 @@ from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan, probe
 from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
-from likeness.training.held_out import HeldOut
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 
@@ -88,7 +88,10 @@ def prepare_recipe(
     if listing_of(recipe.items) is None:
         for folder in (data, *([test] if test else [])):
             recipe = replace(recipe, augment=_with_noise(recipe.augment, Path(folder)))
-    recipe = _on_any_data(recipe, data, settings)
+    if recipe.modality != "embedding":
+        modality, of = cast(folders.Modality, recipe.modality), (recipe.items, recipe.measure)
+        items, measure = _on_any_data(*of, modality, data, settings)
+        recipe = replace(recipe, items=items, measure=measure)
     if settings and listing_of(recipe.items) is None:
         names = " and --".join(settings)
         raise LikenessError(f"--{names}: a recipe of embeddings has no such options; omit them")
@@ -104,15 +107,18 @@ def prepare_recipe(
     return recipe, listed
 
 
-def _on_any_data(recipe: recipes.Recipe, data: Path, settings: dict[str, str]) -> recipes.Recipe:
-    """Let the recipe of a data set train on data in another form, if they are in one.
+def _on_any_data(
+    items: Part,
+    measure: recipes.Measure | None,
+    modality: folders.Modality,
+    data: Path,
+    settings: dict[str, str],
+) -> tuple[Part, recipes.Measure | None]:
+    """Let the items and the measure of a data set be of data in another form, if they are in one.
 
     If the setting `test` is a folder with the trials of the data set, it is taken out of the
     settings.
     """
-    if recipe.modality == "embedding":
-        return recipe
-    measure, modality = recipe.measure, cast(folders.Modality, recipe.modality)
     is_official = False
     if isinstance(measure, recipes.Verification) and listing_of(measure.trials) is None:
         is_official = "test" in settings and not _is_listed(Path(settings["test"]), modality)
@@ -120,8 +126,8 @@ def _on_any_data(recipe: recipes.Recipe, data: Path, settings: dict[str, str]) -
             trials = partial(folders.list_folder, part=measure.trials, folder=settings.pop("test"))
             measure = replace(measure, trials=trials)
     in_other_form = bool(settings) or _is_listed(data, modality)
-    if not in_other_form or listing_of(recipe.items) is not None:
-        return replace(recipe, measure=measure)
+    if not in_other_form or listing_of(items) is not None:
+        return items, measure
     if isinstance(measure, recipes.Classification):
         raise LikenessError(
             f"{data}: this recipe is tested on its own data set; set measure=none, or take the "
@@ -133,10 +139,9 @@ def _on_any_data(recipe: recipes.Recipe, data: Path, settings: dict[str, str]) -
         tested = partial(folders.items, modality=modality, split="test")
         measure = replace(measure, items=tested, validation=None)
     split: folders.Split = "all" if measure is None or is_official else "train"
-    stated = getattr(recipe.items, "keywords", {})
+    stated = getattr(items, "keywords", {})
     copies = {name: stated[name] for name in ("speeds", "speed_items") if name in stated}
-    items = partial(folders.items, modality=modality, split=split, **copies)
-    return replace(recipe, items=items, measure=measure)
+    return partial(folders.items, modality=modality, split=split, **copies), measure
 
 
 def _is_listed(data: Path, modality: folders.Modality) -> bool:
@@ -311,7 +316,7 @@ def _peak_memory() -> int:
 
 
 def next_commands(
-    items: Part, modality: str, data: Path, out: Path, held_out: HeldOut | None, trust: list[str]
+    items: Part, modality: str, data: Path, out: Path, held_out: Scored | None, trust: list[str]
 ) -> list[str]:
     """Say what may come next.
 
@@ -329,7 +334,7 @@ def next_commands(
     commands: list[Sequence[str | Path]] = []
     serving: list[str] = []
     if held_out is not None:
-        nontargets = held_out.scored.scores.nontargets.size
+        nontargets = held_out.scores.nontargets.size
         far = next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
         rate = [] if far == "eer" else ["--far", far]
         commands.append(["evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation"])

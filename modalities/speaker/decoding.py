@@ -45,6 +45,7 @@ _UNSTATED = 2**63 - 1  # libsndfile's number of frames when the header does not 
 _LONGEST_SECONDS = 86_400.0
 # A stretch may reach so far beyond the end of its recording, as for Kaldi's extract-segments.
 _OVERSHOOT_SECONDS = 0.5
+_START = 64  # bytes that tell what a file holds
 SPEED_MARK = "#speed="
 _SPEEDS = (0.5, 2.0)
 
@@ -129,48 +130,60 @@ class _Bytes(io.BytesIO):
         return super().seek(max(0, offset + (0, self.tell(), self.getbuffer().nbytes)[whence]))
 
 
-def source_of(item: Item) -> Path | _Bytes:
-    """Return what the decoders open: the path of a file, or the bytes of a span or a URL.
+Source = Path | _Bytes  # what decoders open
 
-    The decoders read a path faster by themselves.
+
+def source_of(item: Item) -> tuple[Source, str]:
+    """Return what the decoders open, and the suffix that fits what it holds.
+
+    Returns:
+        The path of a file, which the decoders read faster by themselves, or the bytes of a span or
+        a URL. The suffix is the item's own where the content tells none, and that of a URL.
     """
+    source: Source = item.path
+    start = b""
     # Path.is_file raises where a name is too long.
-    is_local = os.path.isfile(item.path)
-    if is_local and item.span is None:
-        return item.path
-    is_absent = os.path.isdir(item.path) or not os.path.exists(item.path)
-    if is_absent and not is_url(item.path):
-        raise BadAudio(f"{item.name}: no such file; check the list of items and its root folder")
-    try:
-        with item.open() as file:
-            return _Bytes(file.read())
-    except (OSError, ValueError) as error:
-        raise BadAudio(str(error)) from error
+    if os.path.isfile(item.path) and item.span is None:
+        with suppress(OSError), item.path.open("rb") as file:
+            start = file.read(_START)
+    else:
+        is_absent = os.path.isdir(item.path) or not os.path.exists(item.path)
+        if is_absent and not is_url(item.path):
+            problem = f"{item.name}: no such file"
+            raise BadAudio(f"{problem}; check the list of items and its root folder")
+        try:
+            with item.open() as file:
+                source = _Bytes(file.read())
+        except (OSError, ValueError) as error:
+            raise BadAudio(str(error)) from error
+        start = b"" if is_url(item.path) else source.getvalue()[:_START]
+    if start.startswith(b"ID3") and item.suffix == ".aac":  # a tag that MP3 has as well
+        return source, ".aac"
+    return source, suffix_of(start) or item.suffix
 
 
 def kind_of(item: Item) -> str:
-    """Return the suffix that fits what a file holds; its own where the content tells none, or where
-    it would be fetched for this from a URL.
-    """
-    start = b""
-    if not is_url(item.path):
-        span = item.span and (item.span[0], min(64, item.span[1]))
-        with suppress(OSError, ValueError), item._replace(span=span).open() as file:
-            start = file.read(64)
-    if item.suffix == ".aac" and start.startswith(b"ID3"):  # a tag that MP3 has as well
-        return ".aac"
-    return suffix_of(start) or item.suffix
+    """Return the suffix that fits what a file holds, as `source_of`, and read no more than that."""
+    if is_url(item.path):
+        return item.suffix
+    span = item.span and (item.span[0], min(_START, item.span[1]))
+    with suppress(BadAudio):
+        return source_of(item._replace(span=span))[1]
+    return item.suffix
 
 
 @contextmanager
-def open_audio(item: Item) -> Iterator[soundfile.SoundFile]:
+def open_audio(item: Item, source: Source) -> Iterator[soundfile.SoundFile]:
     """Open a file that libsndfile reads; what fails in the block is a BadAudio that names it.
+
+    Args:
+        item: Its item.
+        source: Its path or its bytes, as of `source_of`.
 
     Raises:
         BadAudio: The file cannot be decoded, its header does not state its length or states another
             one, or it has several streams.
     """
-    source = source_of(item)
     try:
         with ExitStack() as opened:
             bare: Any = opened.enter_context(
@@ -235,10 +248,11 @@ def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wa
         BadAudio: The file cannot be decoded, is cut short, is beyond these bounds, or lacks the
             channel.
     """
-    if kind_of(item) in AV_SOUNDS:
-        yield from _decode_av(item, max_seconds, max_values)
+    source, kind = source_of(item)
+    if kind in AV_SOUNDS:
+        yield from _decode_av(item, source, kind, max_seconds, max_values)
         return
-    with open_audio(item) as file:
+    with open_audio(item, source) as file:
         rate_hz, channels = int(file.samplerate), int(file.channels)
         begin, frames = checked_frames(
             item.stretch, rate_hz, channels, int(file.frames), max_seconds, max_values
@@ -327,30 +341,37 @@ def checked_frames(
 
 
 @contextmanager
-def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
+def opened_av(item: Item, source: Source, kind: str) -> Iterator[tuple[Any, Any]]:
     """Open a file that PyAV reads; give its container and its stream.
 
     What fails in the block is a BadAudio that names the file.
+
+    Args:
+        item: Its item.
+        source: Its path or its bytes, as of `source_of`.
+        kind: The suffix that fits them.
 
     Raises:
         BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
     try:
-        with containers.opened(source_of(item), kind_of(item)) as opened:
+        with containers.opened(source, kind) as opened:
             yield opened
     except LikenessError as error:
-        kind = type(error) if isinstance(error, BadAudio) else BadAudio
-        raise kind(_named(item, str(error))) from error.__cause__
+        bad_audio = type(error) if isinstance(error, BadAudio) else BadAudio
+        raise bad_audio(_named(item, str(error))) from error.__cause__
 
 
-def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
+def _decode_av(
+    item: Item, source: Source, kind: str, max_seconds: float, max_values: int
+) -> Iterator[tuple[Wave, int, int]]:
     """Yield what `decode` yields through PyAV; decoding stops as soon as a bound is passed."""
     # Where the recording ends is known when all of it is decoded.
     bounds = (
         (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
     )
     frames = 0
-    with opened_av(item) as (container, stream):
+    with opened_av(item, source, kind) as (container, stream):
         import av
 
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)

@@ -31,19 +31,20 @@ def audio_header(item: Item) -> Header:
         CutShort: The file holds fewer than nine in ten of the samples that its header states, or
             the last sample of a FLAC file is not there.
     """
-    if decoding.kind_of(item) in AV_SOUNDS:
-        return _av_header(item)
-    with decoding.open_audio(item) as file:
+    source, kind = decoding.source_of(item)
+    if kind in AV_SOUNDS:
+        return _av_header(item, source, kind)
+    with decoding.open_audio(item, source) as file:
         rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
-        kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
+        form = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
         if file.format == "FLAC" and frames and not _has_last(file, frames):
             raise decoding.CutShort(
                 "the file is cut short, its last sample is not there; fetch it again"
             )
-        return _checked(item, kind, rate_hz, channels, frames)
+        return _checked(item, form, rate_hz, channels, frames)
 
 
-def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
+def _checked(item: Item, form: str, rate_hz: int, channels: int, frames: int) -> Header:
     """The header of a recording of this length, or of the stretch of it that an item is."""
     decoding.select_channel(np.empty((0, channels), np.float32), item.channel)
     _, inside = decoding.checked_frames(
@@ -55,7 +56,7 @@ def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) ->
             f"the audio is too short, {seconds:.3f} s; at least {MIN_SECONDS} s are needed; "
             "remove it"
         )
-    return Header(kind, size_of(item), seconds, rate_hz, channels)
+    return Header(form, size_of(item), seconds, rate_hz, channels)
 
 
 def _has_last(file: soundfile.SoundFile, frames: int) -> bool:
@@ -66,19 +67,19 @@ def _has_last(file: soundfile.SoundFile, frames: int) -> bool:
         return False
 
 
-def _av_header(item: Item) -> Header:
+def _av_header(item: Item, source: decoding.Source, kind: str) -> Header:
     """The header of what PyAV reads. Its duration is what the container states, which decoding may
     correct; browsers state none, and the last packet tells it.
     """
-    with decoding.opened_av(item) as (container, stream):
+    with decoding.opened_av(item, source, kind) as (container, stream):
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
         seconds = (container.duration or 0) / containers.SECOND
         if seconds <= 0:
             packets = (packet for packet in container.demux(stream) if packet.pts is not None)
             ends = (packet.pts + (packet.duration or 0) for packet in packets)
             seconds = max(ends, default=0) * stream.time_base
-        kind = stream.codec_context.codec.canonical_name.upper()
-        return _checked(item, kind, rate_hz, channels, round(seconds * rate_hz))
+        form = stream.codec_context.codec.canonical_name.upper()
+        return _checked(item, form, rate_hz, channels, round(seconds * rate_hz))
 
 
 def audio_content(item: Item, header: Header) -> Content:

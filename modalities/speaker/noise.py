@@ -257,7 +257,8 @@ def _usable(
 @contextmanager
 def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
     """Open a file whose header is not absurd."""
-    with decoding.open_audio(Item(str(path), path)) as file:
+    item = Item(str(path), path)
+    with decoding.open_audio(item, decoding.source_of(item)[0]) as file:
         sizes = file.samplerate, file.channels, file.frames
         decoding.check_header(*sizes, max_seconds=86_400.0, max_values=decoding.MAX_VALUES)
         yield file

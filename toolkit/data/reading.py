@@ -14,7 +14,8 @@ import inspect
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -53,20 +54,21 @@ class Remark(NamedTuple):
 _remarks: ContextVar[list[Remark] | None] = ContextVar("_remarks", default=None)
 
 
-def remark(text: str) -> None:
-    """Note a remark on the item that is being read, for `read_noting`."""
-    if (noted := _remarks.get()) is not None:
-        noted.append(Remark(text))
-
-
-def read_noting(read: Callable[[Item], Any], item: Item) -> tuple[Any, list[Remark]]:
-    """Read an item; return its content and the remarks on it."""
+@contextmanager
+def remarked() -> Iterator[list[Remark]]:
+    """Yield the remarks on what is read within the block, which come in as it is read."""
     noted: list[Remark] = []
     token = _remarks.set(noted)
     try:
-        return read(item), noted
+        yield noted
     finally:
         _remarks.reset(token)
+
+
+def remark(text: str) -> None:
+    """Note a remark on the item that is being read, for `remarked`."""
+    if (noted := _remarks.get()) is not None:
+        noted.append(Remark(text))
 
 
 def write_bad(path: Path, bad: Iterable[Bad]) -> None:

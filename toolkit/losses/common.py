@@ -219,7 +219,7 @@ def _checked_batch(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         if isinstance(z_key, tuple | list):  # the third argument in pytorch-metric-learning
             z_key, kwargs = None, {"indices_tuple": tuple(z_key)}
-        _check_batch(self, z, y)
+        _check_batch(self, z.shape, z.dtype, y)
         if kwargs.get("indices_tuple") is not None:
             if not takes_indices:
                 raise LikenessError(
@@ -236,15 +236,22 @@ def _checked_batch(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-def _check_batch(loss: nn.Module, z: Tensor, y: Tensor) -> None:
-    """The checks of a batch. A loss states dim, and num_classes where labels index something."""
+def _check_batch(loss: nn.Module, shape: torch.Size, dtype: torch.dtype, y: Tensor) -> None:
+    """The checks of a batch. A loss states dim, and num_classes where labels index something.
+
+    Args:
+        loss: The loss.
+        shape: That of the embeddings.
+        dtype: Theirs, too.
+        y: The labels.
+    """
     name = type(loss).__name__
     dim, classes = getattr(loss, "dim", None), getattr(loss, "num_classes", None)
-    fits = z.ndim == 2 and len(z) > 0 and dim in (None, z.shape[1]) and z.is_floating_point()
-    if not fits or y.shape != z.shape[:1] or y.dtype != torch.int64:
+    fits = len(shape) == 2 and shape[0] > 0 and dim in (None, shape[1]) and dtype.is_floating_point
+    if not fits or y.shape != shape[:1] or y.dtype != torch.int64:
         raise LikenessError(
             f"{name}: embeddings must be (B, {dim or 'D'}) of floating point, B at least 1, and "
-            f"labels (B,) of int64, but they are {tuple(z.shape)} {z.dtype} and {tuple(y.shape)} "
+            f"labels (B,) of int64, but they are {tuple(shape)} {dtype} and {tuple(y.shape)} "
             f"{y.dtype}"
         )
     # Looking at labels that lie on a GPU would make every step wait for it.

@@ -29,7 +29,7 @@ from likeness.toolkit.data.reading import (
     as_input,
     name_of,
     pad,
-    read_noting,
+    remarked,
     with_settings_of,
 )
 from likeness.toolkit.models.loaded import Embedder, ReadParts
@@ -296,7 +296,8 @@ def inputs_of(
     for position in range(first, len(items), step):
         item = items[position]
         try:
-            value, remarks = read_noting(read, item)
+            with remarked() as remarks:
+                value = read(item)
             yield from ((position, remark) for remark in remarks)
             for part_read in value if _is_in_parts(value) else [value]:
                 part = as_input(part_read, read, item.id)

@@ -4,6 +4,7 @@ by item (likeness.eval.intervals.per_item).
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -44,7 +45,7 @@ from likeness.toolkit.training.recipe import (
     Measure,
     Recipe,
     Retrieval,
-    fit_to_data,
+    frontend_of,
 )
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
@@ -120,8 +121,8 @@ def _digest(embedder: nn.Module) -> str:
 
 
 def load_model(path: Path, recipe: Recipe, embedded: Embedded | None = None) -> Model:
-    """The model that a run of `recipe` left in its folder or file, with the loss of a recipe that
-    measures items.
+    """The model that a run of `recipe` left in its folder or file, made of the recipe's own parts,
+    with the loss of a recipe that measures items.
 
     Args:
         path: The folder or file.
@@ -129,46 +130,27 @@ def load_model(path: Path, recipe: Recipe, embedded: Embedded | None = None) -> 
         embedded: As in `Model`.
 
     Raises:
-        LikenessError: The file holds no loss, or another one.
+        LikenessError: The file is no checkpoint, or its weights are not those of the recipe's
+            network. It holds no loss, or another one.
     """
     path = find_model(path)
-    loaded = load_embedder(path, recipe)
+    tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
+    # training started from a file of weights; what became of it is in the checkpoint
+    backbone, frontend = drop_weights(recipe.backbone), recipe.frontend()
+    network = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
+    put(network, checkpoint.embedder_tensors(tensors), str(path))
+    similarity, step = stated["similarity"], int(stated["step"])
+    is_quality = checkpoint.norm_is_quality(stated["recipe"]["loss"], similarity)
+    parts = network.eval(), recipe.read, recipe.modality
+    loaded = Loaded(*parts, similarity, digest, step, norm_is_quality=is_quality)
     embedder = in_torch(loaded).to(pick_device())
     loss: nn.Module | None = None
     classes: list[str] = []
     if isinstance(recipe.measure, ItemMeasure):
         loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
         loss.to(pick_device())
-    workers = recipe.compute.workers
-    return Model(
-        embedder, loss, classes, loaded.read, loaded.similarity, workers, embedded, loaded.meta
-    )
-
-
-def load_embedder(path: Path, recipe: Recipe) -> Loaded:
-    """The embedder that a run of `recipe` left in its folder or file, made of the recipe's own
-    parts.
-
-    Raises:
-        LikenessError: The file is no checkpoint, or its weights are not those of the recipe's
-            network.
-    """
-    path = find_model(path)
-    tensors, stated, digest = checkpoint.read(path, checkpoint.FORMAT)
-    # training started from a file of weights; what became of it is in the checkpoint
-    backbone = drop_weights(recipe.backbone)
-    frontend = recipe.frontend()
-    embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
-    put(embedder, checkpoint.embedder_tensors(tensors), str(path))
-    return Loaded(
-        embedder.eval(),
-        recipe.read,
-        recipe.modality,
-        stated["similarity"],
-        digest,
-        int(stated["step"]),
-        norm_is_quality=checkpoint.norm_is_quality(stated["recipe"]["loss"], stated["similarity"]),
-    )
+    workers, read = recipe.compute.workers, recipe.read
+    return Model(embedder, loss, classes, read, similarity, workers, embedded, loaded.meta)
 
 
 def metrics_of(
@@ -364,7 +346,8 @@ def run_test(recipe: Recipe, out: Path, data: Data, embedded: Embedded | None = 
     run, and keep what it measured as out/test.npz. `embedded` is as in `Model`.
     """
     assert isinstance(recipe.measure, ItemMeasure)
-    model = load_model(out, fit_to_data(recipe, data), embedded)
+    fitted = replace(recipe, frontend=frontend_of(recipe.frontend, data))
+    model = load_model(out, fitted, embedded)
     measured = measure_items(model, data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured

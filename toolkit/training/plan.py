@@ -41,7 +41,7 @@ from likeness.toolkit.training.recipe import (
     Verification,
     check,
     fit_to_batches,
-    fit_to_data,
+    frontend_of,
     loss_warmup,
 )
 
@@ -107,7 +107,7 @@ def plan(
             the processes of the run disagree about them.
     """
     check_settings(recipe)
-    recipe = fit_to_data(recipe, data)
+    recipe = replace(recipe, frontend=frontend_of(recipe.frontend, data))
     with step("listing the data"):
         items = Items.of(list_by(recipe.items, data) if items is None else items)
         check_unique(items, "items")

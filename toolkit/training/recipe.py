@@ -352,7 +352,9 @@ def check(recipe: Recipe) -> None:
     """
     for name, function, settings in _settings(recipe):
         for key, value in settings.items():
-            if not _is_finite(value):
+            inside = tuple(value.values()) if isinstance(value, Mapping) else value
+            numbers = inside if isinstance(inside, tuple | list) else (inside,)
+            if not all(math.isfinite(each) for each in numbers if isinstance(each, float)):
                 setting = f"{name}.{key}".lstrip(".")
                 raise LikenessError(f"{setting}={value}: every number of a recipe must be finite")
         try:
@@ -364,14 +366,6 @@ def check(recipe: Recipe) -> None:
             continue
         if wrong:
             raise LikenessError(f"{name}{wrong}".lstrip("."))
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether a setting is neither NaN nor infinite, and holds no such number."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    values = value if isinstance(value, tuple | list) else (value,)
-    return all(math.isfinite(each) for each in values if isinstance(each, float))
 
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:
@@ -427,26 +421,25 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[st
         yield from _settings(part, f"{name}.{key}".strip("."))
 
 
-def fit_to_data(recipe: Recipe, data: PathLike[str]) -> Recipe:
-    """Return a recipe with the settings of its front-end that follow from the data set, if any.
+def frontend_of(frontend: Part, data: PathLike[str]) -> Part:
+    """Return a recipe's front-end with its settings that follow from the data set, if any.
 
     They become part of the recipe, so that a checkpoint describes them and a resumed run compares
     them.
 
     Args:
-        recipe: The recipe. A class of front-ends with `of_data(data)`, which returns settings by
-            name, has such settings.
+        frontend: The front-end. A class with `of_data(data)`, which returns settings by name, has
+            such settings.
         data: The data set.
 
     Raises:
         LikenessError: The front-end refuses the data.
         FileNotFoundError: There is no such data set.
     """
-    frontend: Any = recipe.frontend
-    function = frontend.func if isinstance(frontend, partial) else frontend
+    function: Any = frontend.func if isinstance(frontend, partial) else frontend
     if not hasattr(function, "of_data"):
-        return recipe
-    return replace(recipe, frontend=partial(frontend, **function.of_data(Path(data))))
+        return frontend
+    return partial(frontend, **function.of_data(Path(data)))
 
 
 def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:

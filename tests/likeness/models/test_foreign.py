@@ -21,8 +21,8 @@ from likeness.models.run import load_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.models import checkpoint, user_files
 from likeness.toolkit.models.parts import restore
+from likeness.toolkit.training import measure
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
 from tests.scripts import ROOT, printed, program, run_command
 
@@ -196,7 +196,7 @@ def test_a_checkpoint_names_packages_and_versions(pets, voices):
 
 def test_loading_imports_nothing_unless_it_is_trusted(pets, voices):
     run = trained(pets, voices)
-    expected = load_embedder(run, recipes.load(str(pets / "pet_recipe.py"))[0]).embedder
+    expected = measure.load_model(run, recipes.load(str(pets / "pet_recipe.py"))[0]).embedder
     forget()
     with pytest.raises(ValueError, match=r"petnets 1\.2.*--trust nearby_net"):
         likeness.load(run)

@@ -27,7 +27,7 @@ from likeness.modalities import synthetic, synthetic_glyphs
 from likeness.modalities.face import validation
 from likeness.modalities.speaker import audio
 from likeness.toolkit.training.recipe import load, override
-from likeness.training.held_out import measure_held_out
+from likeness.training.held_out import held_out_trials
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
 from likeness.training.train import RecipeOnData, run
@@ -157,7 +157,7 @@ def test_held_out_files_are_read_once_an_evaluation(changes, trained, tmp_path):
 
 def test_what_leaves_or_has_no_scores(trained):
     recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
-    assert measure_held_out(recipe, trained / "run", trained / "voices", {}) is None
+    assert held_out_trials(recipe.measure, trained / "voices") is None
     assert "held-out" in refused("evaluate", trained / "voices")
     assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
 
