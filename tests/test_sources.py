@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness.data import rows, shards
+from likeness.data import Item, rows, shards
 from likeness.embedding import extraction
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import source_of
-from likeness.eval.items.items import Item
 from likeness.modalities.face import align, ijb
 from likeness.modalities.image import _packed, small_sets
 from likeness.models.run import load_model

@@ -16,16 +16,13 @@ import pytest
 import soundfile
 
 import likeness
-from likeness import condition_scores, conditions
+from likeness import Item, LikenessError, Scores, Trials, condition_scores, conditions
 from likeness.benchmark import Bench
 from likeness.condition_scores import Cells, ConditionScores
 from likeness.conditions import damaged, parse, respond
-from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, paired_bounds
-from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
 from likeness.eval.results import Result
-from likeness.eval.types import Scores, Trials
 from likeness.modalities.speaker import audio
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.models.embed import embed_where_readable

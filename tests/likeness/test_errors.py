@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from likeness import load_fusion, load_plda
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
 from likeness.eval.errors import LikenessError, Unreachable, install_line, likeness_version
 from likeness.eval.formats import embeddings
-from likeness.eval.metrics.calibration import load_fusion
-from likeness.eval.scoring.plda import load_plda
 from tests.scripts import refused, run_script
 
 ROOT = Path(__file__).parents[2]

@@ -19,9 +19,7 @@ from torch import nn
 import likeness
 import likeness.toolkit.backbones
 import likeness.toolkit.losses
-from likeness.eval.formats.trials import write_trials
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
+from likeness.data import Item, folders, write_trials
 from likeness.modalities.face import images
 from likeness.models.inputs import items_of
 from likeness.toolkit import console

@@ -16,9 +16,8 @@ import pytest
 import soundfile
 from PIL import Image
 
-from likeness import modalities, open_gallery
+from likeness import Item, modalities, open_gallery
 from likeness.errors import _plain_warnings
-from likeness.eval.items.items import Item
 from likeness.modalities.face import align
 from likeness.modalities.image import images
 from likeness.modalities.speaker import audio, long

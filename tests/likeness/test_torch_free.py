@@ -17,10 +17,9 @@ import pytest
 from PIL import Image
 
 import likeness
+from likeness.data import folders, write_trials
 from likeness.eval.errors import install_line
 from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.formats.trials import write_trials
-from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.modalities.synthetic import write_voices
 from likeness.modalities.synthetic_faces import write_faces

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.stats import f_oneway
 
+from likeness import Embeddings, LikenessError
 from likeness.checking._confounds import find, goodman_kruskal, intraclass
 from likeness.checking._files import Seen
 from likeness.checking.check import Checked, Finding, check
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import list_items
 from likeness.toolkit.data.reading import Header

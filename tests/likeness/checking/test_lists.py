@@ -9,8 +9,7 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval.formats.subjects import read_durations, read_mapping
-from likeness.eval.formats.trials import read_trials
+from likeness import read_durations, read_mapping, read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.listing import list_items
 from likeness.modalities import folders, synthetic

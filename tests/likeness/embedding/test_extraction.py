@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from likeness.data import Item, audio, folders
 from likeness.embedding import extraction
 from likeness.eval.formats import embeddings as files
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.models.loaded import Loaded
 from tests.scripts import program, run_command

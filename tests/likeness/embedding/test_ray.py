@@ -19,10 +19,9 @@ import pytest
 import soundfile
 import torch
 
+from likeness import Item, LikenessError
 from likeness.embedding import _ray as ray_embedding
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
-from likeness.eval.items.items import Item
 from tests.sounds import chatter
 
 pytest.importorskip("ray", reason="the extra ray")

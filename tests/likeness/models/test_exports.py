@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
+from likeness.data import Item, audio, folders
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import _sherpa
 from likeness.models.load import load_named

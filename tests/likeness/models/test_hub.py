@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
+from likeness.data import Item, folders
 from likeness.models import _hub
 from likeness.models.load import load_named
 from likeness.models.reading import Reading, read_as

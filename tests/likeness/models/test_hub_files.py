@@ -25,15 +25,13 @@ from likeness.modalities.synthetic_glyphs import write_glyphs
 from likeness.models import _hub, _speechbrain
 from likeness.models._hub import find_files
 from likeness.models.load import load_named, read_initial
-from likeness.toolkit.data.sampling import Sampling
+from likeness.recipe import Compute, Optim, Recipe, Sampling, Schedule, fit
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import FORMAT, read, save
 from likeness.toolkit.models.export import export
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
-from likeness.toolkit.training.train import fit
 from tests import tiny, tiny_hub
 from tests.toolkit.training.tiny_runs import cut_and_resumed, raising_at
 

@@ -9,17 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from likeness.backbones import IResNet, ResNet
 from likeness.eval.formats.runs import find_model
 from likeness.models.load import load_named, read_initial
+from likeness.recipe import Optim, Recipe, Schedule, Tuning, fit
 from likeness.toolkit.backbones import resnet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.models.checkpoint import FORMAT, read
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import start
-from likeness.toolkit.training.fine_tuning import Tuning
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
-from likeness.toolkit.training.train import fit
 from tests.tiny_yunet import network
 
 TINY = Path(__file__).parents[2] / "tiny.py"

@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from likeness import Item, Model
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
 from likeness.models import _insightface as insight
 from likeness.models import load
-from likeness.models.model import Model
 from likeness.toolkit.data.images import as_channels, encode
 from tests.scripts import run_command
 from tests.tiny_yunet import save_onnx

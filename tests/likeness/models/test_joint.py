@@ -10,11 +10,8 @@ import pytest
 from onnx import load as load_onnx
 
 import likeness
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
-from likeness.eval.metrics.calibration import Fusion
+from likeness import Fusion, Item, LikenessError, Scoring
 from likeness.eval.metrics.similarity import pairs
-from likeness.eval.scoring.settings import Scoring
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.resnet import ResNet

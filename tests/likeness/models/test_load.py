@@ -12,18 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+from likeness.backbones import CAMPPlus, ReDimNet, ResNet, SimAMResNet, WeSpeakerECAPA, XVector
+from likeness.data import audio, folders
 from likeness.eval.formats.provenance import sha256
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
 from likeness.models import _speechbrain, load
 from likeness.models.reading import Reading, read_as
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.campplus import CAMPPlus
-from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
-from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
-from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
 from tests.tiny_yunet import save_onnx

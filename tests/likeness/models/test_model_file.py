@@ -21,11 +21,9 @@ from likeness.modalities.face import images
 from likeness.models import load as loading
 from likeness.models._model_file import load_file
 from likeness.models.load import read_initial
+from likeness.recipe import Optim, Sampling, Schedule, fit
 from likeness.toolkit.backbones.external import External
 from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.training.recipe import Optim, Schedule
-from likeness.toolkit.training.train import fit
 from tests import tiny
 from tests.sounds import chatter
 

@@ -17,8 +17,7 @@ import soundfile
 from PIL import Image
 
 import likeness
-from likeness.eval.metrics.calibration import Fusion, load_fusion
-from likeness.models.model import Model
+from likeness import Fusion, Model, load_fusion
 from likeness.models.multimodal import sorted_for
 from tests.scripts import printed, refused
 from tests.tiny_yunet import network

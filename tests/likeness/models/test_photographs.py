@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.errors import LikenessError
+from likeness import Item, LikenessError
 from likeness.eval.formats import embeddings
-from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
 from likeness.models import _insightface, load
 from likeness.models._insightface import Pixels, split

@@ -14,8 +14,7 @@ import scipy.ndimage
 import torch
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
+from likeness import Item, LikenessError
 from likeness.models import _resemblyzer
 from likeness.prepare import wheels
 from likeness.toolkit.models.loaded import Loaded

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness.eval.metrics.calibration import Fusion
+from likeness import Fusion, Model
 from likeness.models import load
-from likeness.models.model import Model
 from likeness.models.model import load as load_model
 from likeness.models.verdicts import Verification, list_pairs
 from tests.scripts import printed, refused

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.metrics.calibration import Fusion
+from likeness import Fusion, Model, Scores
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import Thresholds, measure
-from likeness.eval.types import Scores
 from likeness.modalities import synthetic_faces
-from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.service._pages import read_examples, slider
 from likeness.toolkit.gallery import media

@@ -13,14 +13,9 @@ import pytest
 import soundfile
 from starlette.middleware.exceptions import ExceptionMiddleware
 
-from likeness import open_gallery
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.metrics.calibration import Fusion
-from likeness.eval.scoring.settings import Scoring
+from likeness import Embeddings, Fusion, LikenessError, Model, Scoring, open_gallery
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.models._places import estimate
-from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.service.server import Setup, _application
 from likeness.toolkit.models.loaded import Loaded

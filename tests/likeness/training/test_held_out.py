@@ -14,18 +14,11 @@ import pytest
 import torch
 
 import likeness as front_door
-from likeness import __main__
-from likeness.eval.formats.embeddings import read_embeddings
+from likeness import Item, Trials, __main__, read_embeddings, read_mapping
+from likeness.data import audio, read_scores, read_trials, synthetic, synthetic_glyphs, validation
 from likeness.eval.formats.runs import HeldOutFiles
-from likeness.eval.formats.subjects import read_mapping
-from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.items.item_lists import read_items
-from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Trials
-from likeness.modalities import synthetic, synthetic_glyphs
-from likeness.modalities.face import validation
-from likeness.modalities.speaker import audio
 from likeness.toolkit.training.recipe import load, override
 from likeness.training.held_out import measure_held_out
 from likeness.training.prepare import prepare_recipe

@@ -11,9 +11,7 @@ import pytest
 
 from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import voxceleb
-from likeness.recipe import plan
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.train import fit
+from likeness.recipe import Recipe, fit, plan
 from likeness.training.train import RecipeOnData, read_recipe
 from tests.modalities.speaker import test_voxceleb
 from tests.tiny import shrunk

@@ -12,9 +12,8 @@ import pytest
 import soundfile
 import torch
 
+from likeness.data import read_scores, voxceleb
 from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.formats.trials import read_scores
-from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.training.run import holds_checkpoint
 from tests.likeness.training.test_other_forms import kaldi, wespeaker_shards
