@@ -227,11 +227,7 @@ def test_both_sides_may_be_tables_of_others(folder):
     write(folder / "probe.csv", ["clip,seconds,codes", *(f'{id},2.5,"{row}"' for id, row in rows)])
     lines = [line.split() for line in (folder / "trials").read_text().splitlines()]
     write(folder / "t.csv", ["x,y,v", *(f"{a},{b},{label}" for a, b, label in lines)])
-    scored = likeness.score(
-        folder / "t.csv",
-        folder / "enrol.npy",
-        likeness.Scoring(similarity="dot"),
-        probe=folder / "probe.csv",
-        columns="enrol=x,probe=y,label=v,id=clip,vector=codes",
-    )
+    of, dot = (folder / "t.csv", folder / "enrol.npy"), likeness.Scoring(similarity="dot")
+    how = {"probe": folder / "probe.csv", "columns": "enrol=x,probe=y,label=v,id=clip,vector=codes"}
+    scored = likeness.score(*of, dot, **how)
     assert scored.values.tolist() == plain.values.tolist()
