@@ -38,13 +38,10 @@ ROOT = Path(__file__).parents[3]
 TOKEN = "a-token-for-the-tests"
 WRITE = {"Authorization": f"Bearer {TOKEN}"}
 TIMEOUT_SECONDS = 600  # a busy machine takes its time
-FACE = replace(
-    tiny.BASE,
-    modality="face",
-    frontend=INSIGHTFACE,
-    backbone=partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True),
-    read=partial(images.read, size=(48, 48), fit="resize"),
-)
+_NETWORK = partial(SFNet, dim=8, depth=10, width=4, image_size=48, batch_norm=True)
+_READ = partial(images.read, size=(48, 48), fit="resize")
+_PARTS = {"frontend": INSIGHTFACE, "backbone": _NETWORK, "read": _READ}
+FACE = replace(tiny.BASE, modality="face", **_PARTS)
 
 
 def face_network(folder: Path, detector: Path | None = None) -> Loaded:
@@ -105,9 +102,8 @@ def serving(
         gallery = open_gallery(str(folder or Path(temporary.name) / "gallery"), model.meta)
         service = service_of(model, gallery, **rules)
         app = make_app(service, token=TOKEN, hosts=(), origins=origins, local=True)
-        servers.append(
-            Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False, websockets=False)
-        )
+        quiet = {"log_enabled": False, "websockets": False}
+        servers.append(Server(app, port=port, interface=Interfaces.ASGI, **quiet))
         await servers[0].serve()
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
@@ -138,9 +134,8 @@ def started(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Pope
     own |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "likeness", "serve", *map(str, words), "--port", "0"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, env=os.environ | own, stdout=subprocess.PIPE, stderr=log, text=True
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": log, "text": True}
+        process = subprocess.Popen(command, env=os.environ | own, **streams)
     with closing(process.stdout):
         try:
             output = process.stdout.readline()
@@ -155,9 +150,3 @@ def started(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Pope
 def likeness_serve(model: Path, folder: Path, *more: object) -> Any:
     """A server of a model that knows the token of the tests."""
     return started(folder, "--model", model, "--token", TOKEN, *more)
-
-
-def children_of(process: int) -> list[int]:
-    """The numbers of the processes that a process has started."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return sorted(map(int, children.split()))
