@@ -76,12 +76,8 @@ def browser(microphone: list[str]) -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         pytest.skip("no Chromium: apt-get install chromium")
-    arguments = [
-        "--no-sandbox",
-        "--use-fake-device-for-media-stream",
-        "--use-fake-ui-for-media-stream",
-        *microphone,
-    ]
+    fakes = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    arguments = ["--no-sandbox", *fakes, *microphone]
     # Chromium makes a socket among the temporary files, and the system limits the length of its
     # path.
     environment = {**os.environ, "TMPDIR": "/tmp"}
@@ -89,6 +85,12 @@ def browser(microphone: list[str]) -> Iterator[Any]:
         started = running.chromium.launch(executable_path=path, args=arguments, env=environment)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What tmp_path is to a test, for the fixtures of a module, which share it."""
+    return tmp_path_factory.mktemp("module")
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,47 +154,43 @@ def several(file_format: str, **settings: Any) -> bytes:
     return saved(PURE, file_format, save_all=True, append_images=[blue], **settings)
 
 
+def jpeg(picture: Image.Image | NDArray[Any], **settings: Any) -> bytes:
+    return saved(picture, "JPEG", quality=100, **settings)
+
+
+def plain(levels: Any) -> NDArray[Any]:
+    """A picture of 8 x 8 equal pixels."""
+    return np.tile(np.broadcast_to(levels, (1, 1, 3)), (8, 8, 1))
+
+
+GREY_55 = np.full((8, 8), 55, np.uint8)
 JPEG: dict[str, Case] = {
-    "orientation": (
-        saved(BLOCKS, "JPEG", quality=100, subsampling=0, exif=exif()),
-        np.rot90(BLOCKS, -1),
-    ),
-    "profile": (
-        saved(np.tile(WIDE, (8, 8, 1)), "JPEG", quality=100, icc_profile=wide_profile()),
-        np.tile(NARROW, (8, 8, 1)),
-    ),
-    "profile of grey": (
-        saved(np.full((8, 8), 55, np.uint8), "JPEG", icc_profile=linear_grey_profile()),
-        np.full((8, 8, 3), 128),
-    ),
-    "CMYK, inverted as Adobe does": (
-        saved(CYAN, "JPEG", quality=100),
-        np.full((8, 8, 3), (0, 255, 255)),
-    ),
-    "CMYK with a profile": (
-        saved(CYAN, "JPEG", quality=100, icc_profile=ink_profile()),
-        np.full((8, 8, 3), 255),
-    ),
+    "orientation": (jpeg(BLOCKS, subsampling=0, exif=exif()), np.rot90(BLOCKS, -1)),
+    "profile": (jpeg(plain(WIDE), icc_profile=wide_profile()), plain(NARROW)),
+    "profile of grey": (jpeg(GREY_55, icc_profile=linear_grey_profile()), plain(128)),
+    "CMYK, inverted as Adobe does": (jpeg(CYAN), plain((0, 255, 255))),
+    "CMYK with a profile": (jpeg(CYAN, icc_profile=ink_profile()), plain(255)),
     "several pictures (MPO)": (several("MPO", quality=100), PURE),
 }
 HDR = chunk(b"cICP", b"\x09\x10\0\1")
+rgb, clear = partial(png, 8, 2, b"\1\2\3"), partial(chunk, b"tRNS")
+
+
+def gamma(number: int) -> bytes:
+    return chunk(b"gAMA", struct.pack(">I", number))
+
+
 PNG: dict[str, Case] = {
     "alpha": (saved(HIDDEN, "PNG"), SEEN),
     "half of alpha": (png(8, 6, b"\xff\0\0\x80"), flat(191, 64, 64)),
     "alpha of grey": (png(8, 4, b"\x10\0"), flat(GREY)),
     "alpha of 16 bits": (png(16, 6, b"\x10\0" * 3 + b"\0\0"), flat(GREY)),
-    "transparent colour": (png(8, 2, b"\1\2\3", chunk(b"tRNS", b"\0\1\0\2\0\3")), flat(GREY)),
-    "another transparent colour": (
-        png(8, 2, b"\1\2\3", chunk(b"tRNS", b"\0\1\0\2\0\4")),
-        flat(1, 2, 3),
-    ),
-    "transparent grey of 16 bits": (png(16, 0, b"\x10\1", chunk(b"tRNS", b"\x10\1")), flat(GREY)),
-    "transparent colour of 16 bits": (
-        png(16, 2, b"\x10\1" * 3, chunk(b"tRNS", b"\x10\1" * 3)),
-        "16-bit",
-    ),
+    "transparent colour": (rgb(clear(b"\0\1\0\2\0\3")), flat(GREY)),
+    "another transparent colour": (rgb(clear(b"\0\1\0\2\0\4")), flat(1, 2, 3)),
+    "transparent grey of 16 bits": (png(16, 0, b"\x10\1", clear(b"\x10\1")), flat(GREY)),
+    "transparent colour of 16 bits": (png(16, 2, b"\x10\1" * 3, clear(b"\x10\1" * 3)), "16-bit"),
     "transparent entry of a palette": (
-        png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\t\t"), chunk(b"tRNS", b"\xff\0")),
+        png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\t\t"), clear(b"\xff\0")),
         flat(GREY),
     ),
     "palette": (png(8, 3, b"\1", chunk(b"PLTE", b"\0\0\0\t\x08\x07")), flat(9, 8, 7)),
@@ -201,23 +198,14 @@ PNG: dict[str, Case] = {
     "16 bits of colour": (png(16, 2, b"\xff\xff\x80\x80\0\0"), flat(255, 128, 0)),
     "4 bits": (png(4, 0, b"\x70"), flat(119)),
     "1 bit": (png(1, 0, b"\x80"), flat(255)),
-    "gamma": (png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 100_000))), flat(72)),
-    "gamma of sRGB": (png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 45_455))), flat(16)),
-    "gamma beside sRGB": (
-        png(8, 0, b"\x10", chunk(b"gAMA", struct.pack(">I", 99_999)), chunk(b"sRGB", b"\0")),
-        flat(16),
-    ),
-    "primaries": (png(8, 2, b"\1\2\3", chunk(b"cHRM", struct.pack(">8I", *WIDE_XY))), "primaries"),
-    "colours of HDR": (png(8, 2, b"\1\2\3", HDR), "cICP"),
-    "colours of HDR behind a long text": (
-        png(8, 2, b"\1\2\3", chunk(b"tEXt", bytes(70_000)), HDR),
-        "cICP",
-    ),
-    "a text that names colours": (
-        png(8, 2, b"\1\2\3", chunk(b"tEXt", b"a\0" + HDR)),
-        flat(1, 2, 3),
-    ),
-    "colours of sRGB": (png(8, 2, b"\1\2\3", chunk(b"cICP", b"\1\x0d\0\1")), flat(1, 2, 3)),
+    "gamma": (png(8, 0, b"\x10", gamma(100_000)), flat(72)),
+    "gamma of sRGB": (png(8, 0, b"\x10", gamma(45_455)), flat(16)),
+    "gamma beside sRGB": (png(8, 0, b"\x10", gamma(99_999), chunk(b"sRGB", b"\0")), flat(16)),
+    "primaries": (rgb(chunk(b"cHRM", struct.pack(">8I", *WIDE_XY))), "primaries"),
+    "colours of HDR": (rgb(HDR), "cICP"),
+    "colours of HDR behind a long text": (rgb(chunk(b"tEXt", bytes(70_000)), HDR), "cICP"),
+    "a text that names colours": (rgb(chunk(b"tEXt", b"a\0" + HDR)), flat(1, 2, 3)),
+    "colours of sRGB": (rgb(chunk(b"cICP", b"\1\x0d\0\1")), flat(1, 2, 3)),
     "profile": (saved(WIDE, "PNG", icc_profile=wide_profile()), NARROW),
     "damaged profile": (saved(flat(9, 8, 7), "PNG", icc_profile=b"none"), flat(9, 8, 7)),
     "orientation": (saved(CORNER, "PNG", exif=exif()), TURNED),
@@ -260,11 +248,9 @@ PNM: dict[str, Case] = {
     "1 bit, where 1 is black": (b"P4 1 1\n\x80", flat(0)),
     "floats": (b"Pf 1 1 -1.0\n\0\0\0?", "range"),
 }
+TILE = np.ones((32, 32, 1), np.uint8)
 HEIF: dict[str, Case] = {
-    "alpha": (
-        lambda: saved(np.kron(HIDDEN, np.ones((32, 32, 1), np.uint8)), "HEIF", quality=-1),
-        np.kron(SEEN, np.ones((32, 32, 1), np.uint8)),
-    )
+    "alpha": (lambda: saved(np.kron(HIDDEN, TILE), "HEIF", quality=-1), np.kron(SEEN, TILE))
 }
 PICTURES = {".png": PNG, ".bmp": BMP, ".webp": WEBP, ".gif": GIF}
 PICTURES |= dict.fromkeys((".jpg", ".jpeg"), JPEG) | dict.fromkeys((".tif", ".tiff"), TIFF)

@@ -90,15 +90,7 @@ def opus(*, gain: int = 0, skip: int = 0) -> bytes:
     return bytes(content)
 
 
-def through_av(
-    suffix: str,
-    codec: str = "aac",
-    *,
-    tracks: int = 1,
-    layout: str = "mono",
-    samples: NDArray[Any] = WAVE,
-    **options: str,
-) -> bytes:
+def through_av(suffix, codec="aac", *, tracks=1, layout="mono", samples=WAVE, **options) -> bytes:
     """A file that PyAV writes, with options of its container; all its channels are alike."""
     import av
 

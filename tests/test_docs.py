@@ -32,10 +32,9 @@ from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate, names
 from tests import tiny
-from tests.scripts import loaded, program, run_script, touch
+from tests.scripts import ROOT, loaded, program, run_script, touch
 from tests.tiny_yunet import network, tiny_yunet
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # in this order: later ones use files of the first
 RUN = """
@@ -83,56 +82,42 @@ def lines(block: Block) -> list[str]:
 
 
 BLOCKS = [value for page in PAGES for value in blocks(page)]
-RUNNABLE = [
-    block
-    for name in RUN.split()
-    for block in BLOCKS
-    if block.page in (name, f"docs/{name}.md") and block.kind in ("sh", "python")
-]
-SHOWN = [
-    (block, line)
-    for block in BLOCKS
-    if block.kind != "python"
-    for line in lines(block)
-    if re.match(r"(likeness|python|torchrun|make|pip|curl) ", line)
-] + [
-    (Block(page.relative_to(ROOT).as_posix(), number, "", ""), command)
-    for page in PAGES
-    for number, row in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
-    if row.startswith("| ")
-    for command in re.findall(r"`(likeness [a-z]+ [^`]*)`", row)
-]
+CODE = [block for block in BLOCKS if block.kind in ("sh", "python")]
+NAMED_PAGES = [(name, f"docs/{name}.md") for name in RUN.split()]
+RUNNABLE = [block for page in NAMED_PAGES for block in CODE if block.page in page]
+TYPED = re.compile(r"(likeness|python|torchrun|make|pip|curl) ")
+IN_BLOCKS = [(block, line) for block in BLOCKS if block.kind != "python" for line in lines(block)]
+SHOWN = [(block, line) for block, line in IN_BLOCKS if TYPED.match(line)]
+for page in PAGES:
+    for number, row in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        commands = re.findall(r"`(likeness [a-z]+ [^`]*)`", row) if row.startswith("| ") else ()
+        where = Block(page.relative_to(ROOT).as_posix(), number, "", "")
+        SHOWN += [(where, command) for command in commands]
 
 
 # ---------------------------------------------------------------- commands that run
 
 
 @pytest.fixture(scope="module")
-def ran(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, int], str]:
+def ran(request: pytest.FixtureRequest, module_path: Path) -> dict[tuple[str, int], str]:
     """Everything runnable as far as the last block that is asked for, once, in order: (page, line
     of the block) -> "" or what went wrong.
     """
     for package in ("onnxruntime", "onnxscript", "pyarrow", "kaldiio"):
         pytest.importorskip(package)
-    folder = tmp_path_factory.mktemp("docs")
     practice = loaded(ROOT / "examples" / "practice_data.py")
-    practice.write(folder, files=3, seconds=(1.05, 1.3))
-    write_photographs(folder)
-    (folder / "recipes").symlink_to(ROOT / "recipes")
+    practice.write(module_path, files=3, seconds=(1.05, 1.3))
+    write_photographs(module_path)
+    (module_path / "recipes").symlink_to(ROOT / "recipes")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        with contextlib.chdir(module_path), pytest.MonkeyPatch.context() as patch:
             # As in a session of Python that was started in this folder.
-            patch.syspath_prepend(str(folder))
-            asked = [
-                item.callspec.params["block"]
-                for item in request.session.items
-                if item.path == request.path and "ran" in item.fixturenames
-            ]  # type: ignore[attr-defined]
-            last = max(RUNNABLE.index(value) for value in asked)
+            patch.syspath_prepend(str(module_path))
+            here = [item for item in request.session.items if item.path == request.path]
+            asked = [item.callspec for item in here if "ran" in item.fixturenames]
+            last = max(RUNNABLE.index(each.params["block"]) for each in asked)
             return {(entry.page, entry.line): run(entry) for entry in RUNNABLE[: last + 1]}
     finally:
         torch.set_num_threads(threads)
@@ -212,7 +197,7 @@ ORDERED = [
 
 
 @pytest.mark.parametrize("block", ORDERED)
-def test_what_is_marked_as_run_runs(block: Block, ran: dict[tuple[str, int], str]) -> None:
+def test_what_is_marked_as_run_runs(block, ran):
     what_went_wrong = ran[block.page, block.line]
     assert not what_went_wrong
 
@@ -263,7 +248,7 @@ NAMED = [f"{block.page}:{block.line} {line[:50]}" for block, line in SHOWN]
 
 
 @pytest.mark.parametrize(("block", "line"), SHOWN, ids=NAMED)
-def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path) -> None:
+def test_what_is_shown_names_what_exists(block, line, tmp_path):
     name, *arguments = shlex.split(line, comments=True)
     if name == "torchrun":
         name, arguments = "likeness", arguments[arguments.index("likeness") + 1 :]
@@ -298,7 +283,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
+def test_links_lead_somewhere_and_no_page_names_a_machine(page):
     text = page.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", text):
         linked = page.parent / target if target else page
@@ -311,7 +296,7 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
 
 
 @pytest.mark.slow  # imports everything, and makes fifty pages
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_is_built_without_a_warning(tmp_path):
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package)
     program(ROOT / "docs" / "make_site.py", "--out", tmp_path / "site", cwd=tmp_path)
@@ -322,7 +307,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages - {"index.md"} == set(re.findall(r"\]\(([\w/-]+\.md)", index))

@@ -19,14 +19,12 @@ from likeness.modalities.image import small_sets
 from likeness.recipe import Schedule, fit
 from likeness.toolkit.training import recipe as recipes
 from likeness.training.recipe_files import locate
-from tests.scripts import loaded
+from tests.scripts import ROOT, loaded
 from tests.tiny import untrained
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow  # draws
-def test_figures_of_the_papers(tmp_path: Path) -> None:
+def test_figures_of_the_papers(tmp_path):
     made = example("paper_figures").main(["--out", str(tmp_path), "--points", "12"])
     named = ("nivmf_fig2", "nivmf_fig3", "nivmf_fig8", "simple_fig4", "vmf_fig2")
     assert sorted(path.stem for path in made) == [*named]
@@ -37,7 +35,7 @@ def example(name: str) -> ModuleType:
     return loaded(ROOT / "examples" / f"{name}.py")
 
 
-def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
+def test_norms_are_split_by_what_another_run_got_right(tmp_path):
     drawn = example("run_figures")
     ids, right = ("a", "b", "c", "d"), np.array([1.0, 0.0, 1.0, 0.0])
     whole = {"correct": right, "norm": np.ones(4)}
@@ -54,7 +52,7 @@ def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # trains
-def test_figures_of_a_run(tmp_path: Path) -> None:
+def test_figures_of_a_run(tmp_path):
     drawn = example("run_figures")
     recipe = "image/demo:arcface"
     data, out, figure = tmp_path / "data", tmp_path / "run", tmp_path / "figure.png"
@@ -100,7 +98,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     assert figure.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_figures_of_a_comparison(tmp_path: Path) -> None:
+def test_figures_of_a_comparison(tmp_path):
     drawn = example("comparison_figures")
     measured = (("w=0.1", 0.2), ("w=0.1", 0.3), ("d.w=10", 0.1), ("plain", 0.4))
     runs = [{"variant": name, "values": {"eer": value}} for name, value in measured]
@@ -123,7 +121,7 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # an export
-def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_path: Path) -> None:
+def test_node_compares_two_recordings_as_onnx_runtime_does(voices, tmp_path):
     """Where Node and onnxruntime-node are, or LIKENESS_NODE_MODULES names its node_modules."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

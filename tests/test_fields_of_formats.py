@@ -72,10 +72,8 @@ def test_fields_of_pictures(tmp_path, suffix, field):
     assert np.abs(pixels - shown.astype(np.float64)).max() <= 2
     assert np.array_equal(images.read(item, dtype="uint8"), pixels.transpose(2, 0, 1))
     # What is handed in as an open picture is read alike, and so is what a report shows.
-    with (
-        Image.open(io.BytesIO(path.read_bytes())) as opened,
-        items_of(opened, modality="image") as handed,
-    ):
+    opened = Image.open(io.BytesIO(path.read_bytes()))
+    with opened, items_of(opened, modality="image") as handed:
         assert np.array_equal(decode(handed[0]), pixels)
     if "bits" not in field:  # levels of which are spread in a report
         report = np.asarray(Image.open(io.BytesIO(thumbnail(path))).convert("RGB"), np.float64)
@@ -152,43 +150,36 @@ def turns(*channels: str) -> str:
     return "".join(f"SPEAKER call {c} 0.25 0.5 <NA> <NA> ann <NA> <NA>\n" for c in channels)
 
 
+def table(columns: str, *rows: str) -> dict[str, str]:
+    return {"t.csv": "".join(f"{row}\n" for row in (f"path,{columns}", *rows))}
+
+
 PART = slice(HZ // 4, HZ * 3 // 4)
 FIRST, SECOND = WAVE, WAVE[::-1]
-MIXED = (FIRST + SECOND) / 2
+MIXED, THREE = (FIRST + SECOND) / 2, [SECOND, FIRST, WAVE]
+SPEAKER_INFO = "SPKR-INFO call 1 <NA> <NA> <NA> unknown ann <NA>\n"
 # The files of a list, and what of call.wav its items are, or the words of a refusal.
 LISTS: dict[str, tuple[dict[str, str], list[np.ndarray] | str]] = {
     "RTTM, channel": ({"m.rttm": turns("2", "1")}, [SECOND[PART], FIRST[PART]]),
     "RTTM, channel by letter": ({"m.rttm": turns("B", "A")}, [SECOND[PART], FIRST[PART]]),
     "RTTM, no channel": ({"m.rttm": turns("<NA>")}, [MIXED[PART]]),
-    "RTTM, other lines": (
-        {"m.rttm": "SPKR-INFO call 1 <NA> <NA> <NA> unknown ann <NA>\n" + turns("2")},
-        [SECOND[PART]],
-    ),
+    "RTTM, other lines": ({"m.rttm": SPEAKER_INFO + turns("2")}, [SECOND[PART]]),
     "RTTM, a channel that is not there": ({"m.rttm": turns("3")}, "2 channels"),
     "RTTM, channel 0 of two": ({"m.rttm": turns("0")}, "2 channels"),
     "RTTM, channel 0 of one": ({"m.rttm": turns("0").replace("call", "one")}, [WAVE[PART]]),
     "RTTM, a word": ({"m.rttm": turns("both")}, "call both"),
-    "table, channel": (
-        {"t.csv": "path,channel\ncall.wav,2\ncall.wav,1\none.wav,\n"},
-        [SECOND, FIRST, WAVE],
-    ),
-    "table, channel by side": ({"t.csv": "path,channel\ncall.wav,right\n"}, [SECOND]),
+    "table, channel": (table("channel", "call.wav,2", "call.wav,1", "one.wav,"), THREE),
+    "table, channel by side": (table("channel", "call.wav,right"), [SECOND]),
     "table, channel, start and end": (
-        {"t.csv": "path,channel,start,end\ncall.wav,2,0.25,0.75\n"},
+        table("channel,start,end", "call.wav,2,0.25,0.75"),
         [SECOND[PART]],
     ),
-    "table, start and duration": (
-        {"t.csv": "path,start,duration\none.wav,0.25,0.5\n"},
-        [WAVE[PART]],
-    ),
-    "table, offset and duration": (
-        {"t.csv": "path,offset,duration\none.wav,0.25,0.5\n"},
-        [WAVE[PART]],
-    ),
-    "table, a number that is no channel": ({"t.csv": "path,channel\ncall.wav,-1\n"}, "'-1'"),
-    "table, a column of its own": ({"t.csv": "path,channel\ncall.wav,telephone\n"}, [MIXED]),
+    "table, start and duration": (table("start,duration", "one.wav,0.25,0.5"), [WAVE[PART]]),
+    "table, offset and duration": (table("offset,duration", "one.wav,0.25,0.5"), [WAVE[PART]]),
+    "table, a number that is no channel": (table("channel", "call.wav,-1"), "'-1'"),
+    "table, a column of its own": (table("channel", "call.wav,telephone"), [MIXED]),
     "table, channel of both kinds": (
-        {"t.csv": "path,channel\ncall.wav,2\none.wav,telephone\n"},
+        table("channel", "call.wav,2", "one.wav,telephone"),
         "telephone",
     ),
     "Kaldi, recordings": ({"wav.scp": "r call.wav\n"}, [MIXED]),
@@ -274,11 +265,7 @@ VECTORS: dict[str, dict[str, tuple[bytes, np.ndarray | str]]] = {
         "a pipe": (b"a cat e.ark |\n", "OFFSET"),
     },
     # tests/eval/formats/test_embeddings_elsewhere.py
-    ".npz": {},
-    ".npy": {},
-    ".parquet": {},
-    ".csv": {},
-    ".tsv": {},
+    **{suffix: {} for suffix in (".npz", ".npy", ".parquet", ".csv", ".tsv")},
 }
 
 

@@ -192,7 +192,7 @@ def damaged(payload: bytes, native: bool) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_read_or_refused(name, tmp_path):
     case = CASES[name]
     case.read(case.place(tmp_path, valid(name)))
     for payload in damaged(valid(name), case.native):
@@ -220,7 +220,7 @@ def in_place_of(archive: bytes, wanted: str, payload: bytes) -> bytes:
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("name", CASES)
-def test_a_pickle_in_any_file_does_not_run(name: str, protocol: int, tmp_path: Path) -> None:
+def test_a_pickle_in_any_file_does_not_run(name, protocol, tmp_path):
     """As the whole file, as the pickle of a checkpoint of torch, as arrays, and as Kaldi's."""
     canary = tmp_path / "canary"
     pickled = pickle.dumps(Canary(canary), protocol=protocol)
@@ -258,7 +258,7 @@ CLAIMS: list[tuple[str, Callable[[], bytes]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CLAIMS)))
-def test_a_size_that_a_file_states_takes_no_memory(number: int, tmp_path: Path) -> None:
+def test_a_size_that_a_file_states_takes_no_memory(number, tmp_path):
     name, make = CLAIMS[number]
     path = CASES[name].place(tmp_path, make())
     tracemalloc.start()

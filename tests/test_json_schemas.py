@@ -16,12 +16,11 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
 from likeness.models.load import load_named
 from likeness.models.verdicts import Comparer
-from tests.scripts import printed
+from tests.scripts import ROOT, printed
 from tests.tiny_yunet import tiny_yunet
 
 jsonschema = pytest.importorskip("jsonschema")
 
-ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "docs" / "reference" / "schemas"
 NAMES = sorted(path.stem for path in SCHEMAS.glob("*.json"))
 
@@ -40,7 +39,7 @@ def check(document: Any, name: str, part: str = "") -> None:
 # ---------------------------------------------------------------- the schemas and the page
 
 
-def test_the_page_leads_to_every_schema() -> None:
+def test_the_page_leads_to_every_schema():
     page = (ROOT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\(schemas/(\w+)\.json\)", page)) == NAMES
 
@@ -53,7 +52,7 @@ def documents(name: str) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_examples_fit_and_other_keys_do_not(name: str) -> None:
+def test_the_examples_fit_and_other_keys_do_not(name):
     for part, shown in documents(name):
         jsonschema.Draft202012Validator.check_schema(part)
         checked = jsonschema.Draft202012Validator(part)
@@ -97,7 +96,7 @@ def written(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
+def test_results_of_evaluate_identify_and_retrieve(folder):
     out = folder / "results.json"
     scores = [folder / f"{name}.txt" for name in "abc"]
     more = ["--far", "0.1", "--resamples", "20", "--json", out, "--force"]
@@ -105,8 +104,7 @@ def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
     document = written(out)
     check(document, "results")
     assert {"groups", "differences", "unpaired"} <= document.keys()
-    assert len(document["differences"]) == 4
-    assert len(document["unpaired"]) == 1
+    assert (len(document["differences"]), len(document["unpaired"])) == (4, 1)
     printed("evaluate", scores[0], "--quality", "norm", "--embeddings", folder / "e.npz", *more)
     check(written(out), "results")
     printed("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out, "--force")
@@ -125,7 +123,7 @@ def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
         check(written(out), "results")
 
 
-def test_thresholds_origins_calibrations_and_fusions(folder: Path) -> None:
+def test_thresholds_origins_calibrations_and_fusions(folder):
     check(written(folder / "a.txt.origin.json"), "origin")
     more = ["--resamples", "0", "--save-to", folder / "thresholds.json"]
     printed("evaluate", folder / "a.txt", "--far", "0.1", *more)
@@ -145,7 +143,7 @@ def test_thresholds_origins_calibrations_and_fusions(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_files(folder: Path, model: Path, voices: Path) -> None:
+def test_two_files(folder, model, voices):
     out, plain = folder / "out.json", folder / "plain.json"
     embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
     printed("fit", "calibration", *embeddings, "--out", plain)
@@ -161,9 +159,7 @@ def test_two_files(folder: Path, model: Path, voices: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def answers(
-    folder: Path, model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Any]]:
+def answers(folder: Path, model: Path, voices: Path) -> Iterator[dict[str, Any]]:
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
     from likeness.service._pages import Example, slider
     from likeness.service._work import Service
@@ -174,7 +170,7 @@ def answers(
     stored, _ = measure(scores, Origin("cosine"), data="demo", fars=[0.1])
     file = sorted(voices.rglob("*.flac"))[0].read_bytes()
     loaded = load_named(str(model))
-    gallery = open_gallery(tmp_path_factory.mktemp("people"), loaded.meta)
+    gallery = open_gallery(folder / "people", loaded.meta)
     offered = {"examples": [Example("a.flac", file)], "keeps_media": True}
     service = Service(Comparer(loaded, None, 0.5), gallery, slider=slider(stored, ""), **offered)
     ask, bare = asking(service), asking(Service(Comparer(loaded)))
@@ -202,14 +198,12 @@ def answers(
     }
     got["verify"].append(both("POST", "/verify", files=kinds))
     lines = ask("POST", "/embed", files=[("files", file), ("files", b"no sound")]).text
-    yield {
-        **{name: [answer.json() for answer in several] for name, several in got.items()},
-        "embed": [json.loads(line) for line in lines.splitlines()],
-    }
+    answers = {name: [answer.json() for answer in several] for name, several in got.items()}
+    yield answers | {"embed": [json.loads(line) for line in lines.splitlines()]}
     gallery.close()
 
 
-def test_the_service_answers_as_its_schemas_say(answers: dict[str, Any]) -> None:
+def test_the_service_answers_as_its_schemas_say(answers):
     assert answers.keys() | {"faces"} == schema("service")["$defs"].keys()
     for name, documents_ in answers.items():
         for document in documents_:
@@ -218,7 +212,7 @@ def test_the_service_answers_as_its_schemas_say(answers: dict[str, Any]) -> None
     assert answers["thresholds"][1]["places"] == []
 
 
-def test_faces_are_answered_as_their_schema_says(tmp_path: Path) -> None:
+def test_faces_are_answered_as_their_schema_says(tmp_path):
     from likeness.service._work import Service
     from tests.likeness.service.serving import face_network, photograph
 

@@ -12,9 +12,7 @@ import pytest
 import likeness
 
 ROOT = Path(__file__).parents[1]
-SYNTHETIC = [
-    f"modalities.{path.stem}" for path in sorted((ROOT / "modalities").glob("synthetic*.py"))
-]
+SYNTHETIC = [f"modalities.{path.stem}" for path in sorted(ROOT.glob("modalities/synthetic*.py"))]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
     "eval": METRICS | {"pyarrow"},
@@ -51,12 +49,8 @@ INTERNAL = {
 OURS = ("eval", "toolkit", "modalities", "likeness", "recipes", "tests")
 FLOORS = OURS[:3]
 # likeness/eval and its like are links to the folders at the top.
-FILES = [
-    path
-    for top in OURS[:5]
-    for path in sorted((ROOT / top).rglob("*.py"))
-    if not any(parent.is_symlink() for parent in path.parents)
-]
+PATHS = [path for top in OURS[:5] for path in sorted((ROOT / top).rglob("*.py"))]
+FILES = [path for path in PATHS if not any(parent.is_symlink() for parent in path.parents)]
 
 
 def short(name: str) -> str:
@@ -85,7 +79,7 @@ def layer(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_follow_the_table(path: Path) -> None:
+def test_imports_follow_the_table(path):
     mine, tree = layer(path), ast.parse(path.read_text(encoding="utf-8"))
     at_once, later = imports(tree)
     if path.name == "__init__.py" and path.parent.name != "likeness":
@@ -102,7 +96,7 @@ def test_imports_follow_the_table(path: Path) -> None:
             assert known, f"{mine} must not import {name}"
 
 
-def test_only_checkpoints_import_by_name() -> None:
+def test_only_checkpoints_import_by_name():
     """A module is imported by a name that is data where a checkpoint's parts are restored.
 
     Beside it, classes of an allowed list and optional packages are imported by names that stand in
@@ -110,38 +104,31 @@ def test_only_checkpoints_import_by_name() -> None:
     """
     calling = [path for path in FILES if b"importlib.import_module(" in path.read_bytes()]
     by_name = {path.relative_to(ROOT).as_posix() for path in calling}
-    optional = {
-        "likeness/cli.py",  # a command, when it is typed
-        "likeness/models/_speechbrain.py",
-        "toolkit/backbones/ecapa.py",
-    }
-    assert by_name == {"toolkit/models/parts.py", *optional}
+    command = "likeness/cli.py"  # when it is typed
+    optional = {"likeness/models/_speechbrain.py", "toolkit/backbones/ecapa.py"}
+    assert by_name == {"toolkit/models/parts.py", command, *optional}
 
 
 PUBLIC = [name for name in likeness.__all__ if callable(getattr(likeness, name))]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
+def test_a_public_name_is_the_object_of_its_module(name):
     public = getattr(likeness, name)
     assert public is getattr(sys.modules[public.__module__], name)
     assert public.__module__.partition(".")[0] == "likeness"
 
 
-def test_evaluation_is_not_wrapped_a_second_time() -> None:
+def test_evaluation_is_not_wrapped_a_second_time():
     for name in ("score", "calibrate", "evaluate", "identify", "retrieve", "cluster", "Embeddings"):
         assert getattr(likeness, name).__module__.startswith("likeness.eval."), name
 
 
-def test_no_other_function_or_class_has_a_public_name() -> None:
+def test_no_other_function_or_class_has_a_public_name():
     """The commands apart, which are called like the functions that they call."""
-    defined = Counter(
-        node.name
-        for top in ("eval", "likeness")
-        for path in (ROOT / top).rglob("*.py")
-        if path.parent != ROOT / "likeness" / "commands"
-        and not any(parent.is_symlink() for parent in path.parents)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    )
+    own = [path for path in FILES if path.relative_to(ROOT).parts[0] in ("eval", "likeness")]
+    paths = [path for path in own if path.parent != ROOT / "likeness" / "commands"]
+    nodes = [node for path in paths for node in ast.parse(path.read_text(encoding="utf-8")).body]
+    kinds = ast.FunctionDef | ast.ClassDef
+    defined = Counter(node.name for node in nodes if isinstance(node, kinds))
     assert [name for name in PUBLIC if defined[name] > 1] == []

@@ -28,7 +28,7 @@ def embedded(*ids: str) -> Embeddings:
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t.parquet"])
-def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path, name: str) -> None:
+def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path, name):
     trials = Trials((NFC, NFD), ("ann", "bob"), [0, 1, 0], [0, 1, 1])
     write_trials(tmp_path / name, trials)
     trials = read_trials(tmp_path / name)
@@ -36,18 +36,18 @@ def test_one_id_in_two_forms_is_one_id_of_a_list(tmp_path: Path, name: str) -> N
     assert trials.enrol.tolist() == [0, 0, 0]
 
 
-def test_items_whose_ids_become_equal_are_refused() -> None:
+def test_items_whose_ids_become_equal_are_refused():
     items = Items.of(Item(value, Path(f"{value}.wav")) for value in (NFC, "ann", NFD))
     with pytest.raises(ValueError, match="twice"):
         check_unique(items, "here")
 
 
-def test_items_keep_their_paths_and_compare_their_names() -> None:
+def test_items_keep_their_paths_and_compare_their_names():
     (item,) = Items.of([Item(NFD, Path(NFD), NFD)])
     assert (item.id, item.path, item.label) == (NFC, Path(NFD), NFC)
 
 
-def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
+def test_files_are_opened_by_the_name_on_the_disk(tmp_path):
     place = tmp_path / NFD / f"{NFD}_0001.jpg"
     place.parent.mkdir()
     Image.new("RGB", (9, 9)).save(place)
@@ -70,7 +70,7 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("listed", "stored"), [(NFC, NFD), (NFD, NFC)])
-def test_turns_find_recordings_in_the_other_form(tmp_path: Path, listed: str, stored: str) -> None:
+def test_turns_find_recordings_in_the_other_form(tmp_path, listed, stored):
     (tmp_path / f"{stored}.wav").touch()
     line = f"SPEAKER {listed} 1 0 2 <NA> <NA> {listed} <NA> <NA>\n"
     (tmp_path / "m.rttm").write_text(line, encoding="utf-8")
@@ -78,7 +78,7 @@ def test_turns_find_recordings_in_the_other_form(tmp_path: Path, listed: str, st
     assert (item.label, item.path) == (NFC, tmp_path / f"{stored}.wav")
 
 
-def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:
+def test_galleries_know_people_in_either_form(tmp_path):
     rows = embedded("a", "b")
     gallery = open_gallery(tmp_path, {})
     gallery.enrol(Embeddings(("a",), rows.matrix[:1]), [NFD])

@@ -23,7 +23,7 @@ def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -
     return float(max(fpr[nearest], 1 - tpr[nearest]))
 
 
-def test_clovas_dropped_points_can_double_the_eer() -> None:
+def test_clovas_dropped_points_can_double_the_eer():
     """Of the scores n t t t t n n n (rising) the ROC has a straight run of four targets, whose
     inner points scikit-learn drops.
     """
@@ -32,7 +32,7 @@ def test_clovas_dropped_points_can_double_the_eer() -> None:
     assert clova_eer(target, nontarget) == 1.0
 
 
-def test_facexzoos_standard_error_is_a_third_of_the_ten_folds_deviation() -> None:
+def test_facexzoos_standard_error_is_a_third_of_the_ten_folds_deviation():
     rng = np.random.default_rng(0)
     same = np.tile(np.arange(60) < 30, 10)
     scores = rng.standard_normal(600) + 1.5 * same
@@ -53,7 +53,7 @@ def revisitop_ap(ranks: list[int], num_relevant: int) -> float:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40).filter(any))
-def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[bool]) -> None:
+def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant):
     """Ours: one query before a gallery that it ranks in this order, R@K and MAP@1000 over the whole
     of it.
     """
@@ -69,7 +69,7 @@ def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[
     assert revisitop_ap([1], 1) == 0.25  # one relevant item in the second place: ours is 0.5
 
 
-def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives() -> None:
+def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives():
     import torch
 
     from likeness.toolkit.losses.contrast import SupCon
@@ -79,7 +79,7 @@ def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives() 
         assert float(loss) == pytest.approx(math.log(num - 1))
 
 
-def test_the_floor_under_the_root_of_pooled_deviations() -> None:
+def test_the_floor_under_the_root_of_pooled_deviations():
     """WeSpeaker's 1e-7, which is ours, against 3D-Speaker's 1e-8 (ERes2Net) and none (CAM++): most
     for a constant channel.
     """

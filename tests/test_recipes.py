@@ -35,12 +35,9 @@ from tests import tiny_hub
 from tests.modalities.face import bin_file
 from tests.modalities.image import test_retrieval_sets, test_small_sets
 from tests.modalities.image.drawn import EDGE
-from tests.scripts import loaded
+from tests.scripts import ROOT, loaded
 from tests.tiny import shrunk, small_settings
 from tests.toolkit.training.tiny_runs import cut_and_resumed
-
-ROOT = Path(__file__).parents[1]
-
 
 load = cache(recipes.load)
 
@@ -67,14 +64,11 @@ MINIATURES = {"voxceleb_pretrained": "voxceleb"}
 # trained in every run of the tests
 FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _ in VARIANTS}
 FROM_NOTHING = [path for path, name in FIRST.items() if not module(path).RECIPES[name].init]
-TRAINED = [
-    pytest.param(
-        *(path, name),
-        marks=[] if name == FIRST[path] else [pytest.mark.slow],
-        id=f"{path.relative_to(ROOT / 'recipes')}:{name}",
-    )
-    for path, name in VARIANTS
-]
+TRAINED = []
+for path, name in VARIANTS:
+    marks = [] if name == FIRST[path] else [pytest.mark.slow]
+    called = f"{path.relative_to(ROOT / 'recipes')}:{name}"
+    TRAINED.append(pytest.param(path, name, marks=marks, id=called))
 
 
 def modality(path: Path) -> str:

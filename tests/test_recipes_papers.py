@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +24,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 SIMPLE = SimpleNamespace(**recipes.read(str(RECIPES / "image" / "simple.py")))
 NIVMF = SimpleNamespace(**recipes.read(str(RECIPES / "image" / "nivmf.py")))
 NAMES = ("cub200", "cars196", "sop")
-LISTED: dict[str, dict[str, Recipe]] = {
-    name: recipes.group_fields(NIVMF.RECIPES, name) for name in NAMES
-}
+LISTED = {name: recipes.group_fields(NIVMF.RECIPES, name) for name in NAMES}
 
 
 def test_simple_has_the_settings_that_sec_5_1_fixes(shared):
@@ -88,12 +85,8 @@ def test_softtriple_has_the_regulariser_of_its_codebase():
     torch.manual_seed(0)
     loss = part(16, 3).double()
     centres = torch.nn.functional.normalize(torch.cat([loss.proxies[None], loss.centres]), dim=2)
-    pairs = [
-        (2 + 1e-5 - 2 * centres[s, c] @ centres[t, c]) ** 0.5
-        for c in range(3)
-        for s in range(10)
-        for t in range(s)
-    ]
+    places = [(s, t, c) for c in range(3) for s in range(10) for t in range(s)]
+    pairs = [(2 + 1e-5 - 2 * centres[s, c] @ centres[t, c]) ** 0.5 for s, t, c in places]
     z, y = torch.randn(4, 16).double(), torch.tensor([0, 1, 2, 0])
     with_it, loss.tau = loss(z, y).item(), 0.0
     mean = float(torch.stack(pairs).mean().detach())
@@ -154,7 +147,7 @@ def test_four_folds_are_joined(birds, tmp_path):
     assert text.count("|") == 8
 
 
-FACES: dict[str, dict[str, Any]] = {
+FACES = {
     name: recipes.read(str(RECIPES / "face" / f"{name}.py"))["RECIPES"]
     for name in ("vggface2", "ms1mv2", "webface")
 }
@@ -204,9 +197,7 @@ DATA_SETS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "cars196", "cub200
 TABLES = dict(enumerate(DATA_SETS, 5))
 
 VMF_RECIPE = recipes.read(str(RECIPES / "image" / "vmf.py"))
-VMF: dict[str, dict[str, Recipe]] = {
-    name: recipes.group_fields(VMF_RECIPE["RECIPES"], name) for name in TABLES.values()
-}
+VMF = {name: recipes.group_fields(VMF_RECIPE["RECIPES"], name) for name in DATA_SETS}
 
 
 def table(text: str, number: int) -> dict[str, dict[str, str]]:
@@ -322,7 +313,7 @@ def test_losses_have_opensphere_s_settings(name, variant, settings, clip):
     ("name", "variant"),
     [("vggface2", "simple"), ("vggface2", "ce"), ("ms1mv2", "c_simple"), ("ms1mv2", "c_magface")],
 )
-def test_other_class_vectors_have_their_own_lengths(name: str, variant: str) -> None:
+def test_other_class_vectors_have_their_own_lengths(name, variant):
     assert not FACES[name][variant].optim.unit_proxies
 
 
@@ -332,9 +323,7 @@ def test_other_class_vectors_have_their_own_lengths(name: str, variant: str) -> 
         ("cos", 10, 0.00390625, 1),
         ("l2", 200, 1, 1),
         ("nivmf", 10, 0.03125, 1),
-        ("b_vmf", 10, 1, 150),
-        ("el_vmf", 10, 1, 150),
-        ("kl_vmf", 10, 1, 150),
+        *((name, 10, 1, 150) for name in ("b_vmf", "el_vmf", "kl_vmf")),
         ("elk_nivmf", 50, 1, 150),
     ],
 )

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -29,16 +28,15 @@ from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.memory import Memory
 from likeness.training.recipe_files import locate
-from tests.scripts import loaded, printed, touch
+from tests.scripts import ROOT, loaded, printed, touch
 
-ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 # A field with its default, as the page of recipes has it.
 PATTERN = r"^- `([\w.]+)=([^`]*)`(?: \(|:)"
 
 
 @pytest.mark.slow  # makes every network of the page of backbones
-def test_the_pages_are_what_the_classes_say() -> None:
+def test_the_pages_are_what_the_classes_say():
     maker = loaded(ROOT / "docs" / "make_reference.py")
     for name in maker.PAGES:
         page = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
@@ -48,14 +46,14 @@ def test_the_pages_are_what_the_classes_say() -> None:
 @pytest.mark.parametrize(
     "name", ["speaker/folders", "image/digits", "face/webface", "image/simple"]
 )
-def test_every_field_that_help_lists_can_be_set_as_it_stands_there(name: str) -> None:
+def test_every_field_that_help_lists_can_be_set_as_it_stands_there(name):
     plain, _ = recipes.load(locate(name))
     fields = recipes.fields_of(plain)
     again = recipes.override(plain, [f"{field}={value}" for field, value in fields.items()])
     assert recipes.fields_of(again) == fields
 
 
-def test_every_default_of_the_page_can_be_set_as_it_stands_there() -> None:
+def test_every_default_of_the_page_can_be_set_as_it_stands_there():
     page = (REFERENCE / "recipes.md").read_text(encoding="utf-8")
     plain, _ = recipes.load(locate("speaker/folders"))
     checked = 0
@@ -94,7 +92,7 @@ def first_block(title: str) -> str:
     return below.partition("```text\n")[2].partition("```")[0]
 
 
-def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
+def test_the_examples_of_files_are_read(tmp_path):
     touch(tmp_path, "ann/1.flac", "ann/long.flac", "meeting.wav")
     touch(tmp_path / "recordings" / "ann", "1.flac", "2 of 3.flac")
 
@@ -139,7 +137,7 @@ def cells(path: Path, kind: str) -> list[str]:
 
 @pytest.mark.slow  # one of them trains
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -155,7 +153,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_was_run_and_its_links_lead_somewhere(path: Path) -> None:
+def test_a_notebook_was_run_and_its_links_lead_somewhere(path):
     stated = json.loads(path.read_text(encoding="utf-8"))
     counts = [cell["execution_count"] for cell in stated["cells"] if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
@@ -164,7 +162,7 @@ def test_a_notebook_was_run_and_its_links_lead_somewhere(path: Path) -> None:
     assert not re.search(r"(?<![\w.])/(?:work|tmp|home|root|Users)/", path.read_text("utf-8"))
 
 
-def test_version_citation_and_change_log_agree() -> None:
+def test_version_citation_and_change_log_agree():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = re.findall(r"^## (\d\S*)", log, flags=re.MULTILINE)[0]
@@ -187,22 +185,17 @@ def listed(name: str) -> dict[str, recipes.Recipe]:
 
 
 @pytest.mark.parametrize(("name", "pattern"), NAMED)
-def test_a_named_variant_exists(name: str, pattern: str) -> None:
+def test_a_named_variant_exists(name, pattern):
     patterns = (pattern, f"{pattern}.*")  # a data set stands for its group
     assert any(fnmatchcase(variant, each) for variant in listed(name) for each in patterns)
 
 
-@pytest.mark.parametrize(
-    ("name", "simple"),
-    [
-        ("face/vggface2", "simple"),
-        ("face/ms1mv2", "b_simple"),
-        ("face/ms1mv2", "c_simple"),
-        ("image/simple", "cub200.simple"),
-        ("speaker/voxceleb", "simple"),
-    ],
-)
-def test_the_readings_of_simple_are_eq_8_and_the_angle(name: str, simple: str) -> None:
+OF_FACES = [("face/vggface2", "simple"), ("face/ms1mv2", "b_simple"), ("face/ms1mv2", "c_simple")]
+OTHERS = [("image/simple", "cub200.simple"), ("speaker/voxceleb", "simple")]
+
+
+@pytest.mark.parametrize(("name", "simple"), [*OF_FACES, *OTHERS])
+def test_the_readings_of_simple_are_eq_8_and_the_angle(name, simple):
     made = listed(name)
     paper, angle = made[f"{simple}_paper"], made[f"{simple}_learned_angle"]
     loss = paper.loss(8, 3)
@@ -212,10 +205,8 @@ def test_the_readings_of_simple_are_eq_8_and_the_angle(name: str, simple: str) -
     assert describe(replace(angle, loss=made[simple].loss)) == describe(made[simple])
 
 
-@pytest.mark.parametrize(
-    ("name", "simple"), [("image/simple", "cub200.simple"), ("speaker/voxceleb", "simple")]
-)
-def test_simple_released_has_the_release_s_factor_and_features(name: str, simple: str) -> None:
+@pytest.mark.parametrize(("name", "simple"), OTHERS)
+def test_simple_released_has_the_release_s_factor_and_features(name, simple):
     made = listed(name)
     released, loss = made[f"{simple}_released"], made[f"{simple}_released"].loss(8, 3)
     assert (loss.reduction, loss.weight, loss.features) == ("separate", 500, "polarlike")
@@ -226,7 +217,7 @@ NETWORKS = tomllib.loads((ROOT / "docs" / "networks.toml").read_text("utf-8"))["
 PAGE_OF_NETWORKS = (ROOT / "docs" / "how-to" / "networks.md").read_text(encoding="utf-8")
 
 
-def test_the_page_is_what_the_table_says() -> None:
+def test_the_page_is_what_the_table_says():
     maker = loaded(ROOT / "docs" / "make_networks.py")
     assert maker.page() == PAGE_OF_NETWORKS, "run python docs/make_networks.py"
 
@@ -235,14 +226,14 @@ RESULTS = loaded(ROOT / "docs" / "make_results.py")
 
 
 @pytest.mark.parametrize("name", RESULTS.PAGES)
-def test_the_pages_of_what_was_measured_are_up_to_date(name: str) -> None:
+def test_the_pages_of_what_was_measured_are_up_to_date(name):
     page = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
     assert page == RESULTS.page(name), "run python docs/make_results.py"
     assert "git show" not in page
 
 
 @pytest.mark.parametrize("name", RESULTS.PAGES)
-def test_every_table_says_what_it_shows_and_how_it_was_measured(name: str) -> None:
+def test_every_table_says_what_it_shows_and_how_it_was_measured(name):
     data = tomllib.loads((REFERENCE / f"{name}.toml").read_text(encoding="utf-8"))
     for table in data["table"]:
         columns = table.get("columns", data.get("columns"))
@@ -255,7 +246,7 @@ def test_every_table_says_what_it_shows_and_how_it_was_measured(name: str) -> No
     assert len(set(titles)) == len(titles)
 
 
-def test_every_claim_stands_in_the_column_of_its_data_and_the_row_of_its_losses() -> None:
+def test_every_claim_stands_in_the_column_of_its_data_and_the_row_of_its_losses():
     sections = RESULTS.page("claims").split("\n## ")[1:]
     tables = tomllib.loads((REFERENCE / "claims.toml").read_text(encoding="utf-8"))["table"]
     for section, table in zip(sections, tables, strict=True):
@@ -267,7 +258,7 @@ def test_every_claim_stands_in_the_column_of_its_data_and_the_row_of_its_losses(
             assert row[column].strip(" |") == f"{value} {over} {verdict}"
 
 
-def test_every_network_states_everything_and_an_address_of_its_project() -> None:
+def test_every_network_states_everything_and_an_address_of_its_project():
     keys = {"name", "takes", "model", "fetch", "size", "code", "weights", "data"}
     keys |= {"published", "source", "tried"}
     kinds = (
@@ -283,28 +274,20 @@ def test_every_network_states_everything_and_an_address_of_its_project() -> None
     assert not re.search(r"pypi|pythonhosted", PAGE_OF_NETWORKS)
 
 
-def test_the_help_of_verify_names_the_page() -> None:
+def test_the_help_of_verify_names_the_page():
     text = " ".join(printed("verify", "--help").split())
     assert "docs/how-to/networks.md" in text
     assert "likeness prepare" in text
 
 
-MISSING: dict[str, Callable[[], Any]] = {
-    "a run": lambda: load_named("runs/nothing"),
-    "another kind": lambda: load_named("nemo:titanet"),
-    "wespeaker": lambda: load_named("wespeaker:nothing.pt"),
-    "redimnet": lambda: load_named("redimnet:nothing.pt"),
-    "insightface": lambda: load_named("insightface:nothing"),
-    "hub": lambda: load_named("hub:nothing"),
-    "unispeech": lambda: load_named("hub:nothing.pth"),
-    "included": lambda: resolve_model("likeness:nothing"),
-    "neither sound nor picture": lambda: model_for(["a.txt"]),
-}
+MISSING = ["runs/nothing", "nemo:titanet", "wespeaker:nothing.pt", "redimnet:nothing.pt"]
+MISSING += ["insightface:nothing", "hub:nothing", "hub:nothing.pth"]
+FINDING = [*((load_named, name) for name in MISSING), (resolve_model, "likeness:nothing")]
 
 
-@pytest.mark.parametrize("case", MISSING)
-def test_errors_about_a_missing_model_name_the_page(case: str) -> None:
+@pytest.mark.parametrize(("find", "what"), [*FINDING, (model_for, ["a.txt"])])
+def test_errors_about_a_missing_model_name_the_page(find, what):
     with pytest.raises(LikenessError) as caught:
-        MISSING[case]()
+        find(what)
     assert str(caught.value).endswith(FINDING_MODELS)
     assert (ROOT / FINDING_MODELS.split()[0]).is_file()

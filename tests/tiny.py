@@ -12,20 +12,12 @@ from likeness.data import audio, folders
 from likeness.eval.metrics.verification import eer
 from likeness.frontends import KaldiFbank, train_view
 from likeness.losses import ArcFace, SimPLE
-from likeness.recipe import (
-    Compute,
-    Memory,
-    Optim,
-    Recipe,
-    Sampling,
-    Schedule,
-    Verification,
-    override,
-)
+from likeness.recipe import Compute, Memory, Optim, Recipe, Sampling, Schedule, Verification
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.recipe import override
 
 BASE = Recipe(
     modality="speaker",
@@ -44,26 +36,16 @@ BASE = Recipe(
     schedule=Schedule(steps=12, save_every=3),
     compute=Compute(threads=1),
 )
+_SIMPLE = replace(BASE, memory=Memory(20, 0.9), schedule=Schedule(steps=12, save_every=5))
 RECIPES = {
     "arcface": BASE,
-    "simple": replace(
-        BASE,
-        loss=partial(SimPLE, r=1.0, alpha=0.1, b=-1.0),
-        memory=Memory(20, 0.9),
-        schedule=Schedule(steps=12, save_every=5),
-    ),
+    "simple": replace(_SIMPLE, loss=partial(SimPLE, r=1.0, alpha=0.1, b=-1.0)),
 }
 
 # settings by which a recipe trains in seconds
-QUICK = (
-    "schedule.steps=2",
-    "schedule.epochs=0",
-    "schedule.warmup_steps=0",
-    "schedule.eval_every=0",
-    "sampling.batch_size=8",
-    "compute.workers=0",
-    "compute.threads=1",
-)
+QUICK = ("schedule.steps=2", "schedule.epochs=0", "schedule.warmup_steps=0")
+QUICK += ("schedule.eval_every=0", "sampling.batch_size=8")
+QUICK += ("compute.workers=0", "compute.threads=1")
 
 # a small network of each class
 NETWORKS = {

@@ -5,8 +5,6 @@ The detector has the names and shapes of OpenCV's face_detection_yunet_2023mar.o
 and kps at the strides 8, 16 and 32.
 """
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnx.parser
@@ -74,9 +72,13 @@ def save_onnx(path, inputs, outputs, lines, constants):
     return path
 
 
-def network(
-    path: Path, size: tuple[int | str, int | str], *, trained: tuple[int, int] | None = None
-) -> Path:
+def pooled(pixels: str = "data") -> list[str]:
+    """The nodes of a network over the means of 8 x 8 pixels, by a matrix."""
+    means = f"AveragePool <kernel_shape = [8, 8], strides = [8, 8]> ({pixels})"
+    return [f"cells = {means}", "flat = Flatten (cells)", "embedding = MatMul (flat, matrix)"]
+
+
+def network(path, size, *, trained=None):
     """A network (B, 3, height, width) -> (B, 6): means of 8 x 8 pixels and a random matrix.
 
     Args:
@@ -86,11 +88,6 @@ def network(
     """
     height, width = trained or (side if isinstance(side, int) else 112 for side in size)
     rng, inner = np.random.default_rng(0), 3 * (height // 8) * (width // 8)
-    lines = [
-        "cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (data)",
-        "flat = Flatten (cells)",
-        "embedding = MatMul (flat, matrix)",
-    ]
     matrix = rng.normal(0, 0.1, (inner, 6)).astype(np.float32)
     inputs = f"float[batch,3,{size[0]},{size[1]}] data"
-    return save_onnx(path, inputs, ["float[batch,6] embedding"], lines, {"matrix": matrix})
+    return save_onnx(path, inputs, ["float[batch,6] embedding"], pooled(), {"matrix": matrix})

@@ -16,24 +16,20 @@ import pytest
 import soundfile
 
 import likeness
-from likeness import condition_scores, conditions
+from likeness import Item, LikenessError, Scores, Trials, condition_scores, conditions
 from likeness.benchmark import Bench
 from likeness.condition_scores import Cells, ConditionScores
 from likeness.conditions import damaged, parse, respond
-from likeness.eval.errors import LikenessError
 from likeness.eval.intervals.bootstrap import bounds_of, drawn_from, paired_bounds
-from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
 from likeness.eval.results import Result
-from likeness.eval.types import Scores, Trials
 from likeness.modalities.speaker import audio
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.models.embed import embed_where_readable
-from tests.scripts import printed, refused
+from tests.scripts import ROOT, printed, refused
 from tests.test_json_schemas import check
 from tests.tiny import BASE, untrained
 
-ROOT = Path(__file__).parents[2]
 FEW = likeness.VerificationSettings((), fars=(), num_resamples=50)
 
 
@@ -43,6 +39,7 @@ def world(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     refuses what has nothing above 5 kHz.
     """
     folder = tmp_path_factory.mktemp("bench")
+    (folder / "voices").symlink_to(voices)
     names = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.flac"))]
     lines = [f"{a} {b} {int(a[:6] == b[:6])}\n" for a, b in combinations(names, 2)]
     (folder / "trials.txt").write_text("".join(lines))
@@ -58,19 +55,21 @@ def world(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results_of(found: Bench, condition: str, system: str = "plain") -> dict[str, Result]:
-    return {
-        of.metric: of
-        for of in found.results
-        if (of.conventions["condition"], of.system) == (condition, system)
-    }
+    cell = condition, system
+    results = [of for of in found.results if (of.conventions["condition"], of.system) == cell]
+    return {of.metric: of for of in results}
+
+
+def benched(world: Path, *conditions: str, models: Any = ("plain",), **options: Any) -> Bench:
+    """What a bench of models by their names, or elsewhere, finds on the trials of `world`."""
+    options = {"root": world / "voices", "num_resamples": 0} | options
+    trials = world / "trials.txt"
+    return likeness.bench([world / name for name in models], trials, conditions, **options)
 
 
 @pytest.mark.parametrize("both_sides", [False, True])
 def test_a_cell_is_what_embed_score_and_evaluate_give(both_sides, world, voices, tmp_path):
-    options: dict[str, Any] = {"root": voices, "far": 0.1, "num_resamples": 50}
-    found = likeness.bench(
-        [world / "plain"], world / "trials.txt", ["quiet20"], both_sides=both_sides, **options
-    )
+    found = benched(world, "quiet20", both_sides=both_sides, far=0.1, num_resamples=50)
     for path in voices.rglob("*.flac"):
         wave, rate_hz = soundfile.read(path, dtype="float32")
         quiet = tmp_path / path.relative_to(voices)
@@ -79,10 +78,8 @@ def test_a_cell_is_what_embed_score_and_evaluate_give(both_sides, world, voices,
     model = likeness.load(world / "plain")
     clean, tested = model.embed(voices), model.embed(tmp_path)
     limit = model.thresholds.at(0.1).value
-    for name, enrol, probe in (
-        ("clean", clean, clean),
-        ("quiet20", tested if both_sides else clean, tested),
-    ):
+    enrolled = tested if both_sides else clean
+    for name, enrol, probe in (("clean", clean, clean), ("quiet20", enrolled, tested)):
         scored = likeness.score(world / "trials.txt", enrol, probe=probe)
         by_hand = likeness.evaluate(scored, FEW)
         cell, values, target = results_of(found, name), scored.values, scored.trials.target
@@ -94,27 +91,21 @@ def test_a_cell_is_what_embed_score_and_evaluate_give(both_sides, world, voices,
         assert [*cell["refused"].counts.values()] == [48, 448, 8, 62, 0]
 
 
-def test_what_a_model_refuses_is_counted_and_not_scored(world, voices):
-    models = [world / "plain", world / "wide"]
-    found = likeness.bench(
-        models, world / "trials.txt", ["8khz"], root=voices, far=0.1, num_resamples=20
-    )
+def test_what_a_model_refuses_is_counted_and_not_scored(world):
+    found = benched(world, "8khz", models=("plain", "wide"), far=0.1, num_resamples=20)
     assert results_of(found, "clean", "wide")["refused"].value == 0
     assert results_of(found, "8khz", "wide").keys() == {"refused"}
     assert results_of(found, "8khz", "wide")["refused"].value == 31 / 62  # the test sides
     assert "eer" in results_of(found, "8khz", "plain")
     assert any(note.startswith("wide, 8khz: ") and "5 kHz" in note for note in found.notes)
     # The other model has no threshold, and the same network: all that differs is what it refuses.
-    assert {key: of.value for key, of in found.paired.differences.items()} == {
-        ("wide, clean", "eer"): 0.0
-    }
+    differences = {key: of.value for key, of in found.paired.differences.items()}
+    assert differences == {("wide, clean", "eer"): 0.0}
 
 
-def test_differences_are_on_the_trials_that_all_models_scored(world, voices, tmp_path):
+def test_differences_are_on_the_trials_that_all_models_scored(world, tmp_path):
     untrained(tmp_path / "other", replace(BASE, read=partial(audio.read, min_seconds=0.75)))
-    found = likeness.bench(
-        [world / "plain", tmp_path / "other"], world / "trials.txt", root=voices, num_resamples=0
-    )
+    found = benched(world, models=("plain", tmp_path / "other"))
     cell = results_of(found, "clean", "other")
     assert 0 < cell["refused"].value < 1
     assert cell["eer"].value != results_of(found, "clean")["eer"].value
@@ -122,16 +113,14 @@ def test_differences_are_on_the_trials_that_all_models_scored(world, voices, tmp
 
 
 def test_groups_split_the_trials_by_both_sides(world, voices):
-    options: dict[str, Any] = {"groups": world / "sex.txt", "far": 0.1, "num_resamples": 0}
-    found = likeness.bench([world / "plain"], world / "trials.txt", root=voices, **options)
+    found = benched(world, groups=world / "sex.txt", far=0.1)
     scored = likeness.score(world / "trials.txt", likeness.load(world / "plain").embed(voices))
     limit = likeness.load(world / "plain").thresholds.at(0.1).value
     sexes = likeness.read_mapping(world / "sex.txt")
     trials = scored.trials
-    pairs = [
-        sexes[trials.enrol_ids[i].split("/")[0]] + sexes[trials.probe_ids[j].split("/")[0]]
-        for i, j in zip(trials.enrol, trials.probe, strict=True)
-    ]
+    sides = (trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe)
+    first, second = ([sexes[ids[row].split("/")[0]] for row in rows] for ids, rows in sides)
+    pairs = [a + b for a, b in zip(first, second, strict=True)]
     for first, second in sorted(set(pairs)):
         rows = np.array(pairs) == first + second
         cell = results_of(found, f"clean, {first} / {second}")
@@ -207,12 +196,10 @@ def test_a_device_has_its_response(device, gains):
     for hz, db in gains.items():
         tone = np.cos(2 * np.pi * hz * seconds).astype(np.float32) / 10
         heard = respond(tone, device)
-        assert heard.shape == tone.shape
-        assert heard.dtype == np.float32
+        assert (heard.shape, heard.dtype) == (tone.shape, np.float32)
         middle = slice(8_000, 24_000)
-        assert 20 * np.log10(np.std(heard[middle]) / np.std(tone[middle])) == pytest.approx(
-            db, abs=0.5
-        )
+        gain = 20 * np.log10(np.std(heard[middle]) / np.std(tone[middle]))
+        assert gain == pytest.approx(db, abs=0.5)
         assert np.corrcoef(heard[middle], tone[middle])[0, 1] > 0.99  # no delay
 
 
@@ -256,13 +243,8 @@ def test_an_item_has_the_same_noise_each_time(hear):
 
 def test_case_has_its_groups():
     case = parse(["case"], "speaker")
-    assert Counter(one.group for one in case) == {
-        "codec": 8,
-        "microphone": 4,
-        "noise": 5,
-        "room": 1,
-        "chain": 3,
-    }
+    groups = {"codec": 8, "microphone": 4, "noise": 5, "room": 1, "chain": 3}
+    assert Counter(one.group for one in case) == groups
     assert len({one.name for one in case}) == 21
     assert "then" in case[-1].text
     assert parse(["opus12", "case"], "speaker")[0] == case[4]
@@ -296,10 +278,10 @@ def test_an_unknown_condition_is_named_with_the_known_ones(name):
         parse(["case"], "face")
 
 
-def test_what_conditions_add_is_averaged_in_groups_and_drawn_by_subjects(world, voices, tmp_path):
+def test_what_conditions_add_is_averaged_in_groups_and_drawn_by_subjects(world, tmp_path):
     untrained(tmp_path / "other", replace(BASE, seed=BASE.seed + 1))
-    models, names = [world / "plain", tmp_path / "other"], ["noise1", "noise5", "reverb5"]
-    found = likeness.bench(models, world / "trials.txt", names, root=voices, num_resamples=50)
+    models, names = ("plain", tmp_path / "other"), ("noise1", "noise5", "reverb5")
+    found = benched(world, *names, models=models, num_resamples=50)
     cells = {}
     for of in found.results:
         if of.metric == "eer":
@@ -329,9 +311,8 @@ def test_the_interval_of_what_is_added_is_paired_by_subject():
     lost = np.zeros((target.size, 2), dtype=np.bool_)
 
     def added(values: dict[str, Any]) -> Result:
-        scored = {
-            name: ConditionScores(of, lost, "") for name, of in {"clean": clean, **values}.items()
-        }
+        every = {"clean": clean, **values}.items()
+        scored = {name: ConditionScores(of, lost, "") for name, of in every}
         groups = {name: name.rstrip("0123456789") for name in values}
         trials = Trials(ids, ids, enrol, probe, target)
         cells = Cells(trials, pairs, "", {"m": scored}, {"m": None}, groups, FEW)
@@ -354,11 +335,8 @@ def test_the_interval_of_what_is_added_is_paired_by_subject():
     assert same.interval is None  # no draw has any difference
 
 
-def test_what_a_model_refuses_is_left_out_of_what_is_added(world, voices):
-    options: dict[str, Any] = {"root": voices, "num_resamples": 0}
-    names = ["8khz", "quiet20"]
-    both = [world / "plain", world / "wide"]
-    found = likeness.bench(both, world / "trials.txt", names, **options)
+def test_what_a_model_refuses_is_left_out_of_what_is_added(world):
+    found = benched(world, "8khz", "quiet20", models=("plain", "wide"))
     assert [row[-1] for row in found.summary()[1:]] == ["2 of 2", "1 of 2"]
     (wide,) = results_of(found, "all conditions", "wide").values()
     level = results_of(found, "quiet20", "wide")["eer"].value
@@ -366,7 +344,7 @@ def test_what_a_model_refuses_is_left_out_of_what_is_added(world, voices):
     assert found.paired.differences["wide, all conditions", "eer_added"].value == 0
 
 
-def test_every_model_hears_the_same_files_written_once(world, voices, monkeypatch):
+def test_every_model_hears_the_same_files_written_once(world, monkeypatch):
     written, embedded = [], []
 
     def write(item, *others):
@@ -379,9 +357,7 @@ def test_every_model_hears_the_same_files_written_once(world, voices, monkeypatc
 
     monkeypatch.setattr(condition_scores, "damaged", write)
     monkeypatch.setattr(condition_scores, "embed_where_readable", embed)
-    options: dict[str, Any] = {"root": voices, "num_resamples": 0}
-    models = [world / "plain", world / "wide"]
-    likeness.bench(models, world / "trials.txt", ["quiet20", "pink5"], **options)
+    benched(world, "quiet20", "pink5", models=("plain", "wide"))
     assert len(written) == 2 * 31  # the test sides
     assert embedded == [32, 32] + [31] * 4
 
@@ -394,7 +370,7 @@ def test_trials_are_drawn_among_a_few_items_of_many_subjects(world, voices, tmp_
     again = likeness.bench([world / "plain"], items=voices, max_items=10, **options)
     assert results_of(again, "clean")["eer"] == clean["eer"]
     every = likeness.bench([world / "plain"], items=voices, **options)
-    listed = likeness.bench([world / "plain"], world / "trials.txt", root=voices, **options)
+    listed = benched(world)
     assert results_of(every, "clean")["eer"].value == results_of(listed, "clean")["eer"].value
     lines = [f"{p.relative_to(voices)},{p.parent.name}" for p in voices.rglob("*.flac")]
     (tmp_path / "my items.csv").write_text("\n".join(["clip,who", *lines]))

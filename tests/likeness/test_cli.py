@@ -15,9 +15,8 @@ from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.items import listing
 from likeness.modalities.synthetic import write_voices
-from tests.scripts import printed, program, refused, run_command, touch
+from tests.scripts import ROOT, printed, program, refused, run_command, touch
 
-ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
 
 
@@ -159,24 +158,21 @@ slow = {"pyarrow.compute", "scipy.signal", "scipy.stats"}
 print(*names, *(parts & slow), file=sys.stderr)
 """
 # What comes with those, or stands in every process of an environment.
-BESIDE = {
-    *("likeness", "typing_extensions", "_soundfile", "_soundfile_data", "_cffi_backend"),
-    *("_distutils_hack", "cloudpickle"),
-}
+BESIDE = {"likeness", "typing_extensions", "_soundfile", "_soundfile_data", "_cffi_backend"}
+BESIDE |= {"_distutils_hack", "cloudpickle"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(module_path: Path) -> Path:
     """Trials with scores, two recordings and an .onnx model."""
-    folder = tmp_path_factory.mktemp("start")
-    write_voices(folder / "voices", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
-    for number, path in enumerate(sorted((folder / "voices").rglob("*.flac"))):
-        path.rename(folder / f"{number}.flac")
+    write_voices(module_path / "voices", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
+    for number, path in enumerate(sorted((module_path / "voices").rglob("*.flac"))):
+        path.rename(module_path / f"{number}.flac")
     rows = (f"a{i % 7}/1 a{i % 7 + i % 2}/{i} {1 - i % 2} {0.1 * (i % 17)}\n" for i in range(210))
-    (folder / "scores.txt").write_text("".join(rows))
+    (module_path / "scores.txt").write_text("".join(rows))
     voice = Path(likeness.__file__).with_name("voice") / "model.onnx"
-    (folder / "voice.onnx").write_bytes(voice.read_bytes())
-    return folder
+    (module_path / "voice.onnx").write_bytes(voice.read_bytes())
+    return module_path
 
 
 @pytest.mark.parametrize(

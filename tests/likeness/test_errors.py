@@ -3,24 +3,21 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 import warnings
 from pathlib import Path
+from subprocess import PIPE, Popen, run
 
 import numpy as np
 import pytest
 import torch
 
+from likeness import load_fusion, load_plda
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
 from likeness.eval.errors import LikenessError, Unreachable, install_line, likeness_version
 from likeness.eval.formats import embeddings
-from likeness.eval.metrics.calibration import load_fusion
-from likeness.eval.scoring.plda import load_plda
-from tests.scripts import refused, run_script
-
-ROOT = Path(__file__).parents[2]
+from tests.scripts import ROOT, refused, run_script
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -58,9 +55,7 @@ def test_a_full_output_is_named_and_a_reader_that_has_gone_ends_the_command(tmp_
     line = [sys.executable, "-m", "likeness", "recipes"]
     for words in ("recipes", "--help", "gallery --help", "gallery list -h"):
         with open("/dev/full", "w") as full:
-            ended = subprocess.run(
-                [*line[:3], *words.split()], stdout=full, stderr=subprocess.PIPE, text=True
-            )
+            ended = run([*line[:3], *words.split()], stdout=full, stderr=PIPE, text=True)
         assert ended.returncode == 2
         assert ended.stderr.startswith("likeness: <stdout>: ")
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
@@ -69,13 +64,9 @@ def test_a_full_output_is_named_and_a_reader_that_has_gone_ends_the_command(tmp_
     pairs = [f"{a} {b} {a % 2}\n" for a in range(200) for b in range(a)]
     (tmp_path / "trials.txt").write_text("".join(pairs))
     line[3:] = ["score", "--trials", "trials.txt", "--embeddings", "e.npz", "--out", "/dev/stdout"]
-    with subprocess.Popen(
-        line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with Popen(line, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout.readline().startswith("1 0 ")
         process.stdout.close()
-        assert process.stderr is not None
         assert process.stderr.read() == ""
     assert process.returncode == 0
 
@@ -132,7 +123,7 @@ def test_warnings_for_the_user_are_one_line(capsys, recwarn):
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["evaluate"], ["evaluate", "--far"]])
-def test_usage_errors_end_with_2(arguments: list[str]) -> None:
+def test_usage_errors_end_with_2(arguments):
     assert "Traceback" not in refused(*arguments)
 
 
@@ -159,11 +150,8 @@ def test_a_reading_process_hands_on_its_sentence():
     assert str(pickle.loads(pickle.dumps(LikenessError("a sentence")))) == "a sentence"
 
 
-SCRIPTS = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in (ROOT / "recipes").rglob("*.py")
-    if "__main__" in path.read_text(encoding="utf-8")
-)
+RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.py"))
+SCRIPTS = [name for name in RECIPES if "__main__" in (ROOT / name).read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -183,13 +171,11 @@ def test_what_is_missing_is_installed_from_where_the_rest_was(is_editable, tmp_p
     """From a folder while it is there (PEP 610), else by the name on the package index."""
     by_name = 'pip install "likeness-toolkit[serve]"'
     monkeypatch.setattr(sys, "path", [str(tmp_path)])  # a source tree without metadata
-    assert install_line("serve") == by_name
-    assert likeness_version() == "unknown"
+    assert (install_line("serve"), likeness_version()) == (by_name, "unknown")
     metadata = tmp_path / "likeness_toolkit-1.2.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Name: likeness-toolkit\nVersion: 1.2")
-    assert install_line("serve") == by_name
-    assert likeness_version() == "1.2"
+    assert (install_line("serve"), likeness_version()) == (by_name, "1.2")
     clone = tmp_path / "a clone, 100 %"
     clone.mkdir()
     origin = {"url": clone.as_uri(), "dir_info": {"editable": True} if is_editable else {}}

@@ -19,9 +19,7 @@ from torch import nn
 import likeness
 import likeness.toolkit.backbones
 import likeness.toolkit.losses
-from likeness.eval.formats.trials import write_trials
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
+from likeness.data import Item, folders, write_trials
 from likeness.modalities.face import images
 from likeness.models.inputs import items_of
 from likeness.toolkit import console
@@ -39,13 +37,9 @@ def model(run: Path) -> likeness.Model:
 
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> likeness.Model:
-    recipe = replace(
-        tiny.BASE,
-        modality="face",
-        frontend=partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3),
-        backbone=partial(SmallCNN, dim=4),
-        read=partial(images.read, size=(28, 28)),
-    )
+    parts = {"frontend": partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3)}
+    parts |= {"backbone": partial(SmallCNN, dim=4), "read": partial(images.read, size=(28, 28))}
+    recipe = replace(tiny.BASE, modality="face", **parts)
     return likeness.load(tiny.untrained(tmp_path_factory.mktemp("faces"), recipe))
 
 
@@ -73,16 +67,12 @@ def test_every_public_name_exists_and_is_documented():
 def test_the_flat_lists_are_complete(room):
     """Every public network or loss of the room is in the flat list, and none of their parts."""
     listed = getattr(likeness, room.__name__.rpartition(".")[2])
-    classes = {
-        value.__name__
-        for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
-        for value in vars(importlib.import_module(info.name)).values()
-        if inspect.isclass(value)
-        and issubclass(value, nn.Module)
-        and value.__module__ == info.name
-        and not value.__name__.startswith("_")
-    }
-    assert {name for name in dir(listed) if name[0] != "_"} == classes - {"KeyBank", "BasicBlock"}
+    modules = [info.name for info in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]
+    values = [value for name in modules for value in vars(importlib.import_module(name)).values()]
+    parts = [of for of in values if inspect.isclass(of) and issubclass(of, nn.Module)]
+    names = {of.__name__ for of in parts if of.__module__ in modules}
+    classes = {name for name in names if name[0] != "_"} - {"KeyBank", "BasicBlock"}
+    assert {name for name in dir(listed) if name[0] != "_"} == classes
 
 
 def test_a_folder_a_list_and_a_table_give_the_same(model, voices, tmp_path):
@@ -95,9 +85,8 @@ def test_a_folder_a_list_and_a_table_give_the_same(model, voices, tmp_path):
     rows = folder.matrix[:3]
 
     (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in some))
-    (tmp_path / "table.csv").write_text(
-        "label,path,id\n" + "".join(f"x,{name},n{i}\n" for i, name in enumerate(some))
-    )
+    rows_of_table = [f"x,{name},n{i}\n" for i, name in enumerate(some)]
+    (tmp_path / "table.csv").write_text("".join(["label,path,id\n", *rows_of_table]))
     paths = [voices / name for name in some]
     for ids, other in (
         (some, model.embed(tmp_path / "list.txt", root=voices)),
@@ -288,13 +277,11 @@ def test_scores_without_ids_are_evaluated_over_trials(world):
     assert both["a"].eer == both["b"].eer == bare.eer
     with pytest.raises(ValueError, match="2 systems"):
         _ = both.eer
-    for mixed, more in (
-        ({"a": scored.scores, "b": scored}, {}),
-        (scored.scores, {"subjects": {"a": "b"}}),
-        (scored.scores, {"trials": world / "trials.txt"}),
-    ):
+    with pytest.raises(ValueError, match="ids"):
+        likeness.evaluate({"a": scored.scores, "b": scored})
+    for more in ({"subjects": {"a": "b"}}, {"trials": world / "trials.txt"}):
         with pytest.raises(ValueError, match="ids"):
-            likeness.evaluate(mixed, **more)
+            likeness.evaluate(scored.scores, **more)
 
 
 def test_a_pair_is_calibrated_as_a_list_is(world, run, voices, tmp_path):

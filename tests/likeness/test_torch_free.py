@@ -17,10 +17,9 @@ import pytest
 from PIL import Image
 
 import likeness
+from likeness.data import folders, write_trials
 from likeness.eval.errors import install_line
 from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.formats.trials import write_trials
-from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.modalities.synthetic import write_voices
 from likeness.modalities.synthetic_faces import write_faces
@@ -80,27 +79,22 @@ def without_torch(world: Path) -> Iterator[Callable[[str], Any]]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(module_path: Path) -> Path:
     """voice.onnx, which is the model that comes along, and face.onnx; what they are tried on."""
-    folder = tmp_path_factory.mktemp("world")
-    write_voices(folder / "voices", num_speakers=4, num_utterances=2, seconds=(2.0, 2.5))
-    write_trials(folder / "trials.txt", folders.trials(folder / "voices", split="all")[1])
-    (folder / "voice.onnx").write_bytes((VOICE / "model.onnx").read_bytes())
-    write_faces(folder / "faces", num_subjects=2, num_shots=2, size=32)
-    face = min((folder / "faces").rglob("*.png"))
+    write_voices(module_path / "voices", num_speakers=4, num_utterances=2, seconds=(2.0, 2.5))
+    write_trials(module_path / "trials.txt", folders.trials(module_path / "voices", split="all")[1])
+    (module_path / "voice.onnx").write_bytes((VOICE / "model.onnx").read_bytes())
+    write_faces(module_path / "faces", num_subjects=2, num_shots=2, size=32)
+    face = min((module_path / "faces").rglob("*.png"))
     Image.open(face).save(face.with_suffix(".jpg"))
-    recipe = replace(
-        tiny.BASE,
-        modality="face",
-        frontend=ADAFACE,
-        backbone=partial(SmallCNN, dim=8, image_size=32),
-        read=partial(images.read, size=(32, 32)),
-    )
-    likeness.load(tiny.untrained(folder / "run", recipe)).export(folder / "face.onnx")
-    return folder
+    parts = {"backbone": partial(SmallCNN, dim=8, image_size=32), "frontend": ADAFACE}
+    read = partial(images.read, size=(32, 32))
+    recipe = replace(tiny.BASE, modality="face", **parts, read=read)
+    likeness.load(tiny.untrained(module_path / "run", recipe)).export(module_path / "face.onnx")
+    return module_path
 
 
-def test_files_are_compared_embedded_enrolled_and_searched(world: Path, without_torch: Any) -> None:
+def test_files_are_compared_embedded_enrolled_and_searched(world, without_torch):
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[1:3])
     code = f"""
 given.append(run("verify", {first!r}, {second!r}, "--json", "v.json"))
@@ -130,7 +124,7 @@ given.append([name for name in WITHOUT if name in sys.modules])
     assert stated["probability"] == pytest.approx(expected.probability, rel=1e-3)
 
 
-def test_images_are_embedded_and_flipped(world: Path, without_torch: Any) -> None:
+def test_images_are_embedded_and_flipped(world, without_torch):
     words = ("embed", "--model", "face.onnx", "--items", "faces", "--out", "both.npz")
     ((ended, _, err),) = without_torch(f"given.append(run(*{words!r}, '--flip', 'concat'))")
     assert ended == 0, err
@@ -139,7 +133,7 @@ def test_images_are_embedded_and_flipped(world: Path, without_torch: Any) -> Non
     np.testing.assert_allclose(both, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_the_service_answers(world: Path, without_torch: Any) -> None:
+def test_the_service_answers(world, without_torch):
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
@@ -163,7 +157,7 @@ given.append([name for name in WITHOUT if name in sys.modules])
     assert score == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_needs_an_extra_names_it_in_one_sentence(world: Path, without_torch: Any) -> None:
+def test_what_needs_an_extra_names_it_in_one_sentence(world, without_torch):
     tiny_yunet(world / "yunet.onnx")
     recordings = sorted(map(str, (world / "voices").rglob("*.flac")))[:2]
     photographs = sorted(map(str, (world / "faces").rglob("*.png")))[:2]

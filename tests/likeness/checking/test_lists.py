@@ -9,8 +9,7 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.eval.formats.subjects import read_durations, read_mapping
-from likeness.eval.formats.trials import read_trials
+from likeness import read_durations, read_mapping, read_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.items.listing import list_items
 from likeness.modalities import folders, synthetic
@@ -37,11 +36,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "voices.csv"
 
 
-def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
+def test_from_a_table_to_scores(table, tmp_path):
     lists = tmp_path / "lists"
     shown = printed("lists", table, "--out", lists)
     whose = re.search(r"8 items of (\d+) of (\d+) subjects \(held out; --split all", shown)
-    assert whose is not None
     assert int(whose[1]) < int(whose[2])
     items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
     recipe_items, recipe_trials = folders.trials(table, split="test")
@@ -49,9 +47,8 @@ def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     assert [item.stretch for item in items] == [(0.1, 0.7)] * 8
     assert set(trials.enrol_ids) <= set(items.ids)
     assert len(trials) == len(recipe_trials) == 28
-    assert read_mapping(lists / "labels.txt") == dict(
-        zip(items.ids, recipe_items.labels, strict=True)
-    )
+    labels = dict(zip(items.ids, recipe_items.labels, strict=True))
+    assert read_mapping(lists / "labels.txt") == labels
 
     out = tmp_path / "run"
     assert run_command("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0
@@ -60,9 +57,8 @@ def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     assert found.ids == (*items.ids,)
     wave, rate = soundfile.read(items[0].path)
     cut = wave[round(0.1 * rate) : round(0.7 * rate)]
-    np.testing.assert_allclose(
-        found.matrix[0], model.embed(cut, rate_hz=rate).matrix[0], rtol=1e-4, atol=1e-5
-    )
+    (expected,) = model.embed(cut, rate_hz=rate).matrix
+    np.testing.assert_allclose(found.matrix[0], expected, rtol=1e-4, atol=1e-5)
     both = model.embed(table)
     np.testing.assert_array_equal(both.matrix[both.rows(found.ids)], found.matrix)
     frame = pandas.read_csv(table).head(3)
@@ -70,7 +66,7 @@ def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     assert len(likeness.score(lists / "trials.txt", found)) == 28
 
 
-def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
+def test_the_lists_follow_from_the_seed(table, tmp_path):
     asked = ("lists", table, "--num-trials", 12, "--out")
     for name, options in (("a", []), ("b", []), ("c", ["--seed", 1])):
         assert run_command(*asked, tmp_path / name, *options) == 0
@@ -79,7 +75,7 @@ def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
     assert [text.count(b"\n") for text in texts] == [12] * 3
 
 
-def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> None:
+def test_trials_of_one_sex_and_across_sessions(table, tmp_path):
     options = ["--same-sex", "--cross-session", "--split", "all"]
     assert run_command("lists", table, "--out", tmp_path, *options) == 0
     items, trials = list_items(table, suffixes=[".flac"]), read_trials(tmp_path / "trials.txt")
@@ -92,9 +88,7 @@ def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> N
     assert int(trials.target.sum()) == 12 * 4
 
 
-def test_recordings_are_cut_to_the_durations_that_they_are_long_enough_for(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_are_cut_to_the_durations_that_they_are_long_enough_for(table, tmp_path, capsys):
     broken = table.parent / "wavs" / "spk000" / "broken.flac"
     broken.touch()
     wavs, options = table.parent / "wavs", ["--durations", "0.2,0.5,whole", "--split", "all"]
@@ -129,10 +123,8 @@ def test_recordings_are_cut_to_the_durations_that_they_are_long_enough_for(
     assert all(item.stretch[0] >= 0.1 and item.stretch[1] <= 0.7 for item in inside)
 
 
-def test_two_stretches_of_one_file_under_two_ids_are_no_trial(table: Path, tmp_path: Path) -> None:
-    rows = [
-        f"{name},wavs/spk00{name[0]}/utt0{name[1]}.flac,{name[0]}" for name in ("00", "01", "10")
-    ]
+def test_two_stretches_of_one_file_under_two_ids_are_no_trial(table, tmp_path):
+    rows = [f"{id},wavs/spk00{id[0]}/utt0{id[1]}.flac,{id[0]}" for id in ("00", "01", "10")]
     rows.append(rows[0].replace("00,", "copy,", 1))
     (table.parent / "twice.csv").write_text("\n".join(["id,path,label", *rows]))
     options = ["--durations", "0.2", "--split", "all", "--out", tmp_path / "o"]
@@ -144,14 +136,12 @@ def test_two_stretches_of_one_file_under_two_ids_are_no_trial(table: Path, tmp_p
     ("durations", "message"),
     [("2,six", "whole"), ("0", "whole"), ("-1,2", "whole"), ("nan", "whole"), ("9", "9 s")],
 )
-def test_durations_that_cannot_be_cut_are_refused(
-    table: Path, tmp_path: Path, durations: str, message: str
-) -> None:
+def test_durations_that_cannot_be_cut_are_refused(table, tmp_path, durations, message):
     assert message in refused("lists", table, "--out", tmp_path / "o", "--durations", durations)
     assert not (tmp_path / "o").exists()
 
 
-def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Path) -> None:
+def test_a_pattern_trains_and_lists_the_same_speakers(table, tmp_path):
     flat = tmp_path / "flat"
     flat.mkdir()
     for file in (table.parent / "wavs").rglob("*.flac"):
@@ -165,7 +155,7 @@ def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Pat
     assert len(likeness.items(flat, label=pattern)) == 48
 
 
-def test_the_files_say_what_they_are(tmp_path: Path) -> None:
+def test_the_files_say_what_they_are(tmp_path):
     for label in ("a", "b", "c", "d"):
         touch(tmp_path / "things" / label, "1.png", "2.png", "notes.wav")
     listed = likeness.items(tmp_path / "things")
@@ -175,7 +165,7 @@ def test_the_files_say_what_they_are(tmp_path: Path) -> None:
     assert len(read_trials(tmp_path / "lists" / "trials.txt")) == 6
 
 
-def test_lists_of_what_is_no_file_show_what_was_read(tmp_path: Path) -> None:
+def test_lists_of_what_is_no_file_show_what_was_read(tmp_path):
     line = '{"key": "u1", "wav": "voices/ann/1.flac", "spk": "ann"}\n'
     (tmp_path / "raw.list").write_text(line)
     assert '"wav": "voices' in refused("lists", tmp_path / "raw.list", "--out", tmp_path / "lists")

@@ -133,11 +133,8 @@ def run(name: str, words: Sequence[str], until: object = None) -> Run:
         return settings and functools.wraps(settings, updated=())(lambda **fields: fields)
 
     output = io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(output),
-    ):
+    out, err = contextlib.redirect_stdout(output), contextlib.redirect_stderr(output)
+    with pytest.MonkeyPatch.context() as patch, out, err:
         patch.setattr(_signature, "Call", spied)
         patch.setattr(_signature, "_settings", unchecked)
         arrived = False
@@ -167,36 +164,28 @@ def folder(tmp_path: Path) -> Path:
 
 def required(command: Command, functions: Sequence[Callable[..., Any]]) -> list[Source]:
     """The options that functions need."""
-    needed = {
-        source.name
-        for function in functions
-        for source in sources_of(function)
-        if source.default is inspect.Parameter.empty
-    }
+    sources = [source for function in functions for source in sources_of(function)]
+    needed = {source.name for source in sources if source.default is inspect.Parameter.empty}
     return [source for name, source in command.sources.items() if name in needed]
 
 
 def base_lines(name: str, function: Callable[..., Any], folder: Path) -> Iterator[list[str]]:
     """Lines that may lead a command to a function, the shortest first."""
     command = COMMANDS[name]
-    own = {key: own_words(key, each, folder) for key, each in command.own.items()}
-    always = [
-        word
-        for key, words in own.items()
-        if command.own[key].default is inspect.Parameter.empty
-        for word in words
-    ]
-    for functions in (
-        [function],
-        *([function, each] for each in command.functions),
-        command.functions,
-    ):
+    always, optional = list[str](), list[list[str]]()
+    for key, each in command.own.items():
+        words = own_words(key, each, folder)
+        if each.default is inspect.Parameter.empty:
+            always += words
+        else:
+            optional.append(words)
+    pairs = ([function, each] for each in command.functions)
+    for functions in ([function], *pairs, command.functions):
         needed = required(command, functions)
         words = [word for source in needed for word in sample_of(source, folder).words]
         yield [*words, *always]
-        for key, more in own.items():
-            if command.own[key].default is not inspect.Parameter.empty:
-                yield [*words, *always, *more]
+        for more in optional:
+            yield [*words, *always, *more]
         for source in command.sources.values():
             if source not in needed:
                 yield [*words, *always, *sample_of(source, folder).words]
@@ -213,9 +202,7 @@ def started(name: str, function: Callable[..., Any], folder: Path) -> tuple[list
     raise AssertionError(f"no line of {name} leads to {function.__name__}: {said}")
 
 
-def lines_with(
-    name: str, function: Callable[..., Any], source: Source, folder: Path
-) -> Iterator[list[str]]:
+def lines_with(name: str, function: Any, source: Source, folder: Path) -> Iterator[list[str]]:
     """Lines that may lead to a function and have an option, with what it says that it needs."""
     typed = list(sample_of(source, folder).words)
     sources = COMMANDS[name].sources
@@ -268,12 +255,9 @@ def test_no_option_is_dropped(name, folder):
         for option in command.sources.keys() - own - later:
             sample = sample_of(command.sources[option], folder)
             done = run(name, [*words, *sample.words], function)
-            gone = any(
-                value_at(call, source.path) == sample.value
-                for other, call in done.calls.items()
-                for source in sources_of(other)
-                if source.name == option
-            )
+            sources = [(of, each) for of in done.calls for each in sources_of(of)]
+            paths = [(of, each.path) for of, each in sources if each.name == option]
+            gone = any(value_at(done.calls[of], path) == sample.value for of, path in paths)
             assert gone or not done.arrived, f"{option} is dropped on the way to {function}"
 
 
@@ -405,11 +389,8 @@ def named() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("file", "name"), sorted(set(named())))
 def test_a_message_names_an_option_of_the_command(file, name):
     module = f"likeness.{file.removeprefix('likeness/').removesuffix('.py').replace('/', '.')}"
-    own = [
-        each
-        for each, command in COMMANDS.items()
-        if any(function.__module__ == module for function in command.functions)
-    ]
+    modules = {name: [of.__module__ for of in each.functions] for name, each in COMMANDS.items()}
+    own = [each for each in COMMANDS if module in modules[each]]
     assert own or file in REACHED, f"which commands reach {file}, where {name} is named?"
     reached = [each.replace("+", " ") for each in REACHED[file].split()] if file in REACHED else own
     lacking = [each for each in reached if name not in OPTIONS[each]]

@@ -22,11 +22,8 @@ OF_DATA = {
     "bench": "--model {model} --items {data} --max-items 8",
     "gallery enrol": "{data} --gallery {out} --model {model}",
 }
-OF_IDS = {
-    "fit plda": "{ids} --out {out}.json",
-    "retrieve": "--embeddings {ids}",
-    "identify": "--gallery {ids} --probes {ids}",
-}
+OF_IDS = {"fit plda": "{ids} --out {out}.json", "retrieve": "--embeddings {ids}"}
+OF_IDS["identify"] = "--gallery {ids} --probes {ids}"
 NOT_BY_FOLDER = {  # why labels are no folders there
     "gallery search": "probes have no label",
     "gallery cluster": "the labels of ids are a hint, which is left out",
@@ -36,7 +33,7 @@ NOT_BY_FOLDER = {  # why labels are no folders there
 }
 
 
-def test_every_command_that_takes_labels_is_known() -> None:
+def test_every_command_that_takes_labels_is_known():
     names = {"--label", "--labels", "--subjects", "--gallery-labels", "--gallery-subjects"}
     names.add("--cohort-subjects")
     taking = {name for name, command in COMMANDS.items() if names & command.sources.keys()}
@@ -56,7 +53,7 @@ def words_of(name: str, line: str, places: dict[str, Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OF_DATA)
-def test_data_whose_folders_are_in_doubt(name: str, places: dict[str, Path]) -> None:
+def test_data_whose_folders_are_in_doubt(name, places):
     if "{model}" in OF_DATA[name]:
         untrained(places["model"])
     words = words_of(name, OF_DATA[name], places)
@@ -71,7 +68,7 @@ def test_data_whose_folders_are_in_doubt(name: str, places: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize("name", OF_IDS)
-def test_ids_whose_folders_are_in_doubt(name: str, places: dict[str, Path]) -> None:
+def test_ids_whose_folders_are_in_doubt(name, places):
     said = refused(*words_of(name, OF_IDS[name], places))
     assert "level 2 has 4" in said
     assert "--label " not in said

@@ -89,13 +89,9 @@ def test_the_files_of_a_model_are_kept(tmp_path):
     touch(run, "last.safetensors", "recipe.json", "thresholds.json")
     scores.write_text(SCORES)
     touch(tmp_path, "m.onnx", "m.onnx.calibration.json", "face/model.onnx")
-    for model, name in (
-        ("run", "run/last.safetensors"),
-        ("run", "run/recipe.json"),
-        ("run", "run/thresholds.json"),
-        ("m.onnx", "m.onnx.calibration.json"),
-        ("face", "face/model.onnx"),
-    ):
+    of_run = ("run/last.safetensors", "run/recipe.json", "run/thresholds.json")
+    others = (("m.onnx", "m.onnx.calibration.json"), ("face", "face/model.onnx"))
+    for model, name in (*(("run", name) for name in of_run), *others):
         words = ("--save-to", tmp_path / model, "--json", tmp_path / name, "--force")
         assert "is one of the inputs" in refused("evaluate", scores, *words)
         assert not (tmp_path / name).read_bytes()
@@ -162,10 +158,8 @@ def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy():
         left.mkdir(mode=0o700)
         os.seteuid(65534)
         try:
-            with (
-                pytest.raises(LikenessError, match="remove that folder"),
-                only_command(out, [out], replaces=True),
-            ):
+            command = only_command(out, [out], replaces=True)
+            with pytest.raises(LikenessError, match="remove that folder"), command:
                 pass
         finally:
             os.seteuid(0)

@@ -268,23 +268,22 @@ def typed(line: str, **places: object) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(module_path: Path) -> Path:
     """A folder with what all commands wrote of eight synthetic speakers of odd names."""
-    world = tmp_path_factory.mktemp("world")
     for name, seed in (("voices", 0), ("others", 1)):
         sizes = {"num_speakers": 8 - 4 * seed, "num_utterances": 4, "seconds": (1.1, 1.3)}
-        synthetic.write_voices(world / name, seed=seed, **sizes)
+        synthetic.write_voices(module_path / name, seed=seed, **sizes)
     for number, name in enumerate(["nan", "inf", "true", "007", "1e5", "null", "ann", "Zoe\u0308"]):
-        (world / "voices" / f"spk{number:03}").rename(world / "voices" / name)
-    (world / "junk.wav").write_bytes(b"no sound")
-    (world / "some.txt").write_text("ann/1\tvoices/ann/utt00.flac\nbad/1\tjunk.wav\n")
+        (module_path / "voices" / f"spk{number:03}").rename(module_path / "voices" / name)
+    (module_path / "junk.wav").write_bytes(b"no sound")
+    (module_path / "some.txt").write_text("ann/1\tvoices/ann/utt00.flac\nbad/1\tjunk.wav\n")
     ids = tuple(f"{label}/{number}" for label in "abcde" for number in range(8))
     rng = np.random.default_rng(0)
     matrix = np.repeat(rng.normal(size=(5, 4)), 8, axis=0) + rng.normal(size=(40, 4))
-    Embeddings(ids, matrix).save(world / "many.npz")
+    Embeddings(ids, matrix).save(module_path / "many.npz")
     pairs = [(a, b) for a in ids for b in ids if a < b]
-    (world / "many.txt").write_text("".join(f"{a} {b} {a[0] == b[0]:d}\n" for a, b in pairs))
-    places = {"w": world, "m": VOICE, "tiny": TINY, "l": world / "lists/trials.txt"}
+    (module_path / "many.txt").write_text("".join(f"{a} {b} {a[0] == b[0]:d}\n" for a, b in pairs))
+    places = {"w": module_path, "m": VOICE, "tiny": TINY, "l": module_path / "lists/trials.txt"}
     for line, _ in TYPED:
         (words,) = typed(line, **places)
         assert run_command(*words) == 0, line
@@ -293,9 +292,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows = [row.split() for row in listed.splitlines()]
             rows[0][2] = ""  # nobody knows whether they are one
             table = [",".join(row) for row in [["first", "second", "same"], *rows]]
-            (world / "pairs.csv").write_text("\n".join(table), "utf-8")
-            (world / "lost.txt").write_text(f"{listed}bad/1 ann/utt00.flac 0\n", "utf-8")
-    return world
+            (module_path / "pairs.csv").write_text("\n".join(table), "utf-8")
+            (module_path / "lost.txt").write_text(f"{listed}bad/1 ann/utt00.flac 0\n", "utf-8")
+    return module_path
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe
 from likeness.toolkit.training.search import check_ranges
 from likeness.training import recipe_files
-from tests.scripts import printed, refused, touch
-
-ROOT = Path(__file__).parents[3]
+from tests.scripts import ROOT, printed, refused, touch
 
 
 def test_every_recipe_is_listed_with_a_sentence():
@@ -59,10 +57,9 @@ def test_an_unknown_name_is_refused(tmp_path):
 def test_a_copy_trains_the_same(name, tmp_path):
     written = recipe_files.copy(name, tmp_path / "mine.py")
     assert sorted(tmp_path.iterdir()) == sorted(written)
-    ours, theirs = (
-        {key: json.dumps(describe(value)) for key, value in recipe.read(path)["RECIPES"].items()}
-        for path in (str(ROOT / "recipes" / f"{name}.py"), str(tmp_path / "mine.py"))
-    )
+    files = ROOT / "recipes" / f"{name}.py", tmp_path / "mine.py"
+    made = [recipe.read(str(file))["RECIPES"].items() for file in files]
+    ours, theirs = ({key: json.dumps(describe(of)) for key, of in items} for items in made)
     assert ours == theirs
 
 

@@ -46,23 +46,19 @@ WORDS = {
     "train": "tests/tiny.py:arcface --data touched --out touched-out",
     "verify": "--pairs touched/pairs.csv --out touched-out.csv",
 }
-ORDERS = (
-    ("SIGINT", "SIGTERM"),
-    ("SIGTERM", "SIGTERM"),
-    ("SIGHUP", "SIGINT", "SIGINT"),
-    ("SIGTERM", "SIGINT", "SIGTERM", "SIGHUP"),
-)
+ORDERS = (("SIGINT", "SIGTERM"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGINT", "SIGINT"))
+ORDERS += (("SIGTERM", "SIGINT", "SIGTERM", "SIGHUP"),)
 FEW = ("evaluate", "gallery enrol", "serve")
 
 
-def test_every_command_is_here() -> None:
+def test_every_command_is_here():
     assert WORDS.keys() == COMMANDS.keys()
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in WORDS]
 )
-def test_a_command_ends_at_signals(name: str, tmp_path: Path) -> None:
+def test_a_command_ends_at_signals(name, tmp_path):
     touch(tmp_path, *(f"touched/{who}/{n}.wav" for who in ("ann", "bob") for n in (1, 2)))
     touch(tmp_path / "touched", "labels.txt", "pairs.csv", "scores.txt", "trials.txt")
     touch(tmp_path / "touched", "e.npz", "model.safetensors", "yunet.onnx")

@@ -2,18 +2,16 @@
 the pieces of a run that was stopped.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from likeness.data import Item, audio, folders
 from likeness.embedding import extraction
 from likeness.eval.formats import embeddings as files
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
-from likeness.toolkit.models.loaded import Loaded
 from tests.scripts import program, run_command
 
 # Pieces are thousands of items long; this runs the same command with pieces of five.
@@ -42,9 +40,7 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(run, items, tmp_path,
             raise KeyboardInterrupt
         return audio.read(item)
 
-    counted = Loaded(
-        loaded.embedder, stopping, loaded.modality, loaded.similarity, loaded.digest, loaded.step
-    )
+    counted = replace(loaded, read=stopping)
     with pytest.raises(KeyboardInterrupt):
         extraction.extract(counted, items, out, piece_items=5)
     again = extraction.extract(counted, items, out, piece_items=5)
@@ -53,9 +49,8 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(run, items, tmp_path,
         assert made[0].ids == tuple(item.id for item in items if item.id != "broken")
         assert [item.id for item in made[1]] == ["broken"]
         assert "broken.flac" in made[1][0].reason
-    np.testing.assert_allclose(
-        again[0].matrix, whole[0].matrix, atol=1e-5 * np.abs(whole[0].matrix).max()
-    )
+    bound = 1e-5 * np.abs(whole[0].matrix).max()
+    np.testing.assert_allclose(again[0].matrix, whole[0].matrix, atol=bound)
     with pytest.raises(ValueError, match=r"items differ\)"):
         extraction.extract(counted, items[1:], out, piece_items=5)
     extraction.remove_pieces(out)
@@ -63,13 +58,11 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(run, items, tmp_path,
 
 
 def test_a_piece_of_unreadable_items_is_empty(run, items, tmp_path):
-    broken = [items[7]._replace(id=f"b{i}") for i in range(3)]
-    made = extraction.extract(
-        load_model(run), [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2
-    )
+    model, broken = load_model(run), [items[7]._replace(id=f"b{i}") for i in range(3)]
+    made = extraction.extract(model, [*broken, *items[:2]], tmp_path / "out.npz", piece_items=2)
     assert made[0].ids == tuple(item.id for item in items[:2])
     assert [item.id for item in made[1]] == ["b0", "b1", "b2"]
-    nothing = extraction.extract(load_model(run), broken, tmp_path / "none.npz", piece_items=2)
+    nothing = extraction.extract(model, broken, tmp_path / "none.npz", piece_items=2)
     assert nothing[0] is None
     assert len(nothing[1]) == 3
 
@@ -101,10 +94,8 @@ def test_pieces_without_their_plan_are_not_gone_on_from(run, items, tmp_path):
     loaded, out = load_model(run), tmp_path / "out.npz"
     left = tmp_path / "out.npz.pieces"
     left.mkdir()
-    files.write_embeddings(
-        left / "000000.npz",
-        files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"}),
-    )
+    piece = files.Embeddings(("other",), np.ones((1, 3), np.float32), {"bad": "[]"})
+    files.write_embeddings(left / "000000.npz", piece)
     read_back = extraction.extract(loaded, items[:3], out)
     assert read_back[0].ids == tuple(item.id for item in items[:3])
 

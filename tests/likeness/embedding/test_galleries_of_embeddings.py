@@ -7,11 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from likeness import Embeddings, LikenessError, open_gallery
 from likeness.embedding.galleries import ELSEWHERE, enrol_embeddings
 from likeness.embedding.gallery_search import search_embeddings
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.toolkit.gallery.gallery import open_gallery
 from tests.scripts import printed, refused
 
 NAMES = ("ann", "bob", "Zoe\u0308")

@@ -19,23 +19,17 @@ import pytest
 import soundfile
 import torch
 
+from likeness import Item, LikenessError
 from likeness.embedding import _ray as ray_embedding
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
-from likeness.eval.items.items import Item
 from tests.sounds import chatter
 
 pytest.importorskip("ray", reason="the extra ray")
 ROOT = Path(__file__).parents[3]
 RAY = Path(sys.executable).with_name("ray")
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # tokens in the home folder would be those of other clusters
-}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT |= {"CUDA_VISIBLE_DEVICES": "", "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT["RAY_AUTH_MODE"] = "disabled"  # tokens in the home folder would be of other clusters
 # Where MARKS names a file, each input adds a byte to it.
 OWN = """
 import os, time
@@ -65,13 +59,9 @@ def start_node(folder: Path, marks: Path, *options: str) -> subprocess.Popen[byt
     """One machine of a cluster, which has one core, as a process group of its own."""
     command = [RAY, "start", "--block", "--num-cpus", "1", "--object-store-memory", str(100 << 20)]
     with (folder / "log.txt").open("a") as log:
-        return subprocess.Popen(
-            [*command, *options],
-            env={**ENVIRONMENT, "MARKS": str(marks)},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        how: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
+        own = {**ENVIRONMENT, "MARKS": str(marks)}
+        return subprocess.Popen([*command, *options], env=own, **how)
 
 
 def kill(node: subprocess.Popen[bytes]) -> None:
@@ -95,11 +85,9 @@ def folder() -> Iterator[Path]:
 
 
 def embed(folder: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    command = ["-m", "likeness", "embed", "--model", "own.py", "--trust", "own.py"]
+    command = [sys.executable, "-m", "likeness", "embed", "--model", "own.py", "--trust", "own.py"]
     command += ["--items", "items.txt", "--batch-size", "1", "--out", str(out), *options]
-    return subprocess.Popen(
-        [sys.executable, *command], env=ENVIRONMENT, cwd=folder, stderr=PIPE, text=True
-    )
+    return subprocess.Popen(command, env=ENVIRONMENT, cwd=folder, stderr=PIPE, text=True)
 
 
 @pytest.mark.slow  # two nodes of Ray start, and that one of them is gone is noticed after a while

@@ -8,8 +8,7 @@ from likeness.modalities import synthetic
 
 
 @pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spoken(module_path: Path) -> Path:
     """Two synthetic speakers with two recordings each."""
-    folder = tmp_path_factory.mktemp("spoken")
-    synthetic.write_voices(folder, num_speakers=2, num_utterances=2, seconds=(2.0, 2.5))
-    return folder
+    synthetic.write_voices(module_path, num_speakers=2, num_utterances=2, seconds=(2.0, 2.5))
+    return module_path

@@ -87,9 +87,8 @@ def test_both_of_its_files_are_one_model(spoken):
     in_onnx, in_torch = likeness.load(bundled.VOICE), likeness.load(VOICE)
     assert dict(in_onnx.meta) == dict(in_torch.meta)
     assert in_onnx.norm_is_quality == in_torch.norm_is_quality
-    np.testing.assert_allclose(
-        in_onnx.embed(spoken).matrix, in_torch.embed(spoken).matrix, rtol=1e-4, atol=1e-4
-    )
+    rows = [model.embed(spoken).matrix for model in (in_onnx, in_torch)]
+    np.testing.assert_allclose(*rows, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow  # an export

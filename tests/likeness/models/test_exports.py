@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
+from likeness.data import Item, audio, folders
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import _sherpa
 from likeness.models.load import load_named
@@ -106,9 +104,8 @@ def test_sherpa_onnx_gives_our_embeddings(settings, voices, tmp_path):
     stated = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     assert stated["sample_rate"] == "16000"
     assert stated["normalize_samples"] == ("1" if settings else "0")
-    extractor = sherpa_onnx.SpeakerEmbeddingExtractor(
-        sherpa_onnx.SpeakerEmbeddingExtractorConfig(model=str(out), num_threads=1)
-    )
+    stated = sherpa_onnx.SpeakerEmbeddingExtractorConfig(model=str(out), num_threads=1)
+    extractor = sherpa_onnx.SpeakerEmbeddingExtractor(stated)
     assert extractor.dim == 8
     for item in folders.items(voices, split="all")[:5]:
         wave = audio.read(item)
@@ -124,10 +121,8 @@ def test_sherpa_onnx_gives_our_embeddings(settings, voices, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"num_mels": 40}, "num_mels"),
-        ({"window": "hamming"}, "window"),
-        ({"high_hz": 7000.0}, "upper edge"),
-        ({"snip_edges": True}, "snip_edges"),
+        *[({"num_mels": 40}, "num_mels"), ({"window": "hamming"}, "window")],
+        *[({"high_hz": 7000.0}, "upper edge"), ({"snip_edges": True}, "snip_edges")],
         ({"scale": 2.0}, "scale"),
     ],
 )

@@ -56,11 +56,8 @@ def dlib_files(request: pytest.FixtureRequest, folder: Path) -> dict[str, str]:
 def scenes(shared: Path) -> list[Pixels]:
     """Four faces in each of a dozen larger pictures, enlarged to 90 to 250 pixels."""
     rng, made = np.random.default_rng(0), []
-    files = [
-        *sorted((shared / "data/orl").glob("s*/[13].pgm"))[:20],
-        *sorted((shared / "data/yale").glob("s*/0[36].png"))[:20],
-        *sorted((shared / "data/gt").glob("s*/01.png"))[:8],
-    ]
+    sets = (("orl/s*/[13].pgm", 20), ("yale/s*/0[36].png", 20), ("gt/s*/01.png", 8))
+    files = [file for names, n in sets for file in sorted((shared / "data").glob(names))[:n]]
     for start in range(12):
         canvas = rng.integers(60, 200, (9, 12, 3), dtype=np.uint8)
         scene = Image.fromarray(canvas).resize((640, 480), Image.Resampling.BICUBIC)
@@ -78,9 +75,8 @@ def overlap(first: Any, second: Any) -> float:
     """The IoU of two boxes."""
     sides = np.minimum(first[2:], second[2:]) - np.maximum(first[:2], second[:2])
     common = np.prod(np.maximum(sides, 0))
-    return float(
-        common / (np.prod(first[2:] - first[:2]) + np.prod(second[2:] - second[:2]) - common)
-    )
+    areas = np.prod(first[2:] - first[:2]) + np.prod(second[2:] - second[:2])
+    return float(common / (areas - common))
 
 
 def edges(rectangle: Any) -> Any:
@@ -98,9 +94,8 @@ def test_boxes_and_points_are_those_of_dlib(folder, dlib_files, scenes):
         boxes = ours.detect(np.ascontiguousarray(scene[..., ::-1]))[0][:, :4]
         grey = scene.sum(axis=2, dtype=np.uint32) // 3
         for face in theirs(scene, 0):
-            agreeing.append(
-                max((overlap(edges(face.rect), box) for box in boxes), default=0) >= 0.9
-            )
+            nearest = max((overlap(edges(face.rect), box) for box in boxes), default=0)
+            agreeing.append(nearest >= 0.9)
             parts = [complex(part.x, part.y) for part in predictor(scene, face.rect).parts()]
             distances.append(np.abs(ours.points(grey, edges(face.rect)) - parts).max())
     assert len(agreeing) > 30

@@ -178,12 +178,7 @@ def forget() -> None:
 
 def test_a_checkpoint_names_packages_and_versions(pets, voices):
     _, stated, _ = checkpoint.read(trained(pets, voices) / "last.safetensors", checkpoint.FORMAT)
-    assert stated["frontend"] == {
-        "call": "petnets.nets.Levels",
-        "args": {"bands": 8},
-        "package": "petnets",
-        "version": "1.2",
-    }
+    assert stated["frontend"] == part("petnets.nets.Levels", bands=8)
     packages = [stated[part]["package"] for part in ("backbone", "read")]
     assert packages == ["nearby_net", "nearby_read"]
     version = stated["backbone"]["version"]
@@ -231,9 +226,7 @@ def test_an_exported_model_needs_trust_for_its_reading_alone(pets, voices):
     pytest.importorskip("onnxruntime")
     run, nearby = trained(pets, voices), ("--trust", pets)
     a = likeness.load(run, trust=["petnets", pets], device="cpu").embed(voices)
-    assert (
-        run_command("export", run, "--out", pets / "model.onnx", "--trust", "petnets", *nearby) == 0
-    )
+    printed("export", run, "--out", pets / "model.onnx", "--trust", "petnets", *nearby)
     forget()
     with pytest.raises(ValueError, match="nearby_read") as caught:
         likeness.load(pets / "model.onnx")

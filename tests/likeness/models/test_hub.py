@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from likeness.eval.items.items import Item
-from likeness.modalities import folders
+from likeness.data import Item, folders
 from likeness.models import _hub
 from likeness.models.load import load_named
 from likeness.models.reading import Reading, read_as
@@ -144,9 +143,8 @@ def expected_speech(name: str, network: Any, wave: Any) -> Any:
 
 def whisper_inputs(network: Any, wave: Any) -> tuple[Tensor, Tensor]:
     """The extractor's features of at most 30 s, and its mask at the stride of the encoder."""
-    made = tiny_hub.processor("whisper")(
-        wave, sampling_rate=RATE_HZ, return_tensors="pt", return_attention_mask=True
-    )
+    how = {"return_tensors": "pt", "return_attention_mask": True}
+    made = tiny_hub.processor("whisper")(wave, sampling_rate=RATE_HZ, **how)
     mask = made["attention_mask"][0]
     counted = network._get_feat_extract_output_lengths(mask.sum())
     assert int(mask[::2].sum()) == int(counted)
@@ -183,9 +181,8 @@ def test_padding_changes_no_embedding(name, pooling, tmp_path):
     tiny_hub.save(name, tmp_path)
     frontend = _hub.frontend(str(tmp_path))()
     torch.manual_seed(0)
-    backbone = _hub.backbone(str(tmp_path), pooling=pooling, dim=6, heads=2, compressed=3)(
-        frontend.dim
-    ).eval()
+    part = _hub.backbone(str(tmp_path), pooling=pooling, dim=6, heads=2, compressed=3)
+    backbone = part(frontend.dim).eval()
     assert backbone.pads_exactly
     waves = [torch.randn(samples) for samples in (9000, 2345, 901, 8999)]
     batch = torch.full((4, 9000), 3.0)
@@ -204,9 +201,8 @@ def test_padding_changes_no_embedding(name, pooling, tmp_path):
 def test_poolings_see_the_layers_of_transformers(name, pooling, tmp_path):
     network = tiny_hub.save(name, tmp_path)
     weights: Any = load_named(f"hub:{tmp_path}").embedder
-    backbone = _hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)(
-        weights.frontend.dim
-    ).eval()
+    part = _hub.backbone(str(tmp_path), pooling=pooling, heads=2, compressed=3)
+    backbone = part(weights.frontend.dim).eval()
     backbone.network.load_state_dict(weights.backbone.network.state_dict())
     wave = torch.randn(RATE_HZ // 2)
     features, _ = weights.frontend(wave[None])
@@ -334,20 +330,18 @@ def quantise(folder: Path) -> None:
     save_file({**tensors, name: tensors[name].to(torch.int8)}, folder / "model.safetensors")
 
 
+def renamed(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.safetensors").rename(folder / name)
+
+
 def stated(file: str, **settings: Any) -> Callable[[Path], object]:
     """A change of a JSON file of a folder."""
     return lambda folder: tiny_hub.change(folder / file, **settings)
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "other weights": (
-        lambda folder: (folder / "model.safetensors").rename(folder / "model.h5"),
-        "model.safetensors",
-    ),
-    "no pickle": (
-        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-        "cannot be read without running code",
-    ),
+    "other weights": (renamed("model.h5"), "model.safetensors"),
+    "no pickle": (renamed("pytorch_model.bin"), "cannot be read without running code"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
     "a list": (lambda folder: (folder / "config.json").write_text("[]"), "object"),
     "another network": (stated("config.json", model_type="bert"), "model_type"),
@@ -370,14 +364,10 @@ def test_a_folder_that_does_not_fit_is_refused(name, tmp_path):
 
 def test_what_names_code_is_left_out_of_the_configuration(tmp_path):
     tiny_hub.save("vit", tmp_path)
-    tiny_hub.change(
-        tmp_path / "config.json",
-        auto_map={"AutoModel": "evil--net.Net"},
-        attn_implementation="someone/kernel",
-        _attn_implementation="someone/kernel",
-        quantization_config={"quant_method": "x"},
-        _name_or_path="someone/else",
-    )
+    code = dict.fromkeys(("attn_implementation", "_attn_implementation"), "someone/kernel")
+    code |= {"auto_map": {"AutoModel": "evil--net.Net"}, "_name_or_path": "someone/else"}
+    quantised = {"quantization_config": {"quant_method": "x"}}
+    tiny_hub.change(tmp_path / "config.json", **code, **quantised)
     config = json.loads(_hub.backbone(str(tmp_path)).keywords["config"])
     assert not {"auto_map", "attn_implementation", "quantization_config"} & set(config)
     assert not [name for name in config if name.startswith("_")]

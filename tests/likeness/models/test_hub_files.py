@@ -25,15 +25,13 @@ from likeness.modalities.synthetic_glyphs import write_glyphs
 from likeness.models import _hub, _speechbrain
 from likeness.models._hub import find_files
 from likeness.models.load import load_named, read_initial
-from likeness.toolkit.data.sampling import Sampling
+from likeness.recipe import Compute, Optim, Recipe, Sampling, Schedule, fit
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import FORMAT, read, save
 from likeness.toolkit.models.export import export
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
-from likeness.toolkit.training.train import fit
 from tests import tiny, tiny_hub
 from tests.toolkit.training.tiny_runs import cut_and_resumed, raising_at
 
@@ -218,28 +216,20 @@ def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(source, aske
 
 def speech_recipe(folder: Path, **backbone: Any) -> Recipe:
     """A run of four steps over a network that a folder holds."""
-    return replace(
-        tiny.BASE,
-        frontend=_hub.frontend(str(folder)),
-        backbone=_hub.backbone(str(folder), **backbone),
-        augment=partial(train_view, seconds=(0.2, 0.3)),
-        optim=Optim(lr=0.01),
-        measure=None,
-        schedule=Schedule(steps=4, save_every=2),
-        compute=Compute(threads=1),
-    )
+    name, view = str(folder), partial(train_view, seconds=(0.2, 0.3))
+    own = {"frontend": _hub.frontend(name), "backbone": _hub.backbone(name, **backbone)}
+    plan = {"optim": Optim(lr=0.01), "schedule": Schedule(steps=4, save_every=2), "measure": None}
+    return replace(tiny.BASE, **own, **plan, augment=view, compute=Compute(threads=1))
 
 
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm base"])
 def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(name, voices, tmp_path):
     """Dropout and all: the weights after a power cut are those of a run without one."""
-    folder = tmp_path / "net"
-    tiny_hub.save(name, folder)
+    net = tmp_path / "net"
+    tiny_hub.save(name, net)
     # Layers left out and frames masked at random, as published configurations have it.
-    tiny_hub.change(
-        folder / "config.json", layerdrop=0.5, mask_time_prob=0.5, apply_spec_augment=True
-    )
-    changed = speech_recipe(folder, pooling="MHFA", heads=2, compressed=3, dim=8)
+    tiny_hub.change(net / "config.json", layerdrop=0.5, mask_time_prob=0.5, apply_spec_augment=True)
+    changed = speech_recipe(net, pooling="MHFA", heads=2, compressed=3, dim=8)
     fit(changed, data=voices, out=tmp_path / "whole")
     cut_and_resumed(changed, at=3, data=voices, out=tmp_path / "cut")
     weights, stated, _ = read(find_model(tmp_path / "whole"), FORMAT)
@@ -248,14 +238,13 @@ def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(name, voices, 
     assert all(torch.equal(weights[key], again[key]) for key in weights)
     parts = {key.split(".")[1] for key in weights if key.startswith("backbone.")}
     assert parts == {"network", "pool", "project"}
-    shutil.rmtree(folder)
+    shutil.rmtree(net)
     model = load_named(str(tmp_path / "whole"))
     assert model.embedder.dim == 8
     assert json.loads(stated["backbone"]["args"]["config"])["hidden_size"] == 16
     assert torch.isfinite(model.embedder(torch.randn(2, 4000))).all()
-    assert torch.equal(
-        model.embedder.state_dict()["backbone.pool.weights_k"], weights["backbone.pool.weights_k"]
-    )
+    name = "backbone.pool.weights_k"
+    assert torch.equal(model.embedder.state_dict()[name], weights[name])
 
 
 @pytest.mark.parametrize(
@@ -274,15 +263,10 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(change, keyword, tmp
     part = _hub.backbone(str(tmp_path / "net"))
     config = {**json.loads(part.keywords["config"]), **change}
     tensors = load_named(f"hub:{tmp_path / 'net'}").embedder.state_dict()
-    description = {
-        "modality": "speaker",
-        "frontend": describe(_hub.frontend(str(tmp_path / "net"))),
-        "backbone": describe(partial(part, config=json.dumps(config))),
-        "read": describe(tiny.BASE.read),
-        "features": "raw",
-        "similarity": "cosine",
-        "step": 1,
-    }
+    parts = {"frontend": _hub.frontend(str(tmp_path / "net")), "read": tiny.BASE.read}
+    parts["backbone"] = partial(part, config=json.dumps(config))
+    description = {name: describe(of) for name, of in parts.items()}
+    description |= {"modality": "speaker", "features": "raw", "similarity": "cosine", "step": 1}
     save(tmp_path / "model.safetensors", tensors, description, FORMAT)
     with pytest.raises(ValueError, match=keyword):
         load_named(str(tmp_path / "model.safetensors"))

@@ -9,17 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from likeness.backbones import IResNet, ResNet
 from likeness.eval.formats.runs import find_model
 from likeness.models.load import load_named, read_initial
+from likeness.recipe import Optim, Recipe, Schedule, Tuning, fit
 from likeness.toolkit.backbones import resnet
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.models.checkpoint import FORMAT, read
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import start
-from likeness.toolkit.training.fine_tuning import Tuning
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
-from likeness.toolkit.training.train import fit
 from tests.tiny_yunet import network
 
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -27,21 +24,16 @@ TINY = Path(__file__).parents[2] / "tiny.py"
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return replace(
-        recipes.load(f"{TINY}:arcface")[0],
-        backbone=partial(ResNet, dim=10, width=4, blocks=(1, 1, 1, 1)),
-        measure=None,
-        optim=Optim(lr=0.0),
-        schedule=Schedule(steps=1),
-    )
+    backbone = partial(ResNet, dim=10, width=4, blocks=(1, 1, 1, 1))
+    own = {"measure": None, "optim": Optim(lr=0.0), "schedule": Schedule(steps=1)}
+    return replace(recipes.load(f"{TINY}:arcface")[0], backbone=backbone, **own)
 
 
 @pytest.fixture
 def wespeaker(tmp_path: Path) -> Path:
     torch.manual_seed(3)
-    torch.save(
-        ResNet(16, dim=10, width=4, blocks=(1, 1, 1, 1)).state_dict(), tmp_path / "avg_model.pt"
-    )
+    network = ResNet(16, dim=10, width=4, blocks=(1, 1, 1, 1))
+    torch.save(network.state_dict(), tmp_path / "avg_model.pt")
     return tmp_path
 
 
@@ -65,11 +57,10 @@ def refused_initials(folder: Path, voices: Path, recipe: Recipe) -> dict[str, tu
         "of another project": (str(folder / "other.safetensors"), "no checkpoint of Likeness"),
     }
     save_file(state, folder / "other.safetensors")
-    for name, changes in {
-        "1 tensors hold NaN": {"seg_1.bias": torch.full((10,), torch.nan)},
-        "1 missing": {"seg_1.bias": None},
-    }.items():
-        changed = {key: value for key, value in (state | changes).items() if value is not None}
+    nan = torch.full((10,), torch.nan)
+    for name, bias in {"1 tensors hold NaN": nan, "1 missing": None}.items():
+        changes = state | {"seg_1.bias": bias}
+        changed = {key: value for key, value in changes.items() if value is not None}
         torch.save(changed, folder / f"{name}.pt")
         cases[name] = (f"wespeaker:{folder / name}.pt", name)
     smaller = replace(recipe, backbone=partial(ResNet, dim=10, width=2, blocks=(1, 1, 1, 1)))
@@ -110,12 +101,9 @@ class Fresh(ResNet):
 def test_only_new_parts_may_be_missing(recipe, wespeaker, voices, monkeypatch, capsys):
     monkeypatch.setattr(resnet, "Fresh", Fresh, raising=False)
     monkeypatch.setattr(Fresh, "__module__", resnet.__name__)  # a recipe's parts are of toolkit
-    fresh = replace(
-        recipe,
-        backbone=partial(Fresh, dim=10, width=4, blocks=(1, 1, 1, 1), two_layers=True),
-        init=f"wespeaker:{wespeaker}",
-        tuning=Tuning(freeze=("backbone",)),
-    )
+    backbone = partial(Fresh, dim=10, width=4, blocks=(1, 1, 1, 1), two_layers=True)
+    changes = {"init": f"wespeaker:{wespeaker}", "tuning": Tuning(freeze=("backbone",))}
+    fresh = replace(recipe, backbone=backbone, **changes)
     fit(fresh, data=voices, out=wespeaker / "run", read_initial=read_initial)
     assert "5 tensors of it are new (backbone.seg_bn_1.running_mean" in capsys.readouterr().err
     weights, _, _ = read(find_model(wespeaker / "run"), FORMAT)

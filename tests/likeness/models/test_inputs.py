@@ -2,7 +2,6 @@
 
 import io
 import os
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -17,20 +16,20 @@ from likeness.models.inputs import items_of
 
 
 @pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])
-def test_a_missing_id_is_the_path(missing: object, tmp_path: Path) -> None:
+def test_a_missing_id_is_the_path(missing, tmp_path):
     (tmp_path / "a.wav").touch()
     table = pandas.DataFrame({"id": [missing], "path": ["a.wav"], "label": [pandas.NA]})
     with items_of(table, modality="speaker", root=tmp_path) as items:
         assert [(item.id, item.label) for item in items] == [("a.wav", None)]
 
 
-def test_a_missing_path_is_refused() -> None:
+def test_a_missing_path_is_refused():
     table = pandas.DataFrame({"path": [pandas.NA, "a.wav"], "label": ["ann", "bob"]})
     with pytest.raises(ValueError, match="no path"), items_of(table, modality="speaker"):
         pass
 
 
-def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end() -> None:
+def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end():
     """A pipe gives what it has; a wave that is cut short would be embedded as if it were whole."""
     content = b"RIFF" + bytes(range(256)) * 1_000
     reader, writer = os.pipe()
@@ -41,15 +40,14 @@ def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end() -> None:
 
     thread = Thread(target=send)
     thread.start()
-    with (
-        open(reader, "rb", buffering=0) as pipe,
-        items_of({"a": pipe, "b": io.BytesIO(content)}, modality="speaker") as items,
-    ):
-        assert [item.path.read_bytes() for item in items] == [content, content]
+    with open(reader, "rb", buffering=0) as pipe:
+        opened = {"a": pipe, "b": io.BytesIO(content)}
+        with items_of(opened, modality="speaker") as items:
+            assert [item.path.read_bytes() for item in items] == [content, content]
     thread.join()
 
 
-def test_bfloat16_is_read() -> None:
+def test_bfloat16_is_read():
     wave = torch.linspace(-1, 1, 2_000).bfloat16()
     with items_of(wave, modality="speaker", rate_hz=16_000) as items:
         assert items[0].path.stat().st_size > 4 * 2_000
@@ -58,24 +56,14 @@ def test_bfloat16_is_read() -> None:
 @pytest.mark.parametrize(
     ("suffix", "kind", "subtype"),
     [
-        (".wav", "WAV", "PCM_16"),
-        (".wav", "RF64", "PCM_16"),
-        (".flac", "FLAC", "PCM_16"),
-        (".ogg", "OGG", "VORBIS"),
-        (".opus", "OGG", "OPUS"),
-        (".aiff", "AIFF", "PCM_16"),
-        (".sph", "NIST", "PCM_16"),
-        (".mp3", "MP3", "MPEG_LAYER_III"),
-        (".png", "PNG", ""),
-        (".bmp", "BMP", ""),
-        (".gif", "GIF", ""),
-        (".jpg", "JPEG", ""),
-        (".webp", "WEBP", ""),
-        (".tif", "TIFF", ""),
-        (".ppm", "PPM", ""),
+        *[(".wav", "WAV", "PCM_16"), (".wav", "RF64", "PCM_16"), (".flac", "FLAC", "PCM_16")],
+        *[(".aiff", "AIFF", "PCM_16"), (".sph", "NIST", "PCM_16")],
+        *[(".ogg", "OGG", "VORBIS"), (".opus", "OGG", "OPUS"), (".mp3", "MP3", "MPEG_LAYER_III")],
+        *[(".png", "PNG", ""), (".bmp", "BMP", ""), (".gif", "GIF", ""), (".jpg", "JPEG", "")],
+        *[(".webp", "WEBP", ""), (".tif", "TIFF", ""), (".ppm", "PPM", "")],
     ],
 )
-def test_a_file_tells_its_ending_by_its_first_bytes(suffix: str, kind: str, subtype: str) -> None:
+def test_a_file_tells_its_ending_by_its_first_bytes(suffix, kind, subtype):
     file = io.BytesIO()
     if subtype:
         soundfile.write(file, np.sin(np.arange(16000) / 9), 16000, format=kind, subtype=subtype)
@@ -87,22 +75,18 @@ def test_a_file_tells_its_ending_by_its_first_bytes(suffix: str, kind: str, subt
 @pytest.mark.parametrize(
     ("suffix", "content"),
     [
-        (".heic", b"\0\0\0\x18ftypheic"),
-        (".heic", b"\0\0\0\x18ftypmif1"),
-        (".m4a", b"\0\0\0\x1cftypM4A "),
-        (".m4a", b"\0\0\0\x1cftypisom"),
-        (".mov", b"\0\0\0\x14ftypqt  "),
-        (".mov", b"\0\0\0\x08wide"),
+        *[(".heic", b"\0\0\0\x18ftypheic"), (".heic", b"\0\0\0\x18ftypmif1")],
+        *[(".m4a", b"\0\0\0\x1cftypM4A "), (".m4a", b"\0\0\0\x1cftypisom")],
+        *[(".mov", b"\0\0\0\x14ftypqt  "), (".mov", b"\0\0\0\x08wide")],
         (".webm", b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\xf7\x81\x01B\x82\x84webm"),
         (".mkv", b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\xf7\x81\x01B\x82\x88matroska"),
-        (".aac", b"\xff\xf1\x60\x40"),
-        (".mp3", b"\xff\xfb\x90\x64"),
+        *[(".aac", b"\xff\xf1\x60\x40"), (".mp3", b"\xff\xfb\x90\x64")],
     ],
 )
-def test_what_phones_and_browsers_write_is_known(suffix: str, content: bytes) -> None:
+def test_what_phones_and_browsers_write_is_known(suffix, content):
     assert suffix_of(content) == suffix
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF1234AVI ", b"FORM1234ILBM", b"\xff\xd8"])
-def test_what_is_of_no_known_format(content: bytes) -> None:
+def test_what_is_of_no_known_format(content):
     assert suffix_of(content) == ""

@@ -16,16 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from likeness import Item, Model
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
 from likeness.models import _insightface as insight
 from likeness.models import load
-from likeness.models.model import Model
 from likeness.toolkit.data.images import as_channels, encode
 from tests.scripts import run_command
-from tests.tiny_yunet import save_onnx
+from tests.tiny_yunet import pooled, save_onnx
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
@@ -47,19 +46,12 @@ def recognizer(path, head=(), *, size=112, batch="batch", dim=6, seed=0, dtype=T
             kind, more = "Sub", ", mean"
         lines.append(f"h{k} = {kind} ({at}{more})")
         at = f"h{k}"
-    lines += [
-        f"cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> ({at})",
-        "flat = Flatten (cells)",
-        "embedding = MatMul (flat, matrix)",
-    ]
-    weights = {
-        "mean": np.array(127.5, np.float32),
-        "factor": np.array(1 / 128, np.float32),
-        "matrix": rng.normal(0, 0.1, (3 * cells * cells, dim)).astype(np.float32),
-    }
+    weights = {"mean": np.array(127.5, np.float32), "factor": np.array(1 / 128, np.float32)}
+    weights["matrix"] = rng.normal(0, 0.1, (3 * cells * cells, dim)).astype(np.float32)
     kind = "float" if dtype == TensorProto.FLOAT else "uint8"
     inputs = f"{kind}[{batch},3,{size},{size}] data"
-    save_onnx(path, inputs, [f"float[{batch},{dim}] embedding"], lines, weights)
+    nodes = [*lines, *pooled(at)]
+    save_onnx(path, inputs, [f"float[{batch},{dim}] embedding"], nodes, weights)
     model = onnx.load(str(path))
     for node, name in zip(model.graph.node, head, strict=False):
         node.name = name
@@ -74,13 +66,9 @@ def detector(path: Path) -> Path:
     points = [-1, -1, 1, -1, 0, 0.1, -0.8, 1, 0.8, 1]
     # "never" is the second anchor of each cell.
     weights = {"first": np.array(0), "column": np.array([-1, 1]), "never": -np.ones((64, 1), "f4")}
-    lines = [
-        "cells = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (input)",
-        "red = Gather <axis = 1> (cells, first)",
-        "one = Reshape (red, column)",
-        "both = Concat <axis = 1> (one, never)",
-        "score128 = Reshape (both, column)",
-    ]
+    lines = [pooled("input")[0], "red = Gather <axis = 1> (cells, first)"]
+    lines += ["one = Reshape (red, column)", "both = Concat <axis = 1> (one, never)"]
+    lines.append("score128 = Reshape (both, column)")
     outputs = []
     for kind, row in (("score", [-1.0]), ("box", [2.0] * 4), ("points", points)):
         for count in (128, 32, 8):
@@ -92,9 +80,7 @@ def detector(path: Path) -> Path:
     return save_onnx(path, "float[1,3,64,64] input", outputs, lines, weights)
 
 
-def photograph(
-    path: Path, *faces: tuple[int, int], seed: int = 0, size: tuple[int, int] = (128, 128)
-) -> Path:
+def photograph(path, *faces, seed=0, size=(128, 128)):
     """Dark and mottled, with a red cell (column, row) of 16 x 16 pixels for every face."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 120, (12, 12, 3), dtype=np.uint8)
@@ -107,9 +93,7 @@ def photograph(
 
 
 def bgr(path: Path) -> np.ndarray:
-    loaded = cv2.imread(str(path))
-    assert loaded is not None
-    return np.asarray(loaded)
+    return np.asarray(cv2.imread(str(path)))
 
 
 def theirs(path: Path) -> Any:
@@ -121,9 +105,7 @@ def theirs(path: Path) -> Any:
 @pytest.fixture(scope="module")
 def crops(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("crops")
-    return [
-        photograph(folder / f"{seed}.png", (3, 3), seed=seed, size=(112, 112)) for seed in range(3)
-    ]
+    return [photograph(folder / f"{k}.png", (3, 3), seed=k, size=(112, 112)) for k in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -144,12 +126,9 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("file", "is_own"),
     [
-        ("w600k_r50.onnx", True),
-        ("buffalo_l/recognition.onnx", True),
-        ("antelopev2/glintr100.onnx", True),
-        ("ms1mv3_arcface_r50_fp16/backbone.pth", True),
-        ("own/face.onnx", False),
-        ("buffalo.onnx", False),
+        *[("w600k_r50.onnx", True), ("buffalo_l/recognition.onnx", True)],
+        *[("antelopev2/glintr100.onnx", True), ("ms1mv3_arcface_r50_fp16/backbone.pth", True)],
+        *[("own/face.onnx", False), ("buffalo.onnx", False)],
     ],
 )
 def test_the_licence_is_said_of_insightfaces_own_files(file, is_own):
@@ -265,9 +244,8 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(pack, tmp_path)
     model = load.load_named(f"insightface:{recognizer(tmp_path / 'r.onnx', size=224)}")
     item, found = Item("a", photograph(tmp_path / "a.png", (3, 3))), pack / "det_tiny.onnx"
     loaded = load.add_detector(model, found).read(item)
-    (expected,), _ = align.align_faces(
-        align.load_detector(found), images.decode(item), size=(224, 224)
-    )
+    yunet = align.load_detector(found)
+    (expected,), _ = align.align_faces(yunet, images.decode(item), size=(224, 224))
     assert np.array_equal(np.asarray(loaded), as_channels(expected))
     assert load.add_detector(model, None) is model
 

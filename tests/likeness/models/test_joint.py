@@ -10,11 +10,8 @@ import pytest
 from onnx import load as load_onnx
 
 import likeness
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
-from likeness.eval.metrics.calibration import Fusion
+from likeness import Fusion, Item, LikenessError, Scoring
 from likeness.eval.metrics.similarity import pairs
-from likeness.eval.scoring.settings import Scoring
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.resnet import ResNet
@@ -31,45 +28,33 @@ def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "
     """A file as `likeness export` writes it: the mean levels that random filters let through."""
     filters = np.random.default_rng(seed).normal(size=(6, 1, 80)).astype(np.float32)
     constants = {"filters": filters, "axes": np.array([1]), "last": np.array([2])}
-    lines = [
-        "signal = Unsqueeze (waves, axes)",
-        "filtered = Conv <strides = [40]> (signal, filters)",
-        "levels = Abs (filtered)",
-        "embeddings = ReduceMean <keepdims = 0> (levels, last)",
-    ]
+    lines = ["signal = Unsqueeze (waves, axes)", "bands = Conv <strides = [40]> (signal, filters)"]
+    lines += ["levels = Abs (bands)", "embeddings = ReduceMean <keepdims = 0> (levels, last)"]
     outputs = ["float[batch,6] embeddings"]
     net = load_onnx(str(save_onnx(path, "float[batch,samples] waves", outputs, lines, constants)))
-    description = {
-        "format": onnx.FORMAT,
-        "modality": "speaker",
-        "similarity": similarity,
-        "dim": 6,
-        "digest": str(seed) * 64,
-        "norm_is_quality": False,
-        "shape": [None],
-        "read": describe(partial(audio.read, rate_hz=rate_hz)),
-    }
+    description = {"format": onnx.FORMAT, "modality": "speaker", "similarity": similarity, "dim": 6}
+    description |= {"digest": str(seed) * 64, "norm_is_quality": False, "shape": [None]}
+    description["read"] = describe(partial(audio.read, rate_hz=rate_hz))
     net.metadata_props.add(key=onnx.KEY, value=json.dumps(description))
     path.write_bytes(net.SerializeToString())
     return path
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(module_path: Path) -> Path:
     """Models a and b; slow, at half of their rate; dot and far, by their similarity; and run, of
     torch.
     """
-    folder = tmp_path_factory.mktemp("models")
-    in_onnx(folder / "a.onnx", 1)
-    in_onnx(folder / "b.onnx", 2)
-    in_onnx(folder / "slow.onnx", 3, rate_hz=8000)
-    in_onnx(folder / "dot.onnx", 4, similarity="dot")
-    in_onnx(folder / "far.onnx", 5, similarity="euclidean")
+    in_onnx(module_path / "a.onnx", 1)
+    in_onnx(module_path / "b.onnx", 2)
+    in_onnx(module_path / "slow.onnx", 3, rate_hz=8000)
+    in_onnx(module_path / "dot.onnx", 4, similarity="dot")
+    in_onnx(module_path / "far.onnx", 5, similarity="euclidean")
     backbone = partial(ResNet, dim=6, width=2, blocks=(1, 1, 1, 1))
     parts = {"frontend": partial(KaldiFbank, num_mels=16), "backbone": backbone}
     recipe = replace(tiny.BASE, **parts, read=partial(audio.read, rate_hz=16_000))
-    tiny.untrained(folder / "run", recipe)
-    return folder
+    tiny.untrained(module_path / "run", recipe)
+    return module_path
 
 
 def fusion_of(first: Path, second: Path, weights: tuple[float, ...] = WEIGHTS) -> Fusion:
@@ -94,12 +79,9 @@ def test_the_score_is_that_of_the_fusion(second, models, voices, tmp_path):
     assert joined.similarity == ("dot" if second == "dot" else "cosine")
     expected = fusion.apply(np.stack([all_scores(a, voices), all_scores(other, voices)], axis=1))
     found = all_scores(tmp_path / "both", voices)
-    assert joined.calibration is not None
     np.testing.assert_allclose(joined.calibration.apply(found), expected, rtol=1e-6, atol=1e-6)
-    if second != "dot":
-        np.testing.assert_allclose(found * sum(WEIGHTS) + OFFSET, expected, rtol=1e-6, atol=1e-6)
-    else:
-        np.testing.assert_allclose(found + OFFSET, expected, rtol=1e-6, atol=1e-6)
+    scale = 1 if second == "dot" else sum(WEIGHTS)
+    np.testing.assert_allclose(found * scale + OFFSET, expected, rtol=1e-6, atol=1e-6)
     files = sorted(voices.rglob("*.flac"))[:2]
     assert joined.verify(*files).llr == pytest.approx(expected[0], abs=1e-5)
 
@@ -148,12 +130,8 @@ def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
     for name, fusion in fusions.items():
         fusion.save(tmp_path / f"{name}.json")
     words = ("export", a, "--beside", b, "--out", tmp_path / "both")
-    for name, says in (
-        ("other", "is for other scores"),
-        ("three", "is for other scores"),
-        ("falling", "weights above 0"),
-        ("measured", "weights above 0"),
-    ):
+    for name in fusions:
+        says = "weights above 0" if name in ("falling", "measured") else "is for other scores"
         assert says in refused(*words, "--fusion", tmp_path / f"{name}.json")
     assert "euclidean" in refused(*words[:3], models / "far.onnx", *words[4:])
     assert "would change nothing" in refused(*words, "--precision", "float16")

@@ -12,18 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+from likeness.backbones import CAMPPlus, ReDimNet, ResNet, SimAMResNet, WeSpeakerECAPA, XVector
+from likeness.data import audio, folders
 from likeness.eval.formats.provenance import sha256
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
 from likeness.models import _speechbrain, load
 from likeness.models.reading import Reading, read_as
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.campplus import CAMPPlus
-from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
-from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
-from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
 from tests.tiny_yunet import save_onnx
@@ -90,11 +85,7 @@ RESNET = """ResNet.ResNet
 def trained(network: nn.Module) -> Any:
     """With statistics as after training: a padded or normalised frame is not zero behind them."""
     for module in network.modules():
-        if (
-            isinstance(module, nn.modules.batchnorm._BatchNorm)
-            and module.running_mean is not None
-            and module.running_var is not None
-        ):
+        if getattr(module, "running_mean", None) is not None:
             nn.init.uniform_(module.running_mean, -1, 1)
             nn.init.uniform_(module.running_var, 0.5, 2)
     return network.eval()
@@ -168,10 +159,8 @@ def test_no_yaml_is_executed(tmp_path):
     folder = hub_folder(tmp_path / "spkrec", ECAPA)
     yaml = folder / "hyperparams.yaml"
     whole, ran = yaml.read_text(), tmp_path / "ran"
-    yaml.write_text(
-        whole + f'evil: !apply:pathlib.Path.touch [!new:pathlib.Path ["{ran}"]]\nworse: '
-        "!!python/name:os.system\n"
-    )
+    touching = f'!apply:pathlib.Path.touch [!new:pathlib.Path ["{ran}"]]'
+    yaml.write_text(f"{whole}evil: {touching}\nworse: !!python/name:os.system\n")
     with pytest.raises(ValueError, match="no YAML of names"):
         load.load_named(f"speechbrain:{folder}")
     yaml.write_text(whole + f"evil: !apply:os.system ['touch {ran}']\n")
@@ -241,9 +230,8 @@ def power(path: Path, *shape: Any) -> Path:
     keep, sizes = int(len(shape) == 2), (*shape, 1)
     lines = ["squares = Mul (x, x)", f"z = ReduceMean <keepdims = {keep}> (squares, axes)"]
     inputs = f"float[{','.join(map(str, shape))}] x"
-    return save_onnx(
-        path, inputs, [f"float[{shape[0]},{sizes[2]}] z"], lines, {"axes": np.array([1])}
-    )
+    outputs = [f"float[{shape[0]},{sizes[2]}] z"]
+    return save_onnx(path, inputs, outputs, lines, {"axes": np.array([1])})
 
 
 def test_onnx_networks_over_filterbanks(voices, tmp_path):
@@ -267,13 +255,10 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path):
     torch.testing.assert_close(loaded.embedder(wave), expected)
     fixed = power(tmp_path / "f.onnx", 1, 4000)
     (tmp_path / "bad.onnx").write_bytes(fixed.read_bytes()[:50])
-    for path, says in [
-        (fixed, "of any length"),
-        (tmp_path / "no.onnx", "does not exist"),
-        (tmp_path / "bad.onnx", "no ONNX model that can be run"),
-    ]:
+    wrong = {"f": "of any length", "no": "does not exist", "bad": "no ONNX model that can be run"}
+    for name, says in wrong.items():
         with pytest.raises(ValueError, match=says):
-            load.load_named(str(path))
+            load.load_named(str(tmp_path / f"{name}.onnx"))
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path):
@@ -320,16 +305,10 @@ def test_parts_inside_parts_of_any_depth_are_refused(depth, tmp_path):
     head = {"call": "toolkit.backbones.head.Head", "args": {}}
     for _ in range(depth):
         part = {"call": "toolkit.models.embedder.Joined", "args": {"network": part, "head": head}}
-    description = {
-        "modality": "image",
-        "frontend": {"call": "toolkit.data.pixels.PixelScale", "args": {}},
-        "backbone": part,
-        "read": {"call": "modalities.image.images.read", "args": {}},
-        "features": "raw",
-        "similarity": "cosine",
-        "step": 1,
-    }
+    calls = {"frontend": "toolkit.data.pixels.PixelScale", "read": "modalities.image.images.read"}
+    parts = {name: {"call": call, "args": {}} for name, call in calls.items()} | {"backbone": part}
+    stated = {"modality": "image", "features": "raw", "similarity": "cosine", "step": 1}
     file = tmp_path / "deep.safetensors"
-    checkpoint.save(file, {"x": torch.zeros(3)}, description, checkpoint.FORMAT)
+    checkpoint.save(file, {"x": torch.zeros(3)}, stated | parts, checkpoint.FORMAT)
     with pytest.raises(ValueError, match="cannot be built"):
         load_model(file)

@@ -21,11 +21,9 @@ from likeness.modalities.face import images
 from likeness.models import load as loading
 from likeness.models._model_file import load_file
 from likeness.models.load import read_initial
+from likeness.recipe import Optim, Sampling, Schedule, fit
 from likeness.toolkit.backbones.external import External
 from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.training.recipe import Optim, Schedule
-from likeness.toolkit.training.train import fit
 from tests import tiny
 from tests.sounds import chatter
 
@@ -193,11 +191,8 @@ def test_the_digest_is_of_the_files_that_a_network_loads_by_itself(tmp_path):
 @pytest.mark.parametrize(
     ("name", "keyword"),
     [
-        ("BROKEN", r"\(2,\)"),
-        ("NOBODY", "MODEL, VOICE"),
-        ("Net", "MODEL, VOICE"),
-        ("NO_KEY", "averaged"),
-        ("DIVERGED", r"nan\.pt.*NaN"),
+        *[("BROKEN", r"\(2,\)"), ("NOBODY", "MODEL, VOICE"), ("Net", "MODEL, VOICE")],
+        *[("NO_KEY", "averaged"), ("DIVERGED", r"nan\.pt.*NaN")],
     ],
 )
 def test_what_cannot_be_loaded_is_one_sentence(name, keyword, own):
@@ -216,9 +211,8 @@ def test_a_file_without_a_network(own, tmp_path):
 
 def test_it_is_fine_tuned(own, crops, tmp_path):
     initial = read_initial(str(own))
-    assert set(initial.weights) == {
-        f"backbone.network.{name}" for name in (*state(tmp_path), "norm.num_batches_tracked")
-    }
+    names = (*state(tmp_path), "norm.num_batches_tracked")
+    assert set(initial.weights) == {f"backbone.network.{name}" for name in names}
     net = sys.modules["face_net"].Net
     recipe = replace(
         tiny.BASE,
@@ -227,13 +221,9 @@ def test_it_is_fine_tuned(own, crops, tmp_path):
         backbone=partial(External, network=net, input_shape=(3, 112, 96)),
         items=partial(folders.items, modality="face", split="all"),
         read=partial(images.read, size=(112, 96)),
-        augment=None,
-        measure=None,
-        sampling=Sampling(batch_size=4),
-        optim=Optim(lr=0.0),
-        schedule=Schedule(steps=1),
-        init=str(own),
     )
+    plan = {"sampling": Sampling(batch_size=4), "schedule": Schedule(steps=1), "measure": None}
+    recipe = replace(recipe, **plan, optim=Optim(lr=0.0), augment=None, init=str(own))
     fit(recipe, data=crops, out=tmp_path / "run", read_initial=read_initial)
     tuned = loading.load_named(str(tmp_path / "run"), trust=[str(own)])
     network: Any = tuned.embedder.backbone.network

@@ -17,8 +17,7 @@ import soundfile
 from PIL import Image
 
 import likeness
-from likeness.eval.metrics.calibration import Fusion, load_fusion
-from likeness.models.model import Model
+from likeness import Fusion, Model, load_fusion
 from likeness.models.multimodal import sorted_for
 from tests.scripts import printed, refused
 from tests.tiny_yunet import network
@@ -84,9 +83,7 @@ def models(people: People) -> tuple[Model, Model]:
     return likeness.load("likeness:voice", calibration=False), likeness.load(people.face)
 
 
-def test_the_score_is_that_of_the_lists_in_any_order(
-    people: People, models: tuple[Model, Model]
-) -> None:
+def test_the_score_is_that_of_the_lists_in_any_order(people, models):
     voice, face = models
     ann, bob = people.names[:2]
     for name, is_same in ((ann, True), (bob, False)):
@@ -95,13 +92,10 @@ def test_the_score_is_that_of_the_lists_in_any_order(
         for model, beside in ((voice, face), (face, voice), (voice, people.face)):
             got = model.verify(first, second[::-1], fusion=people.fusion, beside=beside)
             assert got.score == pytest.approx(people.scores[f"{ann}/0", f"{name}/1"], abs=1e-3)
-            assert got.parts is not None
-            assert {of: part["score"] for of, part in got.parts.items()} == pytest.approx(
-                dict(zip(("speaker", "face"), alone, strict=True))
-            )
-            assert [part["model"] for part in got.parts.values()] == [
-                of.loaded.digest for of in models
-            ]
+            scores = {of: part["score"] for of, part in got.parts.items()}
+            assert scores == pytest.approx(dict(zip(("speaker", "face"), alone, strict=True)))
+            digests = [of.loaded.digest for of in models]
+            assert [part["model"] for part in got.parts.values()] == digests
             assert got.accepted is (got.probability > 0.5) is is_same
             assert (got.llr, got.prior, got.similarity) == (got.score, 0.5, "fusion")
     for threshold, is_same in ((got.score, True), (got.score + 1e-6, False)):
@@ -109,7 +103,7 @@ def test_the_score_is_that_of_the_lists_in_any_order(
         assert (at.accepted, at.threshold) == (is_same, threshold)
 
 
-def test_a_fusion_in_the_other_order_fits_too(people: People, models: tuple[Model, Model]) -> None:
+def test_a_fusion_in_the_other_order_fits_too(people, models):
     voice, face = models
     fitted = load_fusion(people.fusion)
     turned = Fusion(fitted.weights[::-1], fitted.offset, fitted.systems[::-1])
@@ -118,7 +112,7 @@ def test_a_fusion_in_the_other_order_fits_too(people: People, models: tuple[Mode
     assert scores[0] == pytest.approx(scores[1])
 
 
-def test_arrays_are_in_the_order_of_the_fusion(people: People, models: tuple[Model, Model]) -> None:
+def test_arrays_are_in_the_order_of_the_fusion(people, models):
     voice, face = models
     paths = [people.files(people.names[0], number) for number in (0, 1)]
     arrays = [(*soundfile.read(sound), np.asarray(Image.open(photo))) for sound, photo in paths]
@@ -131,13 +125,12 @@ def test_arrays_are_in_the_order_of_the_fusion(people: People, models: tuple[Mod
     assert got.score == pytest.approx(expected.score, abs=1e-3)
 
 
-def test_the_command_says_both_scores_and_one_verdict(people: People, tmp_path: Path) -> None:
+def test_the_command_says_both_scores_and_one_verdict(people, tmp_path):
     files = [*people.files(people.names[0], 0), *people.files(people.names[1], 1)]
     own = ("--fusion", people.fusion, "--beside", people.face)
     text = printed("verify", *files, *own, "--json", tmp_path / "both.json")
-    assert [line.split()[0] for line in text.splitlines()] == [
-        *("score", "speaker", "face", "llr", "probability", "decision")
-    ]
+    first = [line.split()[0] for line in text.splitlines()]
+    assert first == ["score", "speaker", "face", "llr", "probability", "decision"]
     document = json.loads((tmp_path / "both.json").read_text())
     assert document["files"] == list(map(str, files))
     assert list(document["parts"]) == ["speaker", "face"]
@@ -146,7 +139,7 @@ def test_the_command_says_both_scores_and_one_verdict(people: People, tmp_path: 
     assert f"{document['score']:.4f}" in text
 
 
-def test_a_server_compares_both_kinds(people: People) -> None:
+def test_a_server_compares_both_kinds(people):
     serving = pytest.importorskip("tests.likeness.service.serving")
     from starlette.testclient import TestClient
 
@@ -164,7 +157,7 @@ def test_a_server_compares_both_kinds(people: People) -> None:
         assert answer["accepted"] is is_same
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence(people: People, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_in_a_sentence(people, tmp_path):
     sound, photo = people.files(people.names[0], 0)
     other_sound, other = people.files(people.names[1], 0)
     files = (sound, photo, other_sound, other)
@@ -186,7 +179,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence(people: People, tmp_path: Pa
     assert "stored for a fusion" in refused("verify", *files, *own, "--far", "0.01")
     assert "--calibration beside" in refused("verify", *files, *own, "--calibration", people.fusion)
     assert "score A B --fusion" in refused("verify", "--pairs", people.folder / "trials.txt", *own)
+    how = {"fusion": people.fusion, "beside": people.face}
     with pytest.raises(likeness.LikenessError, match="but of one there is a recording"):
-        likeness.load("likeness:voice").verify(
-            str(sound), str(other_sound), fusion=people.fusion, beside=people.face
-        )
+        likeness.load("likeness:voice").verify(str(sound), str(other_sound), **how)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.errors import LikenessError
+from likeness import Item, LikenessError
 from likeness.eval.formats import embeddings
-from likeness.eval.items.items import Item
 from likeness.modalities.face import align, images
 from likeness.models import _insightface, load
 from likeness.models._insightface import Pixels, split
@@ -33,17 +32,16 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photographs(module_path: Path) -> Path:
     """Three photographs with a face, in two folders, and one without any."""
-    folder = tmp_path_factory.mktemp("photographs")
     rng = np.random.default_rng(0)
     for name, cell in (("ann/1", (6, 5)), ("ann/2", (7, 5)), ("bob/1", (8, 4)), ("bob/2", None)):
         pixels = rng.integers(0, 90, (96, 128, 3), dtype=np.uint8)
         if cell:
             pixels[8 * cell[1] : 8 * cell[1] + 8, 8 * cell[0] : 8 * cell[0] + 8, 0] = 255
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / f"{name}.png").write_bytes(encode(pixels))
-    return folder
+        (module_path / name).parent.mkdir(exist_ok=True)
+        (module_path / f"{name}.png").write_bytes(encode(pixels))
+    return module_path
 
 
 def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
@@ -51,9 +49,8 @@ def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
     import onnxruntime
 
     model = align.load_detector(detector)
-    (crop,), count = align.align_faces(
-        model, images.decode(Item("x", path)), size=(112, 96), choose="central"
-    )
+    photo = images.decode(Item("x", path))
+    (crop,), count = align.align_faces(model, photo, size=(112, 96), choose="central")
     assert count == 1
     pixels = (crop[..., ::-1].astype(np.float32).transpose(2, 0, 1) - 127.5) / 128
     session = onnxruntime.InferenceSession(str(own), providers=["CPUExecutionProvider"])
@@ -120,9 +117,8 @@ def test_wrong_sizes_and_statements_are_refused(tmp_path, size, stated, says):
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A photograph of two faces of scores 1 and .97, one of a face of score .7, one of none."""
     folder = tmp_path_factory.mktemp("album")
-    for name, cells in (
-        ("two", {(3, 5): 255, (12, 5): 247}), ("weak", {(7, 5): 178}), ("none", {})
-    ):  # fmt: skip
+    shots = {"two": {(3, 5): 255, (12, 5): 247}, "weak": {(7, 5): 178}, "none": {}}
+    for name, cells in shots.items():
         pixels = np.zeros((96, 128, 3), dtype=np.uint8)
         pixels[8:40, 16:56, 2] = 200  # the detector looks at red
         for (x, y), red in cells.items():

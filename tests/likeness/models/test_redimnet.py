@@ -18,43 +18,23 @@ from likeness.toolkit.backbones.redimnet import ReDimNet, ReDimNet2
 from likeness.toolkit.models.parts import restore
 
 # The model_config of b5-vox2-ft_lm.pt, with fewer channels and blocks.
-FIRST: dict[str, Any] = {
-    "C": 8,
-    "F": 72,
-    "block_1d_type": "conv+att",
-    "block_2d_type": "basic_resnet_fwse",
-    "stages_setup": [(1, 1, 2, [(3, 3)], 48), (2, 1, 1, [(3, 3)], 16), (3, 1, 1, [(3, 3)], None)],
-    "group_divisor": 4,
-    "out_channels": None,
-    "embed_dim": 10,
-    "num_classes": None,
-    "hop_length": 240,
-    "pooling_func": "ASTP",
-    "global_context_att": True,
-    "emb_bn": False,
-    "spec_params": {"do_spec_aug": False, "freq_mask_width": (0, 6), "time_mask_width": (0, 8)},
-}
+FIRST: dict[str, Any] = {"C": 8, "F": 72, "embed_dim": 10, "num_classes": None, "emb_bn": False}
+FIRST |= {"block_1d_type": "conv+att", "block_2d_type": "basic_resnet_fwse", "group_divisor": 4}
+FIRST |= {"hop_length": 240, "out_channels": None, "pooling_func": "ASTP"}
+_STAGES = [(1, 1, 2, [(3, 3)], 48), (2, 1, 1, [(3, 3)], 16), (3, 1, 1, [(3, 3)], None)]
+FIRST |= {"global_context_att": True, "stages_setup": _STAGES}
+_MASKS = {"freq_mask_width": (0, 6), "time_mask_width": (0, 8)}
+FIRST["spec_params"] = {"do_spec_aug": False, **_MASKS}
 # The model_args of ReDimNet2's recipe b2/lm.yaml, with fewer channels and blocks.
-SECOND: dict[str, Any] = {
-    **FIRST,
-    "C": 4,
-    "agg_gnorm": True,
-    "block_2d_type": "basic_resnet",
-    "causal": "none",
-    "compress_tconvs": True,
-    "feat_type": "tf",
-    "fm_weigthing_type": "NC",
-    "group_divisor": 1,
-    "hop_length": 160,
-    "out_channels": 6,
-    "return_2d_output": True,
-    "spec_params": {"do_preemph": True, "do_spec_aug": False, "norm_signal": True},
-    "stages_setup": [
-        [[1, 1], 1, 2, [[3, 5]], 36],
-        [[1, 2], 1, 1, [[3, 5]], 36],
-        [[3, 2], 1, 0.5, [[3, 7]], 18],
-    ],
-}
+SECOND = {**FIRST, "C": 4, "agg_gnorm": True, "block_2d_type": "basic_resnet", "causal": "none"}
+SECOND |= {"compress_tconvs": True, "feat_type": "tf", "fm_weigthing_type": "NC"}
+SECOND |= {"group_divisor": 1, "hop_length": 160, "out_channels": 6, "return_2d_output": True}
+SECOND["spec_params"] = {"do_preemph": True, "do_spec_aug": False, "norm_signal": True}
+SECOND["stages_setup"] = [
+    [[1, 1], 1, 2, [[3, 5]], 36],
+    [[1, 2], 1, 1, [[3, 5]], 36],
+    [[3, 2], 1, 0.5, [[3, 7]], 18],
+]
 
 
 def networks(config: dict[str, Any]) -> torch.nn.Module:
@@ -80,16 +60,9 @@ def released(path: Path, config: dict[str, Any], **changes: Any) -> Path:
 def mel_banks(wave: Tensor) -> Tensor:
     """redimnet/layers/features.py MelBanks at a hop of 240."""
     transforms = import_torchaudio().transforms
-    to_mel = transforms.MelSpectrogram(
-        sample_rate=16_000,
-        n_fft=512,
-        win_length=400,
-        hop_length=240,
-        f_min=20,
-        f_max=7600,
-        n_mels=72,
-        window_fn=torch.hamming_window,
-    )
+    frames = {"sample_rate": 16_000, "n_fft": 512, "win_length": 400, "hop_length": 240}
+    bands = {"f_min": 20, "f_max": 7600, "n_mels": 72, "window_fn": torch.hamming_window}
+    to_mel = transforms.MelSpectrogram(**frames, **bands)
     padded = torch.nn.functional.pad(wave[:, None], (1, 0), "reflect")
     filtered = torch.nn.functional.conv1d(padded, torch.tensor([[[-0.97, 1.0]]]))[:, 0]
     mel = (to_mel(filtered) + 1e-6).log()
@@ -103,8 +76,7 @@ def test_the_first_release_is_read_from_audio(tmp_path):
     wave = torch.randn(2, 9000, generator=torch.Generator().manual_seed(0)) * 0.1
     expected = networks(FIRST)(mel_banks(wave))
     torch.testing.assert_close(loaded.embedder(wave), expected, rtol=1e-4, atol=1e-5)
-    assert loaded.modality == "speaker"
-    assert loaded.similarity == "cosine"
+    assert (loaded.modality, loaded.similarity) == ("speaker", "cosine")
 
 
 @torch.no_grad()
@@ -116,7 +88,6 @@ def test_the_second_release_is_read_from_audio_and_from_its_parts(tmp_path):
     wave = torch.randn(2, 9000) * 0.1
     z = loaded.embedder(wave)
     torch.testing.assert_close(z, networks(SECOND)(front(wave)[0]))
-    assert loaded.parts is not None
     again = restore(loaded.parts["backbone"], "backbone", kind="module")(72)
     again.load_state_dict(loaded.embedder.backbone.state_dict())
     torch.testing.assert_close(again.eval()(front(wave)[0]), z)

@@ -2,8 +2,8 @@
 wheel.
 """
 
-import importlib
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +14,7 @@ import scipy.ndimage
 import torch
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
+from likeness import Item, LikenessError
 from likeness.models import _resemblyzer
 from likeness.prepare import wheels
 from likeness.toolkit.models.loaded import Loaded
@@ -30,7 +29,7 @@ CODE = {
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def release(module_path: Path) -> Path:
     """The files of Resemblyzer's package, without its __init__.py."""
     digests = {f"resemblyzer/{name}.py": digest for name, digest in CODE.items()}
     digests[_resemblyzer.WEIGHTS] = _resemblyzer.WEIGHTS_SHA256
@@ -38,11 +37,10 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = wheels.fetch(_resemblyzer.WHEEL, _resemblyzer.SHA256, digests)
     except LikenessError as error:
         pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("wheel")
-    (folder / "resemblyzer").mkdir()
+    (module_path / "resemblyzer").mkdir()
     for name, content in found.items():
-        (folder / name).write_bytes(content)
-    return folder
+        (module_path / name).write_bytes(content)
+    return module_path
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +83,7 @@ def theirs(release: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, stub in stubs.items():
         monkeypatch.setitem(sys.modules, name, stub)
     monkeypatch.syspath_prepend(release)
-    audio, encoders = (
-        importlib.import_module(f"resemblyzer.{name}") for name in ("audio", "voice_encoder")
-    )
+    audio, encoders = (import_module(f"resemblyzer.{name}") for name in ("audio", "voice_encoder"))
     encoder = encoders.VoiceEncoder("cpu", verbose=False)
     yield lambda wave: encoder.embed_utterance(audio.normalize_volume(wave, -30, True))
     for name in [name for name in sys.modules if name.partition(".")[0] == "resemblyzer"]:
@@ -112,11 +108,8 @@ def test_waves_of_every_length_and_level_have_its_embeddings(ours, theirs):
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="no shared/data beside the checkout")
 def test_thirty_recordings_have_its_embeddings(ours, theirs):
-    files = [
-        file
-        for folder in ("an4", "speechocean", "librispeech")
-        for file in sorted((DATA / folder).rglob("*.flac"))[::20][:10]
-    ]
+    sets = [sorted((DATA / s).rglob("*.flac")) for s in ("an4", "speechocean", "librispeech")]
+    files = [file for each in sets for file in each[::20][:10]]
     assert len(files) == 30
     waves = [np.asarray(ours.read(Item(str(file), file))) for file in files]
     assert max(differences(ours, theirs, waves)) < 1e-4
@@ -137,8 +130,6 @@ def test_the_command_writes_a_file_that_needs_no_torch(ours, voices, tmp_path, m
         "import sys; sys.modules['torch'] = None; import likeness; "
         f"print(likeness.load({str(file)!r}).verify({str(first)!r}, {str(second)!r}).score)"
     )
-    rows = [
-        ours.embedder.embed_batch(np.asarray(ours.read(Item("a", path)))[None])[0]
-        for path in (first, second)
-    ]
+    waves = [np.asarray(ours.read(Item("a", path))) for path in (first, second)]
+    rows = [ours.embedder.embed_batch(wave[None])[0] for wave in waves]
     assert float(program("-c", script).stdout) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-5)

@@ -28,9 +28,8 @@ def test_x_vectors_are_those_of_transformers(kind, tmp_path, wave):
     theirs = tiny_hub.save(kind, tmp_path)
     loaded: Any = load_named(f"hub:{tmp_path}")
     assert loaded.settings["pooling"] == "xvector"
-    inputs = tiny_hub.processor(kind)(
-        [row.numpy() for row in wave], sampling_rate=16_000, return_tensors="pt"
-    )
+    rows = [row.numpy() for row in wave]
+    inputs = tiny_hub.processor(kind)(rows, sampling_rate=16_000, return_tensors="pt")
     expected = theirs(inputs["input_values"]).embeddings
     torch.testing.assert_close(loaded.embedder(wave), expected, rtol=1e-4, atol=1e-5)
 
@@ -67,9 +66,8 @@ def fairseq_name(name: str) -> str:
     if parts[0] == "feature_extractor":
         parts[3] = {"conv": "0", "layer_norm": "2.1"}[parts[3]]
     elif parts[:2] == ["encoder", "layers"]:
-        parts[3] = {"attention": "self_attn", "layer_norm": "self_attn_layer_norm"}.get(
-            parts[3], parts[3]
-        )
+        names = {"attention": "self_attn", "layer_norm": "self_attn_layer_norm"}
+        parts[3] = names.get(parts[3], parts[3])
     return ".".join(parts)
 
 
@@ -149,15 +147,12 @@ def test_wavlm_with_unispeechs_ecapa_is_read_from_its_checkpoint(tmp_path, wave)
     """wavlm_large_finetune.pth with a small network; s3prl puts a layer norm over the wave."""
     torch.manual_seed(1)
     sizes = {**tiny_hub.SIZES, **tiny_hub.POSITIONS, "conv_dim": [8] * 7, "num_buckets": 8}
-    config = tiny_hub.transformers.WavLMConfig(
-        **sizes, feat_extract_norm="layer", do_stable_layer_norm=True
-    )
+    large = {"feat_extract_norm": "layer", "do_stable_layer_norm": True}
+    config = tiny_hub.transformers.WavLMConfig(**sizes, **large)
     wavlm = tiny_hub.transformers.WavLMModel(config).eval()
     state = head_of(3, 16)
-    inner = {
-        f"feature_extract.model.{fairseq_name(name)}": value
-        for name, value in wavlm.state_dict().items()
-    }
+    tensors = wavlm.state_dict().items()
+    inner = {f"feature_extract.model.{fairseq_name(name)}": value for name, value in tensors}
     assert "feature_extract.model.encoder.layers.1.self_attn_layer_norm.bias" in inner
     more = {"loss_calculator.projection.weight": torch.zeros(3, 256)}
     file = tmp_path / "wavlm_large_finetune.pth"

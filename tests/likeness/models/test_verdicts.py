@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness.eval.metrics.calibration import Fusion
+from likeness import Fusion, Model
 from likeness.models import load
-from likeness.models.model import Model
 from likeness.models.model import load as load_model
 from likeness.models.verdicts import Verification, list_pairs
 from tests.scripts import printed, refused
@@ -117,9 +116,7 @@ def test_a_calibration_of_another_system_beside_a_run(other, own, pair, tmp_path
 
 
 def test_norms_are_called_quality_where_the_loss_gave_them_this_meaning():
-    texts = [
-        str(Verification(0.5, "cosine", (1.0, 2.0), norm_is_quality=known))
-        for known in (False, True)
-    ]
+    kinds = [False, True]
+    texts = [str(Verification(0.5, "cosine", (1.0, 2.0), norm_is_quality=known)) for known in kinds]
     assert "1 and 2" in texts[0]
-    assert ["quality" in text for text in texts] == [False, True]
+    assert ["quality" in text for text in texts] == kinds

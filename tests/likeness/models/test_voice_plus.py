@@ -17,6 +17,7 @@ from tests.scripts import printed, program, refused
 FOLDER = Path(bundled.resolve_model(bundled.VOICE_PLUS))
 SUM = json.loads((FOLDER / "sum.json").read_text(encoding="utf-8"))
 TAKEN = ("--model", bundled.VOICE_PLUS)
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from likeness.cli import main; "
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +34,21 @@ def models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_its_numbers_are_of_one_model() -> None:
+def test_its_numbers_are_of_one_model():
     files = {"CARD.md", "calibration.json", "sum.json", "thresholds.json"}
     assert {path.name for path in FOLDER.iterdir()} == files
     for name in ("calibration.json", "thresholds.json"):
         assert f"dot, model {SUM['model'][:16]}" in (FOLDER / name).read_text(encoding="utf-8")
 
 
-def test_what_has_to_be_prepared_says_so(
-    spoken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_to_be_prepared_says_so(spoken, tmp_path, monkeypatch):
     monkeypatch.setenv("LIKENESS_MODELS", str(tmp_path))
     files = sorted(spoken.rglob("*.flac"))
     assert "likeness prepare voice" in refused("verify", *files[:2], *TAKEN)
     assert bundled.model_for(files) == bundled.VOICE
 
 
-def test_its_score_is_the_sum_of_both(models: Path, spoken: Path) -> None:
+def test_its_score_is_the_sum_of_both(models, spoken):
     first, second = sorted(spoken.rglob("*.flac"))[1:3]
     names = bundled.VOICE_PLUS, bundled.VOICE, models / bundled.RESEMBLYZER
     plus, voice, other = map(likeness.load, names)
@@ -58,18 +57,14 @@ def test_its_score_is_the_sum_of_both(models: Path, spoken: Path) -> None:
     both = voice.verify(first, second).score, other.verify(first, second).score
     found = plus.verify(first, second)
     assert found.score == pytest.approx(both[0] + SUM["weight"] * both[1], rel=1e-5)
-    assert plus.thresholds is not None
     assert plus.thresholds.at("eer").value < plus.thresholds.at(0.01).value
     assert found.accepted == (found.probability >= 0.5)
 
 
-def test_it_is_a_model_of_the_commands(models: Path, spoken: Path, tmp_path: Path) -> None:
+def test_it_is_a_model_of_the_commands(models, spoken, tmp_path):
     files = sorted(spoken.rglob("*.flac"))
     words = ["verify", *map(str, files[:2]), *TAKEN, "--far", "0.01"]
-    script = (
-        f"import sys; sys.modules['torch'] = None; from likeness.cli import main; main({words})"
-    )
-    said = program("-c", script).stdout
+    said = program("-c", f"{WITHOUT_TORCH}main({words})").stdout
     assert "at FAR 1 %, measured on speechocean, AN4 and LibriSpeech" in said
 
     (tmp_path / "pairs.csv").write_text(f"first,second\n{files[0]},{files[3]}\n")
@@ -83,7 +78,7 @@ def test_it_is_a_model_of_the_commands(models: Path, spoken: Path, tmp_path: Pat
     assert ",1,spk001," in printed("gallery", "search", files[3], *gallery, *TAKEN)
 
 
-def test_it_is_written_where_only_its_parts_are(models: Path, tmp_path: Path) -> None:
+def test_it_is_written_where_only_its_parts_are(models, tmp_path):
     """As after `likeness prepare voice` of an earlier version."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIKENESS_MODELS", str(tmp_path))
@@ -92,16 +87,15 @@ def test_it_is_written_where_only_its_parts_are(models: Path, tmp_path: Path) ->
     assert len(list(tmp_path.glob("voice-plus-*.onnx"))) == 1
 
 
-def test_it_is_exported_with_its_thresholds(models: Path, spoken: Path, tmp_path: Path) -> None:
+def test_it_is_exported_with_its_thresholds(models, spoken, tmp_path):
     printed("export", bundled.VOICE_PLUS, "--out", tmp_path / "plus.onnx")
     exported, model = likeness.load(tmp_path / "plus.onnx"), likeness.load(bundled.VOICE_PLUS)
     assert exported.thresholds is not None
     np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)
 
 
-def test_without_torch_it_cannot_be_prepared(tmp_path: Path) -> None:
-    script = "import sys; sys.modules['torch'] = None; from likeness.cli import main; "
-    script += "main(['prepare', 'voice'])"
+def test_without_torch_it_cannot_be_prepared(tmp_path):
+    script = f"{WITHOUT_TORCH}main(['prepare', 'voice'])"
     ended = program("-c", script, code=2, LIKENESS_MODELS=str(tmp_path))
     assert "with torch" in ended.stderr
     assert not list(tmp_path.iterdir())

@@ -121,11 +121,8 @@ def run(one: Dataset, data: Path, **more: Any) -> list[str]:
 
 def left(data: Path) -> list[str]:
     """Every file below data but the lock."""
-    return sorted(
-        path.relative_to(data).as_posix()
-        for path in data.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    )
+    files = [path for path in data.rglob("*") if path.is_file() and path.name != ".lock"]
+    return sorted(path.relative_to(data).as_posix() for path in files)
 
 
 @pytest.mark.parametrize(
@@ -301,11 +298,9 @@ def test_the_catalogue_is_sound():
 )
 def test_published_layouts_are_unpacked_and_counted(name, bodies, server, tmp_path):
     server.files.update(bodies)
-    archives = [
-        replace(archive, urls=[server.url(file)], file=file, sha256="", md5="")
-        for archive, file in zip(find_dataset(name).archives, bodies, strict=True)
-    ]
-    lines: list[str] = []
+    pairs, lines = zip(find_dataset(name).archives, bodies, strict=True), list[str]()
+    unsummed = {"sha256": "", "md5": ""}
+    archives = [replace(of, urls=[server.url(file)], file=file, **unsummed) for of, file in pairs]
     with pytest.raises(LikenessError, match="counts are not"):
         prepare(replace(find_dataset(name), archives=archives), tmp_path, say=lines.append)
     counts = [re.search(r"^\w+ +.*: ([\d,]+) of [\d,]+$", line) for line in lines]
@@ -314,15 +309,10 @@ def test_published_layouts_are_unpacked_and_counted(name, bodies, server, tmp_pa
 
 
 def test_recordings_of_voxceleb_are_counted_wherever_they_lie(tmp_path, capsys):
-    touch(
-        tmp_path,
-        "vox1/meta/veri_test.txt",
-        "vox1/dev/wav/id10001/v/1.wav",
-        "any/id11251/v/1.flac",
-        "vox1/test/wav/id10309/v/1.wav",
-        "CN-Celeb_flac/data/id00012/1.flac",
-        "vox2/dev/aac/id00012/v/1.m4a",
-    )
+    vox1 = ("meta/veri_test.txt", "dev/wav/id10001/v/1.wav", "test/wav/id10309/v/1.wav")
+    touch(tmp_path / "vox1", *vox1)
+    touch(tmp_path, "any/id11251/v/1.flac", "vox2/dev/aac/id00012/v/1.m4a")
+    touch(tmp_path, "CN-Celeb_flac/data/id00012/1.flac")
     for name in ("voxceleb1", "voxceleb2"):
         offline = replace(find_dataset(name), archives=())
         with pytest.raises(ValueError, match="ask for access at"):

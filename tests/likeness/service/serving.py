@@ -105,9 +105,8 @@ def serving(
         gallery = open_gallery(str(folder or Path(temporary.name) / "gallery"), model.meta)
         service = service_of(model, gallery, **rules)
         app = make_app(service, token=TOKEN, hosts=(), origins=origins, local=True)
-        servers.append(
-            Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False, websockets=False)
-        )
+        quiet = {"log_enabled": False, "websockets": False}
+        servers.append(Server(app, port=port, interface=Interfaces.ASGI, **quiet))
         await servers[0].serve()
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
@@ -155,9 +154,3 @@ def started(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Pope
 def likeness_serve(model: Path, folder: Path, *more: object) -> Any:
     """A server of a model that knows the token of the tests."""
     return started(folder, "--model", model, "--token", TOKEN, *more)
-
-
-def children_of(process: int) -> list[int]:
-    """The numbers of the processes that a process has started."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return sorted(map(int, children.split()))

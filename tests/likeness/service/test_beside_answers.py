@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness import open_gallery
-from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Item
+from likeness import Item, LikenessError, Scores, open_gallery
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import measure
-from likeness.eval.types import Scores
 from likeness.modalities.face import align
 from likeness.service._inputs import miniature
 from likeness.service._pages import MAX_EXAMPLES, read_examples, slider

@@ -4,7 +4,6 @@ choose thresholds and faces; nothing is asked of the network. Skips without a br
 
 import itertools
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.metrics.calibration import Fusion
+from likeness import Fusion, Model, Scores
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.thresholds import Thresholds, measure
-from likeness.eval.types import Scores
 from likeness.modalities import synthetic_faces
-from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.service._pages import read_examples, slider
 from likeness.toolkit.gallery import media
@@ -31,9 +28,7 @@ TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
 
 
 @contextmanager
-def page_of(
-    browser: Any, model: Loaded, gallery: Path | None = None, **rules: Any
-) -> Iterator[tuple[Any, str]]:
+def page_of(browser, model, gallery=None, **rules):
     """The page of a server, opened with the token as it is printed, and its address; its errors and
     requests elsewhere fail the test.
     """
@@ -43,12 +38,8 @@ def page_of(
         page.set_default_timeout(TIMEOUT_MS)
         page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "request",
-            lambda asked: (
-                None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
-            ),
-        )
+        own = (url, "data:", "blob:")
+        page.on("request", lambda to: None if to.url.startswith(own) else wrong.append(to.url))
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(f"{url}#token={TOKEN}")
         page.wait_for_selector("#file-first", state="attached")
@@ -91,10 +82,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("faces")
-    synthetic_faces.write_faces(folder, num_subjects=2, num_shots=2, size=64)
-    return [str(path) for path in sorted(folder.rglob("*.*"))]
+def photos(module_path: Path) -> list[str]:
+    synthetic_faces.write_faces(module_path, num_subjects=2, num_shots=2, size=64)
+    return [str(path) for path in sorted(module_path.rglob("*.*"))]
 
 
 def test_a_verdict_goes_with_the_files_that_were_compared(browser, photos, model):
@@ -257,9 +247,8 @@ def test_the_gallery_shows_enrolments_and_is_searched(browser, photos, model, tm
         page.wait_for_selector("#entries .thumb")
         page.click("[aria-label='Show the enrolments of Ada <i>']")
         page.wait_for_selector(".enrolments img >> nth=1")
-        assert page.evaluate(
-            "[...document.querySelectorAll('.enrolments img')].every((one) => one.naturalWidth)"
-        )
+        pictures = "[...document.querySelectorAll('.enrolments img')]"
+        assert page.evaluate(f"{pictures}.every((one) => one.naturalWidth)")
         assert re.search(r"Enrolment 2 · 20\d\d-\d\d-\d\d", page.inner_text(".enrolments"))
         page.click("[data-tab=identify]")
         page.set_input_files("#file-probe", photos[0])

@@ -29,11 +29,10 @@ HZ = 48_000
 
 
 @pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def spoken(module_path: Path) -> list[Path]:
     """A recording of each of three voices."""
-    folder = tmp_path_factory.mktemp("spoken")
-    synthetic.write_voices(folder, num_speakers=3, num_utterances=1, seconds=(3.0, 3.1))
-    return sorted(folder.rglob("*.flac"))
+    synthetic.write_voices(module_path, num_speakers=3, num_utterances=1, seconds=(3.0, 3.1))
+    return sorted(module_path.rglob("*.flac"))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,6 @@ def write_page(folder: Path, service: str) -> None:
     """The page of the documentation, for the address of a service."""
     text = (ROOT / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
     found = re.search(r"^```html\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert found is not None
     page = found[1].replace("http://127.0.0.1:8000", service.rstrip("/"))
     assert service.rstrip("/") in page
     (folder / "index.html").write_text(page.replace("seconds = 4", "seconds = 2"))

@@ -13,25 +13,13 @@ import pytest
 import soundfile
 from starlette.middleware.exceptions import ExceptionMiddleware
 
-from likeness import open_gallery
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.metrics.calibration import Fusion
-from likeness.eval.scoring.settings import Scoring
+from likeness import Embeddings, Fusion, LikenessError, Model, Scoring, open_gallery
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.models._places import estimate
-from likeness.models.model import Model
 from likeness.models.run import load_model
 from likeness.service.server import Setup, _application
 from likeness.toolkit.models.loaded import Loaded
-from tests.likeness.service.serving import (
-    TOKEN,
-    WRITE,
-    asking,
-    face_network,
-    photograph,
-    service_of,
-)
+from tests.likeness.service.serving import TOKEN, asking, face_network, photograph, service_of
 from tests.recording_files import HZ, through_av
 from tests.tiny_yunet import tiny_yunet
 
@@ -70,9 +58,7 @@ def test_verify_says_what_the_command_says(model, paths, files):
     assert ask("GET", "/health").json()["calibrated"] is True
 
 
-def test_two_people_are_compared_by_both_kinds(
-    model: Loaded, files: list[bytes], tmp_path: Path
-) -> None:
+def test_two_people_are_compared_by_both_kinds(model, files, tmp_path):
     face = face_network(tmp_path, tiny_yunet(tmp_path / "yunet.onnx"))
     photos = [photograph(), photograph(((3, 4), (12, 8)))]
     systems = tuple(Scoring().system(of.meta) for of in (face, model))
@@ -80,12 +66,10 @@ def test_two_people_are_compared_by_both_kinds(
     ask = asking(service_of(model, beside=(service_of(face), fusion)))
     mixed = [("first", photos[0]), ("first", files[0]), ("second", files[9]), ("second", photos[1])]
     got = ask("POST", "/verify", files=mixed, data={"second_face": 1}).json()
+    of_each = (face, mixed[::3], {"second_face": 1}), (model, mixed[1:3], {})
     alone = [
         asking(service_of(of))("POST", "/verify", files=dict(sides), data=data).json()
-        for of, sides, data in (
-            (face, (mixed[0], mixed[3]), {"second_face": 1}),
-            (model, (mixed[1], mixed[2]), {}),
-        )
+        for of, sides, data in of_each
     ]
     assert [*got["parts"]] == ["face", "speaker"]
     assert [part["score"] for part in got["parts"].values()] == [one["score"] for one in alone]
@@ -157,7 +141,8 @@ def test_a_gallery_of_a_place_is_served_without_its_mean(run, model, files, tmp_
     setup = Setup(model=str(run), gallery=people, rule=Rule(far=0.05), token=TOKEN)
     app, lines = _application(setup)
     assert any("mean of lobby" in line for line in lines)
-    with TestClient(app, "http://localhost", headers=WRITE) as client:
+    known = {"Authorization": f"Bearer {TOKEN}"}
+    with TestClient(app, "http://localhost", headers=known) as client:
         client.post("/enrol", data={"subject": "Ann"}, files=uploads(files[0]))
         found = client.post("/identify", files={"file": files[4]}).json()
         verified = client.post("/verify", files={"first": files[0], "second": files[4]}).json()
@@ -186,14 +171,10 @@ def test_malformed_uploads_are_the_callers_fault(model, files):
     assert statuses[:8] == [422] * 8
     assert "1 of 2 files cannot be read: the first file: " in answers[7].json()["error"]
     assert not any("/proc/" in answer.text for answer in answers)
-    form = {"content-type": "multipart/form-data; boundary=x"}
-    for request in (
-        {"json": {}},
-        {"content": b"--x", "headers": form},
-        {"content": bytes(500), "headers": {"content-type": "multipart/form-data"}},
-        {"data": {"first": "text"}},
-        {"files": {"first": files[0]}},
-    ):
+    form, plain = ({"content-type": f"multipart/form-data{m}"} for m in ("; boundary=x", ""))
+    requests = [{"json": {}}, {"data": {"first": "text"}}, {"files": {"first": files[0]}}]
+    requests += [{"content": b"--x", "headers": form}, {"content": bytes(500), "headers": plain}]
+    for request in requests:
         answer = ask("POST", "/verify", **request)
         assert 400 <= answer.status_code < 500
         assert answer.json()["error"]
@@ -385,6 +366,7 @@ def test_uploads_come_from_the_page_itself(name, values, status):
 
 
 APP = "https://app.example"
+OTHERS = ("https://other.example", "http://app.example", f"{APP}:8443", f"{APP}.evil.example")
 
 
 @pytest.mark.parametrize(
@@ -393,11 +375,7 @@ APP = "https://app.example"
         (APP, (APP,), True),
         (APP, ("http://localhost:3000", APP), True),
         (APP, (), False),
-        ("https://other.example", (APP,), False),
-        ("http://app.example", (APP,), False),
-        ("https://app.example:8443", (APP,), False),
-        ("https://app.example.evil.example", (APP,), False),
-        ("null", (APP,), False),
+        *((origin, (APP,), False) for origin in (*OTHERS, "null")),
     ],
 )
 def test_pages_elsewhere_ask_where_their_origin_is_allowed(
@@ -418,10 +396,8 @@ def test_pages_elsewhere_ask_where_their_origin_is_allowed(
         return answer.status_code, answer.headers.get("access-control-allow-origin")
 
     both = {"first": files[0], "second": files[9]}
-    assert of(ask("POST", "/verify", files=both, headers=sent)) == (
-        200 if is_allowed else 403,
-        readable,
-    )
+    status = 200 if is_allowed else 403
+    assert of(ask("POST", "/verify", files=both, headers=sent)) == (status, readable)
     assert of(ask("GET", "/health", headers=sent)) == (200, readable)
     for local in (True, False):
         got = preflight(asking(service, token="", origins=origins, local=local), "POST")
@@ -447,13 +423,9 @@ def test_who_changes_the_gallery_needs_the_token():
 
 
 def test_other_machines_need_the_token_for_everything():
-    for path, token, status in (
-        ("/gallery", "", 401),
-        ("/identify", "", 401),
-        ("/verify", TOKEN, 200),
-        ("/health", "", 200),
-        ("/", "", 200),
-    ):
+    open_to_all = (("/health", "", 200), ("/", "", 200))
+    of_all = (("/gallery", "", 401), ("/identify", "", 401), ("/verify", TOKEN, 200))
+    for path, token, status in (*open_to_all, *of_all):
         sent = {"host": "10.0.0.7:8000", "authorization": f"Bearer {token}"}
         assert ask(path=path, local=False, **sent) == [status]
 

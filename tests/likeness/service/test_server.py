@@ -17,16 +17,8 @@ import numpy as np
 import pytest
 
 from likeness import open_gallery
-from tests.likeness.service.serving import (
-    ROOT,
-    TIMEOUT_SECONDS,
-    TOKEN,
-    WRITE,
-    children_of,
-    httpx,
-    likeness_serve,
-)
-from tests.scripts import program, refused
+from tests.likeness.service.serving import TIMEOUT_SECONDS, TOKEN, WRITE, httpx, likeness_serve
+from tests.scripts import ROOT, program, refused
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
 
@@ -34,6 +26,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks proces
 @pytest.fixture(scope="module")
 def files(voices: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(voices.rglob("*.flac"))]
+
+
+def children_of(process: int) -> list[int]:
+    """The numbers of the processes that a process has started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return sorted(map(int, children.split()))
 
 
 def client(url: str, **more: Any) -> Any:
@@ -118,12 +116,8 @@ def is_running(process: int) -> bool:
         return False
 
 
-ORDERS = [
-    ("SIGINT", "SIGTERM"),
-    ("SIGTERM", "SIGTERM", "SIGINT"),
-    ("SIGHUP", "SIGINT", "SIGHUP"),
-    ("SIGINT", "SIGINT", "SIGINT", "SIGTERM", "SIGHUP"),
-]
+ORDERS = [("SIGINT", "SIGTERM"), ("SIGTERM", "SIGTERM", "SIGINT"), ("SIGHUP", "SIGINT", "SIGHUP")]
+ORDERS.append(("SIGINT", "SIGINT", "SIGINT", "SIGTERM", "SIGHUP"))
 
 
 def tell(processes: list[int], order: tuple[str, ...]) -> None:
@@ -230,10 +224,8 @@ def test_tls(run, files, tmp_path):
     command += "subjectAltName=IP:127.0.0.1 -keyout"
     subprocess.run([*command.split(), key, "-out", certificate], check=True, capture_output=True)
     trusted = ssl.create_default_context(cafile=str(certificate))
-    with likeness_serve(run, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
-        url,
-        _,
-    ):
+    options = ("--tls-certificate", certificate, "--tls-key", key)
+    with likeness_serve(run, tmp_path, *options) as (url, _):
         assert url.startswith("https://")
         both = {"first": files[0], "second": files[0]}
         with client(url, verify=trusted) as asked:

@@ -116,9 +116,7 @@ def test_a_verifier_is_evaluated_and_embeds_all_the_data(place, voices):
 
 @pytest.mark.slow  # trains on images, and starts a server
 def test_every_command_runs_as_it_is_printed(place):
-    synthetic_glyphs.write_glyphs(
-        place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
-    )
+    synthetic_glyphs.write_glyphs(Path("glyphs"), num_alphabets=1, num_characters=8, num_drawers=5)
     words = ("train", "image/folders", "schedule.steps=2", "--data", "glyphs", "--out", "run")
     commands = commands_of(printed(*words))
     assert len(commands) == 3

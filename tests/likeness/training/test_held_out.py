@@ -8,24 +8,18 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import likeness as front_door
-from likeness import __main__
-from likeness.eval.formats.embeddings import read_embeddings
+from likeness import Item, Trials, __main__, read_embeddings, read_mapping
+from likeness.data import audio, read_scores, read_trials, synthetic, synthetic_glyphs, validation
 from likeness.eval.formats.runs import HeldOutFiles
-from likeness.eval.formats.subjects import read_mapping
-from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.items.item_lists import read_items
-from likeness.eval.items.items import Item
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Trials
-from likeness.modalities import synthetic, synthetic_glyphs
-from likeness.modalities.face import validation
-from likeness.modalities.speaker import audio
 from likeness.toolkit.training.recipe import load, override
 from likeness.training.held_out import held_out_trials
 from likeness.training.prepare import prepare_recipe
@@ -41,12 +35,8 @@ def cosines(files: HeldOutFiles) -> np.ndarray:
     """The scores of the trials, computed one by one."""
     embeddings, trials = read_embeddings(files.embeddings), read_trials(files.trials)
     rows = dict(zip(embeddings.ids, embeddings.matrix.astype(np.float64), strict=True))
-    return np.array(
-        [
-            rows[a] @ rows[b] / np.linalg.norm(rows[a]) / np.linalg.norm(rows[b])
-            for a, b in pairs(trials)
-        ]
-    )
+    sides = [(rows[a], rows[b]) for a, b in pairs(trials)]
+    return np.array([a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in sides])
 
 
 def pairs(trials: Trials) -> list[tuple[str, str]]:
@@ -148,11 +138,8 @@ def test_held_out_files_are_read_once_an_evaluation(changes, trained, tmp_path):
     assert {READ[id] for id in held_out.ids} == {evaluations + 1}
     again = read_embeddings(files.embeddings)
     np.testing.assert_array_equal(again.matrix, held_out.matrix)
-    assert (again.ids, again.meta, files.scores.read_bytes()) == (
-        held_out.ids,
-        held_out.meta,
-        scores,
-    )
+    before = held_out.ids, held_out.meta, scores
+    assert (again.ids, again.meta, files.scores.read_bytes()) == before
 
 
 def test_what_leaves_or_has_no_scores(trained):
@@ -170,10 +157,11 @@ def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained, tmp_path):
     assert run_command("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
 
 
+SIX: dict[str, Any] = {"num_speakers": 6, "num_utterances": 2, "seconds": (0.6, 0.7)}
+
+
 def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(tmp_path, capsys):
-    synthetic.write_voices(
-        tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7)
-    )
+    synthetic.write_voices(tmp_path / "voices", **SIX)
     for path in (tmp_path / "voices").rglob("utt00.flac"):
         path.rename(path.with_name("line\nend.flac"))
     data = ("--data", tmp_path / "voices", "--out", tmp_path / "run")
@@ -183,23 +171,19 @@ def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(tmp_path, caps
 
 
 def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path):
-    synthetic_glyphs.write_glyphs(
-        tmp_path / "glyphs", num_alphabets=2, num_characters=5, num_drawers=3, size=64
-    )
+    sizes = {"num_alphabets": 2, "num_characters": 5, "num_drawers": 3, "size": 64}
+    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **sizes)
     data = ("--data", tmp_path / "glyphs", "--out", tmp_path / "run")
     assert run_command("train", "image/folders", *QUICK, *data) == 0
     files = HeldOutFiles(tmp_path / "run")
     trials, values = read_scores(files.scores)
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
-    assert len(trials) == 15  # all pairs of 2 classes of 3 images
-    assert trials.target.sum() == 6
+    assert (len(trials), trials.target.sum()) == (15, 6)  # all pairs of 2 classes of 3 images
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])
 def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(rate_hz, tmp_path, capsys):
-    synthetic.write_voices(
-        tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7), rate_hz=rate_hz
-    )
+    synthetic.write_voices(tmp_path / "voices", **SIX, rate_hz=rate_hz)
     recipe, _ = load(locate("speaker/folders"))
     prepared, _ = prepare_recipe(recipe, tmp_path / "voices")
     is_kept = prepared.read is recipe.read
@@ -238,18 +222,14 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     assert f"a batch: {batch} items, in each process (of 1) {batch}; rate {rate:g}" in text
     seconds = re.search(r"a step: ([\d.]+) s", text)
     total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
-    assert seconds is not None
-    assert total is not None
     hours = float(total[1]) / (1 if total[2] == "hours" else 60)
     assert hours == pytest.approx(2 * float(seconds[1]), rel=0.1)
     assert [path for path in sorted(tmp_path.iterdir()) if path.suffix != ""] == before
 
 
 def test_it_speaks_for_the_processes_that_it_is_started_in(voices, tmp_path):
-    recipe = f"{tiny.__file__}:arcface"
-    ended = torchrun(
-        Path(__main__.__file__), "train", recipe, "schedule.epochs=2", "--data", voices, "--check"
-    )
+    words = ("train", f"{tiny.__file__}:arcface", "schedule.epochs=2", "--data", voices, "--check")
+    ended = torchrun(Path(__main__.__file__), *words)
     assert ended.returncode == 0, ended.stderr
     size, num_items = tiny.BASE.sampling.batch_size, len(tiny.BASE.items(voices))
     assert f"in each process (of 2) {size // 2};" in ended.stdout
@@ -275,7 +255,5 @@ def test_a_training_needs_a_place(voices):
 
 def test_sets_of_another_size_are_odd():
     ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
-    trials = Trials(
-        ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])
-    )
+    trials = Trials(ids, ids, *np.array([[0, 2, 4], [1, 3, 5]]), np.array([True, False, True]))
     assert validation.odd_sizes(trials) == ["lfw has 2 pairs here, and 6,000 as it was published"]

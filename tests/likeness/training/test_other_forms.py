@@ -11,9 +11,7 @@ import pytest
 
 from likeness.eval.items.items import Item, Items
 from likeness.modalities.speaker import voxceleb
-from likeness.recipe import plan
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.train import fit
+from likeness.recipe import Recipe, fit, plan
 from likeness.training.train import RecipeOnData, read_recipe
 from tests.modalities.speaker import test_voxceleb
 from tests.tiny import shrunk
@@ -25,10 +23,9 @@ def _trials_of_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("voxceleb")
-    test_voxceleb.miniature(folder)
-    return folder
+def data(module_path: Path) -> Path:
+    test_voxceleb.miniature(module_path)
+    return module_path
 
 
 def wespeaker_shards(items: Items, folder: Path) -> Path:
@@ -100,7 +97,6 @@ def test_all_of_it_trains_and_the_official_trials_test(formed, data, tmp_path):
     assert labels(planned.items) == SPEAKERS
     copies = [item.id for item in planned.items if "#speed" in item.id]
     assert len(copies) == 2 * len(SPEAKERS)  # one utterance a speaker and speed
-    assert planned.trials is not None
     assert len(planned.trials[1]) == 4
     out = tmp_path / "run"
     fit(planned.recipe, data=prepared.data, out=out)

@@ -150,10 +150,9 @@ def test_a_table_runs_in_miniature(name, rows, recipe, tmp_path, request, monkey
         for protocol in ("O_cleaned", "E_cleaned", "H_cleaned"):
             monkeypatch.setitem(voxceleb.PROTOCOLS, protocol, (("veri_test2.txt",), 4, 2))
     out = tmp_path / "out"
-    settings, chosen = settings_of(recipe), rows.split(",")
-    text = reproduce.reproduce(
-        name, data, out, settings=settings, rows=chosen, seeds=1, run=in_this_process
-    )
+    chosen = rows.split(",")
+    how = {"settings": settings_of(recipe), "rows": chosen, "seeds": 1, "run": in_this_process}
+    text = reproduce.reproduce(name, data, out, **how)
     assert (out / f"{name.replace('/', '-')}.txt").read_text(encoding="utf-8") == text
     measured = [line for line in text.splitlines() if line.split(" ")[0] in chosen]
     assert len(measured) == len(chosen)
@@ -169,11 +168,8 @@ def in_this_process(command: Sequence[str]) -> None:
 
 def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
     """The table on one of its data sets, with one setting that is tried."""
-    return replace(
-        table,
-        sets=[first] if first in table.sets else table.sets,
-        tune={first: "--tune 1"} if table.tune else {},
-    )
+    sets = [first] if first in table.sets else table.sets
+    return replace(table, sets=sets, tune={first: "--tune 1"} if table.tune else {})
 
 
 CELLS = reproduce.Table(
@@ -208,10 +204,8 @@ def test_a_cell_has_the_digits_and_the_spread_of_its_table(spread, first, tmp_pa
 def test_a_table_says_what_its_spread_is():
     """vMF, Tables 2 and 4: "± 1 standard-error"; nivMF, Fig. 5: "standard deviation"."""
     spreads = {name: table.spread for name, table in TABLES.items() if "±" in table.published}
-    assert spreads == {
-        **dict.fromkeys(("vmf/2", "vmf/3", "vmf/4"), "standard error"),
-        **dict.fromkeys(("nivmf/1", "nivmf/4"), "standard deviation"),
-    }
+    errors = dict.fromkeys(("vmf/2", "vmf/3", "vmf/4"), "standard error")
+    assert spreads == errors | dict.fromkeys(("nivmf/1", "nivmf/4"), "standard deviation")
 
 
 def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
@@ -230,9 +224,8 @@ def test_results_of_other_settings_or_data_are_not_taken_as_finished(tmp_path):
                 path.write_text('{"results": []}')
 
     def reproduce_with(*settings: str) -> None:
-        reproduce.reproduce(
-            "simple/3", data, out, settings=settings, rows=["simple"], seeds=1, run=run
-        )
+        how = {"settings": settings, "rows": ["simple"], "seeds": 1, "run": run}
+        reproduce.reproduce("simple/3", data, out, **how)
 
     reproduce_with()
     assert {"embed", "evaluate", "identify"} < {*done}
@@ -268,92 +261,76 @@ def cells(text: str, row: str) -> list[str]:
     return re.sub(r"\([^)]*\)", "", line).split()[1:]
 
 
-def test_a_table_of_some_data_sets_has_holes(tmp_path: Path) -> None:
+def first_of_vmf(folder: Path, run: Any, **options: Any) -> str:
+    """Table 1 of vMF, of one run."""
+    return reproduce.reproduce("vmf/1", folder, folder / "out", run=run, seeds=1, **options)
+
+
+def test_a_table_of_some_data_sets_has_holes(tmp_path):
     done: list[Sequence[str]] = []
-    options: dict[str, Any] = {"rows": ["vmf"], "seeds": 1}
-    everything = reproduce.reproduce(
-        "vmf/1", tmp_path, tmp_path / "out", run=finishing(done), **options
-    )
+    everything = first_of_vmf(tmp_path, finishing(done), rows=["vmf"])
     assert cells(everything, "vmf") == ["0.50"] * 4
     done.clear()
-    two = reproduce.reproduce(
-        "vmf/1",
-        tmp_path,
-        tmp_path / "out",
-        sets=["mnist", "cifar10"],
-        run=finishing(done),
-        **options,
-    )
+    two = first_of_vmf(tmp_path, finishing(done), rows=["vmf"], sets=["mnist", "cifar10"])
     assert [command[2] for command in done] == ["image/vmf:mnist", "image/vmf:cifar10"]
     # what is there of other sets was not looked at: it may be of other settings
     assert cells(two, "vmf") == ["0.50", "-", "0.50", "-"]
 
 
-def test_a_data_set_that_fails_leaves_a_hole(tmp_path: Path) -> None:
+def test_a_data_set_that_fails_leaves_a_hole(tmp_path):
     run, sets = finishing([], fails="fashion_mnist"), ["mnist", "fashion_mnist"]
-    text = reproduce.reproduce("vmf/1", tmp_path, tmp_path / "out", sets=sets, seeds=1, run=run)
+    text = first_of_vmf(tmp_path, run, sets=sets)
     assert cells(text, "arcface") == ["0.50", "-", "-", "-"]
     with pytest.raises(LikenessError, match="not there"):
-        reproduce.reproduce(
-            "vmf/1", tmp_path, tmp_path / "out", sets=["fashion_mnist"], seeds=1, run=run
-        )
+        first_of_vmf(tmp_path, run, sets=["fashion_mnist"])
 
 
-def test_a_setting_of_a_row_changes_it_alone(tmp_path: Path) -> None:
+def test_a_setting_of_a_row_changes_it_alone(tmp_path):
     done: list[Sequence[str]] = []
     settings = ["optim.lr=0.05", "vmf:loss.tau=1", "vmf:items.name=fashion_mnist"]
-    options: dict[str, Any] = {"rows": ["arcface", "vmf", "cosine"], "sets": ["mnist"], "seeds": 1}
-    reproduce.reproduce(
-        "vmf/1", tmp_path, tmp_path, settings=settings, run=finishing(done), **options
-    )
+    options = {"rows": ["arcface", "vmf", "cosine"], "sets": ["mnist"], "settings": settings}
+    first_of_vmf(tmp_path, finishing(done), **options)
     changed = [(command[4], [word for word in command if "=" in word]) for command in done]
-    assert changed == [
-        ("arcface,cosine", ["optim.lr=0.05"]),
-        ("vmf", ["optim.lr=0.05", "loss.tau=1", "items.name=fashion_mnist"]),
-    ]
+    of_vmf = ["optim.lr=0.05", "loss.tau=1", "items.name=fashion_mnist"]
+    assert changed == [("arcface,cosine", ["optim.lr=0.05"]), ("vmf", of_vmf)]
 
 
-def test_what_is_searched_is_searched_on_the_sets_without_released_settings() -> None:
+def test_what_is_searched_is_searched_on_the_sets_without_released_settings():
     for name in ("nivmf/figure-5", "nivmf/4", "nivmf/5"):
-        compared = [
-            step for step in steps_of(TABLES[name], list(TABLES[name].rows)) if "compare" in step
-        ]
+        steps = steps_of(TABLES[name], list(TABLES[name].rows))
+        compared = [step for step in steps if "compare" in step]
         assert [("--tune" in step) for step in compared] == [False, True]
         assert [step[2] for step in compared] == ["image/nivmf:cub200", "image/nivmf:cars196"]
 
 
-def test_what_is_asked_for_wrongly_is_said() -> None:
-    with pytest.raises(LikenessError, match="simple/8"):
-        reproduce.reproduce("simpl/8", Path("data"), Path("out"))
-    with pytest.raises(LikenessError, match="softmax"):
-        reproduce.reproduce("simple/8", Path("data"), Path("out"), rows=["nobody"])
-    with pytest.raises(LikenessError, match="softmax"):
-        reproduce.reproduce("simple/8", Path("data"), Path("out"), settings=["nobody:optim.lr=1"])
-    with pytest.raises(LikenessError, match="mnist"):
-        reproduce.reproduce("vmf/1", Path("data"), Path("out"), sets=["minst"])
-    with pytest.raises(LikenessError, match="it has none"):
-        reproduce.reproduce("simple/2", Path("data"), Path("out"), sets=["lfw"])
-
-
 @pytest.mark.parametrize(
-    ("rows", "row"), [([], "standard_cosine"), (["vmf", "standard_cosine"], "cosine")]
+    ("name", "rows", "settings", "sets", "says"),
+    [
+        ("simpl/8", [], [], [], "simple/8"),
+        ("simple/8", ["nobody"], [], [], "softmax"),
+        ("simple/8", [], ["nobody:optim.lr=1"], [], "softmax"),
+        ("vmf/1", [], [], ["minst"], "mnist"),
+        ("simple/2", [], [], ["lfw"], "it has none"),
+        *(
+            ("vmf/4", rows, [f"{row}:optim.lr=1"], [], f"row '{row}' is not trained .*standard")
+            for rows, row in (([], "standard_cosine"), (["vmf", "standard_cosine"], "cosine"))
+        ),
+    ],
 )
-def test_a_setting_of_a_row_that_is_not_trained_is_refused(rows, row, tmp_path):
-    with pytest.raises(LikenessError, match=f"row '{row}' is not trained .*standard"):
-        reproduce.reproduce("vmf/4", tmp_path, tmp_path, rows=rows, settings=[f"{row}:optim.lr=1"])
+def test_what_is_asked_for_wrongly_is_said(name, rows, settings, sets, says, tmp_path):
+    how = {"rows": rows, "settings": settings, "sets": sets}
+    with pytest.raises(LikenessError, match=says):
+        reproduce.reproduce(name, tmp_path, tmp_path / "out", **how)
 
 
-def test_a_name_is_taken_once(tmp_path: Path) -> None:
+def test_a_name_is_taken_once(tmp_path):
     done: list[Sequence[str]] = []
     run = finishing(done, fails="cifar10")
-    options: dict[str, Any] = {"rows": ["vmf", "vmf"], "seeds": 1, "run": run}
     with pytest.raises(LikenessError, match="not there"):
-        reproduce.reproduce("vmf/1", tmp_path, tmp_path, sets=["cifar10"] * 2, **options)
-    text = reproduce.reproduce("vmf/1", tmp_path, tmp_path, sets=["mnist"] * 2, **options)
-    assert [(command[2], command[4]) for command in done] == [
-        ("image/vmf:cifar10", "vmf"),
-        ("image/vmf:mnist", "vmf"),
-    ]
+        first_of_vmf(tmp_path, run, rows=["vmf"] * 2, sets=["cifar10"] * 2)
+    text = first_of_vmf(tmp_path, run, rows=["vmf"] * 2, sets=["mnist"] * 2)
+    trained = [(command[2], command[4]) for command in done]
+    assert trained == [("image/vmf:cifar10", "vmf"), ("image/vmf:mnist", "vmf")]
     assert text.count("\nvmf ") == 1
 
 
@@ -368,14 +345,10 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
 def test_a_wrong_setting_ends_before_the_first_step(setting, says, tmp_path):
     done: list[Sequence[str]] = []
     with pytest.raises(LikenessError, match=says):
-        reproduce.reproduce(
-            "vmf/1", tmp_path, tmp_path, settings=[setting], run=finishing(done), sets=["mnist"]
-        )
+        first_of_vmf(tmp_path, finishing(done), settings=[setting], sets=["mnist"])
     assert not done
 
 
 def test_a_table_says_what_was_changed(tmp_path):
-    text = reproduce.reproduce(
-        "vmf/1", tmp_path, tmp_path, settings=["schedule.steps=5"], seeds=1, run=finishing([])
-    )
+    text = first_of_vmf(tmp_path, finishing([]), settings=["schedule.steps=5"])
     assert "Changed here: schedule.steps=5, 1 run in place of 5" in text

@@ -12,9 +12,8 @@ import pytest
 import soundfile
 import torch
 
+from likeness.data import read_scores, voxceleb
 from likeness.eval.formats.embeddings import read_embeddings
-from likeness.eval.formats.trials import read_scores
-from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.training.run import holds_checkpoint
 from tests.likeness.training.test_other_forms import kaldi, wespeaker_shards
@@ -24,14 +23,8 @@ from tests.test_docs import ROOT, blocks, lines
 from tests.tiny import NETWORKS, QUICK
 
 PAGE = ROOT / "docs" / "how-to" / "voxceleb.md"
-SMALL = [
-    *QUICK,
-    "schedule.epochs=0",
-    "schedule.steps=4",
-    "schedule.save_every=1",
-    "tuning.average_last=2",
-    "sampling.batch_size=4",
-]
+SMALL = [*QUICK, "schedule.epochs=0", "schedule.steps=4", "schedule.save_every=1"]
+SMALL += ["tuning.average_last=2", "sampling.batch_size=4"]
 SMALL += ["augment.seconds=0.3,0.4", *(f"backbone.{field}" for field in NETWORKS["ResNet"])]
 # VoxCeleb1-O of the miniature has four trials.
 TRIALS = """
@@ -84,15 +77,9 @@ def as_m4a(file: Path) -> None:
 
 
 def run(command: str, folder: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["bash", "-c", f"exec {command}"],
-        cwd=folder,
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    words, place = ["bash", "-c", f"exec {command}"], {"cwd": folder, "env": environment}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, **place, **streams, start_new_session=True)
 
 
 def kill_with_workers(torchrun: int) -> None:
@@ -103,7 +90,7 @@ def kill_with_workers(torchrun: int) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc names the processes to kill")
 @pytest.mark.slow  # starts every command of the page by itself
-def test_the_page_runs_from_end_to_end(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_page_runs_from_end_to_end(tmp_path, environment):
     printed = {}
     for block in blocks(PAGE):
         for command in [block.text] if block.kind == "python" else lines(block):
