@@ -22,8 +22,11 @@ OF_DATA = {
     "bench": "--model {model} --items {data} --max-items 8",
     "gallery enrol": "{data} --gallery {out} --model {model}",
 }
-OF_IDS = {"fit plda": "{ids} --out {out}.json", "retrieve": "--embeddings {ids}"}
-OF_IDS["identify"] = "--gallery {ids} --probes {ids}"
+OF_IDS = {
+    "fit plda": "{ids} --out {out}.json",
+    "retrieve": "--embeddings {ids}",
+    "identify": "--gallery {ids} --probes {ids}",
+}
 NOT_BY_FOLDER = {  # why labels are no folders there
     "gallery search": "probes have no label",
     "gallery cluster": "the labels of ids are a hint, which is left out",

@@ -89,9 +89,13 @@ def test_the_files_of_a_model_are_kept(tmp_path):
     touch(run, "last.safetensors", "recipe.json", "thresholds.json")
     scores.write_text(SCORES)
     touch(tmp_path, "m.onnx", "m.onnx.calibration.json", "face/model.onnx")
-    of_run = ("run/last.safetensors", "run/recipe.json", "run/thresholds.json")
-    others = (("m.onnx", "m.onnx.calibration.json"), ("face", "face/model.onnx"))
-    for model, name in (*(("run", name) for name in of_run), *others):
+    for model, name in (
+        ("run", "run/last.safetensors"),
+        ("run", "run/recipe.json"),
+        ("run", "run/thresholds.json"),
+        ("m.onnx", "m.onnx.calibration.json"),
+        ("face", "face/model.onnx"),
+    ):
         words = ("--save-to", tmp_path / model, "--json", tmp_path / name, "--force")
         assert "is one of the inputs" in refused("evaluate", scores, *words)
         assert not (tmp_path / name).read_bytes()

@@ -46,8 +46,12 @@ WORDS = {
     "train": "tests/tiny.py:arcface --data touched --out touched-out",
     "verify": "--pairs touched/pairs.csv --out touched-out.csv",
 }
-ORDERS = (("SIGINT", "SIGTERM"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGINT", "SIGINT"))
-ORDERS += (("SIGTERM", "SIGINT", "SIGTERM", "SIGHUP"),)
+ORDERS = (
+    ("SIGINT", "SIGTERM"),
+    ("SIGTERM", "SIGTERM"),
+    ("SIGHUP", "SIGINT", "SIGINT"),
+    ("SIGTERM", "SIGINT", "SIGTERM", "SIGHUP"),
+)
 FEW = ("evaluate", "gallery enrol", "serve")
 
 
