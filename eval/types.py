@@ -230,7 +230,7 @@ class Trials:
     enrolled subject; None where labels know no spoofs.
 
     self_matches: how many trials of an item with itself were left out of the list, see
-    likeness.eval.items.self_matches. itself: the rows of those that it has. repeats: how many
+    likeness.eval.metrics.self_matches. itself: the rows of those that it has. repeats: how many
     labelled trials of two items repeat a pair, in the same or in the other order.
 
     LikenessError: arrays do not fit the ids, or a pair has two labels, in one order or in both.

@@ -30,8 +30,8 @@ from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.items.pairs import draw_items
-from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.metrics.groups import group_sides
+from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
 from likeness.eval.progress import step

@@ -118,7 +118,7 @@ def read_scores(
         problem = f"the score of {first} is NaN, infinite or no number"
         raise LikenessError(f"{table.where}: {problem}; score it again")
     if trials is not None and scored.itself.size and not trials.itself.size:
-        # The list was read without its self-trials, see likeness.eval.items.self_matches.
+        # The list was read without its self-trials, see likeness.eval.metrics.self_matches.
         others = np.setdiff1d(np.arange(len(scored)), scored.itself)
         scored, values = scored.rows(others), values[others]
     return (scored, values) if trials is None else _align(table.where, scored, values, trials)

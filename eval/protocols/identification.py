@@ -20,7 +20,6 @@ from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of
 from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import exact_bounds
-from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.identification import (
     RULES,
     Protocol,
@@ -30,6 +29,7 @@ from likeness.eval.metrics.identification import (
     tpir,
 )
 from likeness.eval.metrics.ranks import Counts
+from likeness.eval.metrics.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.system import NumResamples
 from likeness.eval.metrics.verification import check_rate

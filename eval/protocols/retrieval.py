@@ -16,9 +16,9 @@ from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, labels_of, names_of, quality_by_id
 from likeness.eval.intervals import bootstrap, uncertainty
-from likeness.eval.items.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
+from likeness.eval.metrics.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option

@@ -25,9 +25,9 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
-from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
+from likeness.eval.metrics.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.option import Option, if_option

@@ -12,8 +12,8 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
-from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
+from likeness.eval.metrics.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.option import Option
 from likeness.eval.scoring.origin import read_origin
 from likeness.eval.scoring.score import quality_of, sides_of

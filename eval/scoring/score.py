@@ -26,12 +26,12 @@ from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Models, models_of
 from likeness.eval.formats.trials import read_trials, write_scores
-from likeness.eval.items.self_matches import (
+from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
+from likeness.eval.metrics.self_matches import (
     enrolled_itself,
     warn_of_copied_trials,
     without_self_trials,
 )
-from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.option import Option
 from likeness.eval.scoring import normalization, templates

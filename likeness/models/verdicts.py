@@ -25,8 +25,8 @@ from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import refuse_missing_files
-from likeness.eval.items.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
+from likeness.eval.metrics.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.similarity import pairs as similarities
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
