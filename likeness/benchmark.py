@@ -29,7 +29,6 @@ from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
-from likeness.eval.items.pairs import draw_items
 from likeness.eval.metrics.groups import group_sides
 from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.metrics.system import VerificationSettings
@@ -44,6 +43,7 @@ from likeness.eval.types import Bools, Trials
 from likeness.modalities.folders import Modality, list_all
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
+from likeness.toolkit.data.splits import draw_items
 
 
 @dataclass(frozen=True, eq=False)

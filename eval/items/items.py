@@ -396,17 +396,6 @@ def _names(texts: Sequence[str | None], *, are_paths: bool = False) -> Any:
     return pyarrow.DictionaryArray.from_arrays(codes, coded.dictionary)
 
 
-def distinct_labels(items: Sequence[Item]) -> list[str]:
-    """Returns the labels of items, sorted; "None" for items without.
-
-    Example:
-        >>> from pathlib import Path
-        >>> distinct_labels([Item("1", Path("1"), "bob"), Item("2", Path("2"), "ann")])
-        ['ann', 'bob']
-    """
-    return sorted(map(str, set(Items.of(items).labels)))
-
-
 def fingerprint(items: Sequence[Item]) -> str:
     """Returns the digest of the ids and labels of items, in their order.
 

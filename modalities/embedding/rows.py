@@ -22,8 +22,9 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.formats.subjects import labels_of, read_mapping
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, name_first
+from likeness.toolkit.data.splits import hold_out
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken

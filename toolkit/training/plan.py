@@ -10,14 +10,7 @@ from operator import attrgetter
 import torch
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.eval.items.items import (
-    Item,
-    Items,
-    check_unique,
-    distinct_labels,
-    fingerprint,
-    label_numbers,
-)
+from likeness.eval.items.items import Item, Items, check_unique, fingerprint, label_numbers
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
 from likeness.eval.types import Trials
@@ -27,6 +20,7 @@ from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.sampling import fitted
 from likeness.toolkit.data.shards import shard_numbers
+from likeness.toolkit.data.splits import distinct_labels
 from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
