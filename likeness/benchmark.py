@@ -22,11 +22,12 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import File
 from likeness.eval.formats.groupings import groupings_of
 from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
-from likeness.eval.formats.subjects import Names, names_of, subjects_of
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.metrics.groups import group_sides

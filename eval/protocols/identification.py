@@ -17,9 +17,10 @@ from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
-from likeness.eval.formats.subjects import Names, labels_of, names_of
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import exact_bounds
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.identification import (
     RULES,
     Protocol,

@@ -14,8 +14,9 @@ from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.provenance import files_in
-from likeness.eval.formats.subjects import Names, labels_of, names_of, quality_by_id
+from likeness.eval.formats.subjects import Names, names_of, quality_by_id
 from likeness.eval.intervals import bootstrap, uncertainty
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
 from likeness.eval.metrics.self_matches import name_self_matches, self_matches

@@ -19,7 +19,7 @@ from likeness.checking.lists import list_most
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import connected_groups
+from likeness.eval.intervals.subjects import connected_groups
 from likeness.eval.items.items import Items
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import is_plain_folder

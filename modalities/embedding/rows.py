@@ -20,7 +20,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import Source, source_of
-from likeness.eval.formats.subjects import labels_of, read_mapping
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, name_first
