@@ -2,17 +2,14 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats._kaldi import archives, meta_path
-from likeness.eval.formats.column_names import COLUMN_OF_LIST
 from likeness.eval.formats.files import file_digest
-from likeness.eval.types import name_first
 
 _MOST_DIGESTED = 1 << 26  # bytes of a file
 
@@ -123,47 +120,3 @@ def digest(values: Iterable[str]) -> str:
     for value in values:
         checksum.update(value.encode() + b"\0")
     return checksum.hexdigest()
-
-
-def digests_of(files: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of each file, by its path."""
-    return {str(path): sha256(path) for path in files}
-
-
-def files_in(*given: Any) -> list[Path]:
-    """The files among arguments that take files or values, one or several."""
-    files = []
-    for value in given:
-        if isinstance(value, str | PathLike):
-            column = COLUMN_OF_LIST.fullmatch(str(value))  # of a list, as in "items.csv:sex"
-            paths = [Path(value), *([Path(column["file"])] if column else [])]
-            files += [path for path in paths if path.is_file()][:1]
-        elif isinstance(value, Mapping):
-            files += files_in(*value.values())
-        elif isinstance(value, Sequence):
-            files += files_in(*value)
-    return files
-
-
-def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
-    """Give each file a short distinct name: its own without its ending, else its whole path.
-
-    Args:
-        paths: The files.
-        kind: What the files hold, for the error.
-
-    Raises:
-        LikenessError: A file is there twice.
-
-    Example:
-        >>> names_of_files([Path("runs/a.txt"), Path("runs/b.txt.gz")], "score")
-        ['a', 'b']
-        >>> names_of_files([Path("a/scores.txt"), Path("b/scores.txt")], "score")
-        ['a/scores.txt', 'b/scores.txt']
-    """
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
-    return names

@@ -1,12 +1,11 @@
 """Lists of what belongs to ids: subjects, seconds, qualities, and the items that enrol a model.
 
-`names_of`, `quality_by_id` and `models_of` take a file or what it holds.
+`names_of` and `models_of` take a file or what it holds.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -155,19 +154,6 @@ def names_of(names: Names | None) -> Mapping[str, str] | None:
     if names is None or isinstance(names, Mapping):
         return names
     return read_mapping(Path(names))
-
-
-def quality_by_id(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:
-    """The quality of each id, read if it is in a file.
-
-    Args:
-        quality: "norm", which stays as it is; a mapping; or a list `id quality`.
-    """
-    if isinstance(quality, Mapping):
-        return quality
-    if isinstance(quality, str) and quality == "norm":
-        return "norm"
-    return read_numbers(Path(quality), "quality")
 
 
 def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:

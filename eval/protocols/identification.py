@@ -16,7 +16,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.intervals import bootstrap
 from likeness.eval.intervals.small_rates import exact_bounds
@@ -36,6 +35,7 @@ from likeness.eval.metrics.system import NumResamples
 from likeness.eval.metrics.verification import check_rate
 from likeness.eval.option import Option
 from likeness.eval.progress import step
+from likeness.eval.protocols.arguments import files_in
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import (

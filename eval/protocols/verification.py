@@ -17,9 +17,8 @@ from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, split_columns
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
-from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
-from likeness.eval.formats.subjects import Names, names_of, quality_by_id
+from likeness.eval.formats.runs import HeldOutFiles
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.small_rates import Plan, correlation_of
@@ -30,8 +29,15 @@ from likeness.eval.metrics.self_matches import warn_of_two_scores, without_self_
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.option import Option, if_option
+from likeness.eval.protocols.arguments import (
+    digests_of,
+    files_in,
+    groupings_of,
+    names_of_files,
+    quality_by_id,
+    run_of_scores,
+)
 from likeness.eval.protocols.gates import met_conditions
-from likeness.eval.protocols.groupings import groupings_of
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.target_scores import PairBy, evaluate_targets, limits_for
 from likeness.eval.results import Result, write_results

@@ -26,6 +26,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
+from likeness.eval.protocols.arguments import digests_of, files_in
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
@@ -220,7 +221,7 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    read_by = provenance.digests_of(provenance.files_in(*reading_of(model)[1].values()))
+    read_by = digests_of(files_in(*reading_of(model)[1].values()))
     plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),

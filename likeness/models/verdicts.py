@@ -19,7 +19,6 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import CALIBRATION
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
@@ -28,6 +27,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.metrics.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.similarity import pairs as similarities
+from likeness.eval.protocols.arguments import files_in
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
