@@ -341,6 +341,12 @@ class Trials:
         )
 
 
+def pair_text(trials: Trials, row: int) -> str:
+    """The ids `enrol probe` of the trial in one row, for messages."""
+    pair = trials.enrol_ids[trials.enrol[row]], trials.probe_ids[trials.probe[row]]
+    return " ".join(map(shorten, pair))
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """P scores, HIGHER = MORE SIMILAR, always. values: (P,) float64 finite. target: (P,) bool."""

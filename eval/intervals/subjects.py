@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.parquet import Column
-from likeness.eval.formats.trials import pair_text
 from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.option import if_option
-from likeness.eval.types import Bools, Ints, Trials, counted, name_first
+from likeness.eval.types import Bools, Ints, Trials, counted, name_first, pair_text
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
-from likeness.eval.formats import provenance
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import source_of
+from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
@@ -34,6 +33,7 @@ from likeness.toolkit.data import shards
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.sources import Source, is_source, source_of
 from likeness.toolkit.training.lock import only_writer
 
 PIECE_ITEMS = 8192
@@ -226,7 +226,7 @@ def extract(
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
-        "read_by": provenance.digest(read_by.values()),
+        "read_by": digest(read_by.values()),
         "piece_items": piece_items,
     }
     embed = partial(
@@ -283,7 +283,7 @@ def joined_processes() -> Iterator[str]:
 def list_digest(items: Sequence[Item]) -> str:
     """The digest of what each item of a list is read from."""
     parts = ((item.id, item.path, item.span, item.stretch, item.channel) for item in items)
-    return provenance.digest("\0".join(map(str, each)) for each in parts)
+    return digest("\0".join(map(str, each)) for each in parts)
 
 
 def _embed_pieces(
@@ -327,7 +327,7 @@ def _piece_before(path: Path) -> Embeddings | None:
     return None
 
 
-def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
+def _sources(items: Sequence[Item]) -> dict[str, Source]:
     """What each file of items is, as far as it is there. Those of object stores are not asked."""
     sources = {}
     for path in dict.fromkeys(item.path for item in items):
@@ -339,7 +339,7 @@ def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
 def _outdated(piece: Embeddings, items: Sequence[Item]) -> list[Item]:
     """The items of a piece that could not be read, or whose files are not what they were."""
     sources, failed = json.loads(piece.meta[_SOURCES]), {bad.id for bad in _without_bad(piece)[1]}
-    changed = {path for path, source in sources.items() if not provenance.is_source(path, source)}
+    changed = {path for path, source in sources.items() if not is_source(path, source)}
     return [item for item in items if item.id in failed or str(item.path) in changed]
 
 

@@ -31,7 +31,7 @@ from likeness.eval.protocols.arguments import files_in
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
-from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first
+from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first, pair_text
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -423,7 +423,7 @@ def _name_self_matches(pairs: Sequence[PairRow], id_of: Mapping[str, str]) -> fr
     every = Trials(ids, ids, sides[:, 0], sides[:, 1])
     warn_of_repeats(Trials(ids, ids, sides[known, 0], sides[known, 1], labels), "pairs")
     if every.itself.size:
-        pair = trials.pair_text(every, int(every.itself[0]))
+        pair = pair_text(every, int(every.itself[0]))
         warnings.warn(itself_text("pairs", every.itself.size, len(every), pair), stacklevel=3)
     return frozenset(every.itself.tolist())
 
