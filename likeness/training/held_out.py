@@ -6,7 +6,7 @@ without another list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,27 +30,10 @@ from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, fit_to_data
 
-NUM_TRIALS = 20_000  # at most, where the recipe has none
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The items that a run was measured on, as its model sees them.
-
-    Attributes:
-        items: N items, with labels where the recipe lists them.
-        embeddings: Their raw embeddings (N, D), which name the model.
-        scored: P labelled trials among them, with their scores.
-    """
-
-    items: Items
-    embeddings: Embeddings
-    scored: Scored
-
 
 def measure_held_out(
     recipe: Recipe, run: Path, data: Data, embedded: measure.Embedded
-) -> HeldOut | None:
+) -> tuple[Items, Embeddings, Scored] | None:
     """Embed the items that a run was measured on, and score trials among them.
 
     Args:
@@ -60,9 +43,10 @@ def measure_held_out(
         embedded: What the run's model has embedded (toolkit.training.measure.Model).
 
     Returns:
-        The items, the embeddings and the scores. The trials are the recipe's own, or for retrieval
-        a draw of at most 20,000 among its test items. None for a recipe that is measured otherwise,
-        and where no such draw has target and nontarget trials.
+        The items (labelled where the recipe lists labels), their raw embeddings, which name the
+        model, and the scores. The trials are the recipe's own, or for retrieval a draw of at most
+        20,000 among its test items. None for a recipe that is measured otherwise, and where no such
+        draw has target and nontarget trials.
 
     Raises:
         LikenessError: Items cannot be read.
@@ -75,18 +59,17 @@ def measure_held_out(
         num_labels = len(label_numbers(items)[0])
         if num_labels < 2 or num_labels == len(items):  # there are no trials of one kind
             return None
-        trials = draw_pairs(items, NUM_TRIALS, np.random.default_rng(0))
+        trials = draw_pairs(items, 20_000, np.random.default_rng(0))
     else:
         return None
     model = measure.load_model(run, fit_to_data(recipe, data), embedded)
     embeddings = replace(model.embeddings(items), meta=model.meta)
-    scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
-    return HeldOut(items, embeddings, scored)
+    return items, embeddings, score(trials, embeddings).of_list(f"held-out trials of {data}")
 
 
 def report_run(
     recipe: Recipe, out: Path, data: Data, embedded: measure.Embedded, *, command: str
-) -> HeldOut | None:
+) -> Scored | None:
     """Measure a finished run on what it held out; print it, and leave files and a page.
 
     They stand in place of those of an earlier model.
@@ -99,7 +82,8 @@ def report_run(
         command: Makes the page again.
 
     Returns:
-        What was held out; None where the recipe holds nothing out, or where it cannot be written.
+        The scores of held-out trials; None where the recipe holds nothing out, or where it cannot
+        be written.
     """
     measured = None
     if measure.settings_of(recipe.measure):
@@ -114,9 +98,9 @@ def report_run(
         held_out = measure_held_out(recipe, out, data, embedded)
         if held_out is None:
             return None
-        items, scored = held_out.items, held_out.scored
+        items, embeddings, scored = held_out
         files.folder.mkdir(parents=True, exist_ok=True)
-        held_out.embeddings.save(files.embeddings)
+        embeddings.save(files.embeddings)
         write_trials(files.trials, scored.trials)
         remove(files.labels)
         remove(files.items)
@@ -134,4 +118,4 @@ def report_run(
     except ValueError as error:  # such as ids that no list can hold; the model is whole
         warn(f"{files.folder}, or the report of it, is incomplete: {error}")
         return None
-    return held_out
+    return scored
