@@ -1,4 +1,4 @@
-"""The central types of evaluation: Embeddings, Trials, Scores.
+"""The central types of evaluation, Trials and Scores, and how items are named and compared.
 
 Checked on construction, then frozen.
 

@@ -1,10 +1,7 @@
-"""Lists of what belongs to ids: subjects, seconds, qualities, and the items that enrol a model.
-
-`names_of` and `models_of` take a file or what it holds.
-"""
+"""Lists of what belongs to ids: subjects, seconds, qualities, and the items that enrol a model."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from likeness.eval.formats.files import File, text_lines
 from likeness.eval.types import item_id
 
 Names = File | Mapping[str, str]
-Models = File | Mapping[str, Sequence[str]]
 
 
 def read_mapping(
@@ -154,10 +150,3 @@ def names_of(names: Names | None) -> Mapping[str, str] | None:
     if names is None or isinstance(names, Mapping):
         return names
     return read_mapping(Path(names))
-
-
-def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:
-    """The items that enrol each model, read if they are in a file."""
-    if models is None or isinstance(models, Mapping):
-        return models
-    return read_enrolment(Path(models))
