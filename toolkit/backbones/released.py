@@ -93,7 +93,7 @@ def _of_redimnet(shapes: Shapes) -> tuple[Part, int]:
 
     Raises:
         KeyError: It is another network. So are those that IDRnD and PalabraAI released, whose
-            front-end is not WeSpeaker's (`read_redimnet`).
+            front-end is not WeSpeaker's (`redimnet_part`).
     """
     width, (dim, pooled) = shapes["backbone.stem.0.weight"][0], shapes["seg_1.weight"]
     num_mels, stored = pooled // (2 * width), weights.redimnet_names(shapes)
