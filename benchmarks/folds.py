@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from likeness import Embeddings, Item, Scores, Trials
 from likeness.data import read_scores
-from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.bootstrap import Drawn, Ends, paired_bounds
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.metrics.similarity import score_trials
 from likeness.metrics import as_norm, bounds, bounds_of, drawn_from, eer, min_dcf
 from likeness.models.run import load_model

@@ -35,11 +35,12 @@ import likeness
 from likeness import Embeddings
 from likeness.data import folders
 from likeness.eval.items.items import Items
-from likeness.eval.items.pairs import all_pairs, hold_out
+from likeness.eval.items.pairs import all_pairs
 from likeness.eval.metrics.similarity import score_trials
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.models.run import load_model
 from likeness.recipe import Recipe, fit, override
+from likeness.toolkit.data.splits import hold_out
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.measure import metrics_of, run_test

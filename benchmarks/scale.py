@@ -29,13 +29,13 @@ import numpy as np
 from performance import Cost, cost, parser_of, row, table
 
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.provenance import source_of
 from likeness.eval.formats.trials import write_scores, write_trials
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.metrics.similarity import score_trials
 from likeness.eval.types import Trials
 from likeness.modalities import folders
 from likeness.toolkit.data import shards
+from likeness.toolkit.sources import source_of
 
 SPEAKERS = 5_994  # of the items
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists

@@ -1,4 +1,4 @@
-"""The central types of evaluation: Embeddings, Trials, Scores.
+"""The central types of evaluation, Trials and Scores, and how items are named and compared.
 
 Checked on construction, then frozen.
 
@@ -230,7 +230,7 @@ class Trials:
     enrolled subject; None where labels know no spoofs.
 
     self_matches: how many trials of an item with itself were left out of the list, see
-    likeness.eval.items.self_matches. itself: the rows of those that it has. repeats: how many
+    likeness.eval.metrics.self_matches. itself: the rows of those that it has. repeats: how many
     labelled trials of two items repeat a pair, in the same or in the other order.
 
     LikenessError: arrays do not fit the ids, or a pair has two labels, in one order or in both.
@@ -339,6 +339,12 @@ class Trials:
             f"<Trials: {len(self)} between {len(self.enrol_ids)} enrolment and "
             f"{len(self.probe_ids)} probe ids, {num} known target trials>"
         )
+
+
+def pair_text(trials: Trials, row: int) -> str:
+    """The ids `enrol probe` of the trial in one row, for messages."""
+    pair = trials.enrol_ids[trials.enrol[row]], trials.probe_ids[trials.probe[row]]
+    return " ".join(map(shorten, pair))
 
 
 @dataclass(frozen=True, eq=False)

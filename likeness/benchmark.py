@@ -20,21 +20,20 @@ from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, Conditi
 from likeness.conditions import parse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import File
-from likeness.eval.formats.groupings import groupings_of
-from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
-from likeness.eval.formats.subjects import Names, names_of, subjects_of
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import MOST_RESAMPLES
 from likeness.eval.intervals.paired import Paired
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.items.items import label_numbers
 from likeness.eval.items.levels import labels_of_ids
-from likeness.eval.items.pairs import draw_items
-from likeness.eval.items.self_matches import without_self_trials
 from likeness.eval.metrics.groups import group_sides
+from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
 from likeness.eval.progress import step
+from likeness.eval.protocols.arguments import digests_of, files_in, groupings_of, names_of_files
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import Result, aligned, metric_label, value_text, write_results
@@ -44,6 +43,7 @@ from likeness.eval.types import Bools, Trials
 from likeness.modalities.folders import Modality, list_all
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
+from likeness.toolkit.data.splits import draw_items
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of, pair
 from likeness.eval.intervals.comparison import LEVEL, Difference, Outcome, after_holm, summarise
 from likeness.eval.intervals.paired import Paired
 from likeness.eval.items.items import Item
-from likeness.eval.items.self_matches import trial_counts
 from likeness.eval.metrics.groups import Part, Rate, own_rates, rates_at
+from likeness.eval.metrics.self_matches import trial_counts
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.results import Conventions, Result, add_bounds, complement
 from likeness.eval.scoring.score import score

@@ -16,11 +16,12 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import files_below, is_plain_folder, list_items
-from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 from likeness.toolkit.data import shards
+from likeness.toolkit.data.splits import hold_out
 
 Modality = Literal["speaker", "face", "image"]
 Split = Literal["train", "validation", "test", "all"]

@@ -17,11 +17,11 @@ import soundfile
 from likeness.data import Item, rows, shards
 from likeness.embedding import extraction
 from likeness.eval.formats import embeddings
-from likeness.eval.formats.provenance import source_of
 from likeness.modalities.face import align, ijb
 from likeness.modalities.image import _packed, small_sets
 from likeness.models.run import load_model
 from likeness.toolkit.data.images import encode
+from likeness.toolkit.sources import source_of
 from tests.modalities.face.test_face_align import scene, tiny_detector
 from tests.scripts import ROOT
 from tests.sounds import chatter

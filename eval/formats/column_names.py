@@ -12,9 +12,6 @@ Words = Mapping[str, tuple[str, ...]]
 ColumnNames = str | Mapping[str, str]
 """Such as "enrol=a,probe=b,label=c"; or the same as a mapping."""
 
-COLUMN_OF_LIST = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
-"""Such as "items.csv:sex" and "items.csv:age<18"."""
-
 
 def _words(**names: str) -> Words:
     return {role: tuple(text.split()) for role, text in names.items()}

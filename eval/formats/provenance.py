@@ -1,20 +1,11 @@
 """What a result, an embedding file or a checkpoint says of its origin: digests and the version."""
 
 import hashlib
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike
+from collections.abc import Iterable
 from pathlib import Path
-from stat import S_ISREG
-from typing import Any, NamedTuple
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats._kaldi import archives, meta_path
-from likeness.eval.formats.column_names import COLUMN_OF_LIST
 from likeness.eval.formats.files import file_digest
-from likeness.eval.types import name_first
-
-_MOST_DIGESTED = 1 << 26  # bytes of a file
 
 
 def sha256(path: Path) -> str:
@@ -49,69 +40,6 @@ def sha256(path: Path) -> str:
     return hashlib.sha256("".join(f"{name}\0{own}\n" for name, own in pairs).encode()).hexdigest()
 
 
-class Source(NamedTuple):
-    """What a file was when something was made of it that is kept.
-
-    Attributes:
-        size: Its bytes.
-        modified_ns: When its content changed.
-        changed_ns: When the file changed in any way, which no copy sets back.
-        digest: The SHA-256 of its content; "" where that would cost much.
-    """
-
-    size: int
-    modified_ns: int
-    changed_ns: int
-    digest: str = ""
-
-
-def source_of(path: str | PathLike[str], *, with_digest: bool = False) -> Source:
-    """Says what a file is now.
-
-    Args:
-        path: The file.
-        with_digest: Whether a digest is made of a file of up to 64 MiB, which is read for it.
-
-    Raises:
-        OSError: There is no such file.
-    """
-    stat = os.stat(path)
-    summed = with_digest and stat.st_size <= _MOST_DIGESTED and S_ISREG(stat.st_mode)
-    digest = file_digest(Path(path)) if summed else ""
-    return Source(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, digest)
-
-
-def is_source(path: str | PathLike[str], source: Sequence[Any]) -> bool:
-    """Returns whether a file is what it was when something was made of it.
-
-    Where its times differ, as those of a copy do, the digest decides; without one it is another.
-
-    Args:
-        path: The file.
-        source: What `source_of` gave then, perhaps as JSON gives it back.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "a.wav")
-        ...     _ = file.write_text("sound")
-        ...     before = source_of(file, with_digest=True)
-        ...     _ = file.write_text("sound")
-        ...     same = is_source(file, before)
-        ...     _ = file.write_text("noise")
-        ...     same, is_source(file, before)
-        (True, False)
-    """
-    try:
-        before, now = Source(*source), source_of(path)
-        if now[:3] == before[:3]:
-            return True
-        is_copy = bool(before.digest) and now.size == before.size
-        return is_copy and before.digest == file_digest(Path(path))
-    except (OSError, TypeError):
-        return False
-
-
 def digest(values: Iterable[str]) -> str:
     """Computes the sha256 of a list of names, in order, as hex digits.
 
@@ -123,47 +51,3 @@ def digest(values: Iterable[str]) -> str:
     for value in values:
         checksum.update(value.encode() + b"\0")
     return checksum.hexdigest()
-
-
-def digests_of(files: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of each file, by its path."""
-    return {str(path): sha256(path) for path in files}
-
-
-def files_in(*given: Any) -> list[Path]:
-    """The files among arguments that take files or values, one or several."""
-    files = []
-    for value in given:
-        if isinstance(value, str | PathLike):
-            column = COLUMN_OF_LIST.fullmatch(str(value))  # of a list, as in "items.csv:sex"
-            paths = [Path(value), *([Path(column["file"])] if column else [])]
-            files += [path for path in paths if path.is_file()][:1]
-        elif isinstance(value, Mapping):
-            files += files_in(*value.values())
-        elif isinstance(value, Sequence):
-            files += files_in(*value)
-    return files
-
-
-def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
-    """Give each file a short distinct name: its own without its ending, else its whole path.
-
-    Args:
-        paths: The files.
-        kind: What the files hold, for the error.
-
-    Raises:
-        LikenessError: A file is there twice.
-
-    Example:
-        >>> names_of_files([Path("runs/a.txt"), Path("runs/b.txt.gz")], "score")
-        ['a', 'b']
-        >>> names_of_files([Path("a/scores.txt"), Path("b/scores.txt")], "score")
-        ['a/scores.txt', 'b/scores.txt']
-    """
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
-    return names

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
@@ -34,33 +32,6 @@ class HeldOutFiles:
         self.scores = self.folder / "scores.txt"
         self.labels = self.folder / "labels.txt"
         self.items = self.folder / "items.txt"
-
-
-def run_of_scores(scores: object) -> HeldOutFiles | None:
-    """The files of the run whose folder stands in place of scores, if one does.
-
-    Raises:
-        LikenessError: The folder stands beside other scores, or holds no scores, or those of an
-            earlier model: a run that was trained further has a new model before its held-out items
-            are scored again.
-    """
-    listed = scores if isinstance(scores, Sequence) and not isinstance(scores, str) else [scores]
-    folders = [of for of in listed if isinstance(of, str | PathLike) and Path(of).is_dir()]
-    if not folders:
-        return None
-    from likeness.eval.formats.provenance import sha256
-    from likeness.eval.scoring.origin import read_origin
-
-    files = HeldOutFiles(Path(folders[0]))
-    if len(listed) > 1 or not files.scores.is_file():
-        needs = f"which is named alone, and needs {files.scores}"
-        raise LikenessError(f"{files.run} is a run, {needs}; name score files instead")
-    origin = read_origin(files.scores)
-    model = find_model(files.run)
-    if origin is not None and origin.model not in ("", sha256(model)):
-        problem = f"{files.scores} is of an earlier model than {model}"
-        raise LikenessError(f"{problem}; finish the training, or name the score file itself")
-    return files
 
 
 BEST = "best.safetensors"  # the model files of a run

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats._trial_writing import write_scores as write_scores
 from likeness.eval.formats._trial_writing import write_trials as write_trials
@@ -42,7 +42,7 @@ from likeness.eval.formats.column_names import (
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
-from likeness.eval.types import Floats, Trials, pair_numbers, quoted
+from likeness.eval.types import Floats, Trials, pair_numbers, pair_text, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
@@ -118,7 +118,7 @@ def read_scores(
         problem = f"the score of {first} is NaN, infinite or no number"
         raise LikenessError(f"{table.where}: {problem}; score it again")
     if trials is not None and scored.itself.size and not trials.itself.size:
-        # The list was read without its self-trials, see likeness.eval.items.self_matches.
+        # The list was read without its self-trials, see likeness.eval.metrics.self_matches.
         others = np.setdiff1d(np.arange(len(scored)), scored.itself)
         scored, values = scored.rows(others), values[others]
     return (scored, values) if trials is None else _align(table.where, scored, values, trials)
@@ -363,9 +363,3 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
         spoof = None if scored.spoof is None else scored.spoof[at]
         trials = replace(trials, target=scored.target[at], spoof=spoof)
     return trials, values[at]
-
-
-def pair_text(trials: Trials, row: int) -> str:
-    """The ids `enrol probe` of the trial in one row, for messages."""
-    pair = trials.enrol_ids[trials.enrol[row]], trials.probe_ids[trials.probe[row]]
-    return " ".join(map(shorten, pair))

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals import bootstrap, per_item
 from likeness.eval.intervals.per_item import PerItem
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.results import bracketed, metric_label, metric_text, p_text
 from likeness.eval.types import Floats, Ints, Scores, Trials
 
@@ -186,7 +186,7 @@ class Comparison:
 
 def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subjects:
     """Subjects of the trials from the items' labels (id -> label) where they agree with the
-    targets, else as `likeness.eval.formats.subjects.subjects_of` finds them.
+    targets, else as `likeness.eval.intervals.subjects.subjects_of` finds them.
     """
     digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
     for part in (trials.enrol, trials.probe, trials.target):

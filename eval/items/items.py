@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import refuse_device
-from likeness.eval.formats.provenance import digest
 from likeness.eval.items import remote
 from likeness.eval.option import if_option
 from likeness.eval.types import counted, item_ids, name_first, nfc
@@ -394,30 +393,6 @@ def _names(texts: Sequence[str | None], *, are_paths: bool = False) -> Any:
     coded = _texts(place, are_paths=are_paths).dictionary_encode()  # in NFC two may be one
     codes = parquet.as_arrow(parquet.numbers(coded.indices)[rows])
     return pyarrow.DictionaryArray.from_arrays(codes, coded.dictionary)
-
-
-def distinct_labels(items: Sequence[Item]) -> list[str]:
-    """Returns the labels of items, sorted; "None" for items without.
-
-    Example:
-        >>> from pathlib import Path
-        >>> distinct_labels([Item("1", Path("1"), "bob"), Item("2", Path("2"), "ann")])
-        ['ann', 'bob']
-    """
-    return sorted(map(str, set(Items.of(items).labels)))
-
-
-def fingerprint(items: Sequence[Item]) -> str:
-    """Returns the digest of the ids and labels of items, in their order.
-
-    Example:
-        >>> from pathlib import Path
-        >>> fingerprint([Item("1", Path("1"), "bob")]) == digest(["1\\0bob"])
-        True
-    """
-    items = Items.of(items)
-    named = zip(items.each_id(), items.labels, strict=True)
-    return digest(f"{id}\0{label}" for id, label in named)
 
 
 def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

@@ -1,9 +1,5 @@
-"""Divides labelled items for verification, and makes trials among them.
+"""Makes trials among labelled items: all pairs, or a seeded draw of them."""
 
-The trials are all pairs, or a seeded draw of them.
-"""
-
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,66 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.items.items import Index, Item, Items, distinct_labels, label_numbers
-from likeness.eval.types import Trials, check_choice, name_first
-
-_MANY = 20  # items, from which on two labels look like a property
-
-
-def hold_out(
-    every: Sequence[Item],
-    *,
-    split: str,
-    test_share: float,
-    validation_share: float = 0.0,
-    seed: int,
-    where: object,
-) -> Items:
-    """Returns the items of one split, in their order.
-
-    Labels are divided, never the items of one label. round(test_share x labels) of them, but at
-    least 2, are held out, drawn with `seed`. With test_share 0, nobody is held out.
-
-    Args:
-        every: All items, with labels.
-        split: "train", "validation", "test" or "all".
-        test_share: The share of the labels that is held out, from 0 to below 1.
-        validation_share: The share of the other labels that validates, from 0 to below 1.
-        seed: The seed of the draw.
-        where: The data set, with which messages begin.
-
-    Raises:
-        LikenessError: There is a single label, or there are too few labels to hold some out.
-
-    Example:
-        >>> from pathlib import Path
-        >>> items = [Item(id, Path(id), id[0]) for id in ("a1", "a2", "b1", "c1", "d1")]
-        >>> chosen = hold_out(items, split="test", test_share=0.25, seed=0, where="DATA")
-        >>> len({item.label for item in chosen})
-        2
-    """
-    check_choice("split", split, ("train", "validation", "test", "all"))
-    every = Items.of(every)
-    if len(names := sorted(map(str, set(every.labels)))) == 2 and len(every) >= _MANY:
-        text = f"{where}: the labels have two values ({name_first(names)}); if they are a property"
-        warnings.warn(f"{text} such as sex, name others by --columns label=COLUMN", stacklevel=2)
-    if split == "all":
-        return every
-    labels = distinct_labels(every)
-    shuffled = [labels[i] for i in np.random.default_rng(seed).permutation(len(labels))]
-    num_test = max(2, round(test_share * len(labels))) if test_share > 0 else 0
-    rest = shuffled[num_test:]
-    num_validation = max(2, round(validation_share * len(rest))) if validation_share > 0 else 0
-    parts = {"train": rest[num_validation:], "validation": rest[:num_validation]}
-    parts["test"] = shuffled[:num_test]
-    if len(parts["train"]) < 2 or not parts[split]:
-        sizes = ", ".join(f"{len(part)} for {name}" for name, part in parts.items())
-        shares = f"test_share {test_share} and validation_share {validation_share}"
-        raise LikenessError(
-            f"{where}: {shares} of {len(labels)} labels leave {sizes}, and each needs 2; add "
-            "labels, or change the shares (`likeness lists --split all` tests on all labels)"
-        )
-    return every.take(np.flatnonzero(every.labelled(set(parts[split]))))
+from likeness.eval.items.items import Index, Item, Items, label_numbers
+from likeness.eval.types import Trials
 
 
 def all_pairs(items: Sequence[Item]) -> Trials:
@@ -192,27 +130,3 @@ def _trials(items: Sequence[Item], enrol: Index, probe: Index) -> Trials:
     ids, label = tuple(items.ids), label_numbers(items)[1]
     target = label[enrol] == label[probe]
     return Trials(ids, ids, enrol.astype(np.int32), probe.astype(np.int32), target)
-
-
-def draw_items(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Draw items of as many subjects as there can be: two of each, then two more, and so on.
-
-    Args:
-        subjects: (N,) the number of each item's subject.
-        most: How many items are drawn.
-
-    Returns:
-        Their rows in order; those of subjects with a single item only where no others are left.
-
-    Example:
-        >>> draw_items(np.array([0, 1, 1, 1, 2, 2]), 4).size
-        4
-    """
-    rng = np.random.default_rng(0)
-    order = rng.permutation(subjects.size)
-    order = order[np.argsort(subjects[order], kind="stable")]
-    _, first, num = np.unique(subjects[order], return_index=True, return_counts=True)
-    pair = (np.arange(subjects.size) - np.repeat(first, num)) // 2
-    turn = np.repeat(rng.permutation(num.size), num)
-    is_single = np.repeat(num == 1, num)  # such a subject has no target trial
-    return np.sort(order[np.lexsort((turn, pair, is_single))[:most]])

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import Names, labels_of, names_of
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.writing import write_rows
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import nmi_of

@@ -18,8 +18,8 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
-from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals.bootstrap import Bounds
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.items.levels import labels_of_ids
 from likeness.eval.metrics.groups import Part, Rate, rates_at, share_over_groups
 from likeness.eval.metrics.verification import measured_tar, sort_scores

@@ -13,16 +13,17 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, Labelled, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.provenance import files_in
-from likeness.eval.formats.subjects import Names, labels_of, names_of, quality_by_id
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.intervals import bootstrap, uncertainty
-from likeness.eval.items.self_matches import name_self_matches, self_matches
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.retrieval import query_metrics
+from likeness.eval.metrics.self_matches import name_self_matches, self_matches
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
 from likeness.eval.progress import step
+from likeness.eval.protocols.arguments import files_in, quality_by_id
 from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.results import Conventions, Result, add_bounds
 from likeness.eval.types import Bools, Floats, Pairs, check_choice, check_counts, freeze_numbers

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from likeness.eval.formats.embeddings import Labelled
 from likeness.eval.formats.files import File
-from likeness.eval.formats.provenance import digests_of
 from likeness.eval.intervals.uncertainty import Answers
 from likeness.eval.metrics.identification import Searched
+from likeness.eval.protocols.arguments import digests_of
 from likeness.eval.results import Result, table, write_results
 
 

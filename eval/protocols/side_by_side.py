@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.intervals import paired, uncertainty
 from likeness.eval.intervals.bootstrap import Bounds, drawn_from, draws_of
 from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.paired import Paired
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.items.levels import labels_of_ids
-from likeness.eval.items.self_matches import trial_counts
 from likeness.eval.metrics import groups
 from likeness.eval.metrics.failures import Failures, fte_by_group, generalised_rates
+from likeness.eval.metrics.self_matches import trial_counts
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import measured_eer, num_allowed, sort_scores
 from likeness.eval.option import if_option

@@ -15,12 +15,12 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import CONNECTED, subjects_of
 from likeness.eval.intervals import paired
 from likeness.eval.intervals.bootstrap import Bounds, bounds, draws_of
 from likeness.eval.intervals.comparison import Outcome
 from likeness.eval.intervals.per_item import Metric, PerItem, mean, resample
-from likeness.eval.items.self_matches import trial_counts
+from likeness.eval.intervals.subjects import CONNECTED, subjects_of
+from likeness.eval.metrics.self_matches import trial_counts
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import if_option
 from likeness.eval.progress import step

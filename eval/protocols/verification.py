@@ -17,22 +17,28 @@ from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, split_columns
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.groupings import groupings_of
-from likeness.eval.formats.provenance import digests_of, files_in, names_of_files
-from likeness.eval.formats.runs import HeldOutFiles, run_of_scores
-from likeness.eval.formats.subjects import Names, names_of, quality_by_id
+from likeness.eval.formats.runs import HeldOutFiles
+from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.paired import table as table_of_differences
 from likeness.eval.intervals.small_rates import Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
-from likeness.eval.items.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
 from likeness.eval.metrics.groups import table as table_of_groups
+from likeness.eval.metrics.self_matches import warn_of_two_scores, without_self_trials
 from likeness.eval.metrics.spoofing import spoof_results
 from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.option import Option, if_option
+from likeness.eval.protocols.arguments import (
+    digests_of,
+    files_in,
+    groupings_of,
+    names_of_files,
+    quality_by_id,
+    run_of_scores,
+)
 from likeness.eval.protocols.gates import met_conditions
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.target_scores import PairBy, evaluate_targets, limits_for

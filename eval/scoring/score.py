@@ -24,14 +24,14 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, split_columns
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import Models, models_of
+from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_trials, write_scores
-from likeness.eval.items.self_matches import (
+from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
+from likeness.eval.metrics.self_matches import (
     enrolled_itself,
     warn_of_copied_trials,
     without_self_trials,
 )
-from likeness.eval.metrics.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
 from likeness.eval.option import Option
 from likeness.eval.scoring import normalization, templates
@@ -48,6 +48,7 @@ from likeness.eval.types import (
     same_items,
 )
 
+Models = File | Mapping[str, Sequence[str]]
 Missing = Literal["refuse", "skip"]
 _EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
 
@@ -299,7 +300,8 @@ def _read(
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     of_list, of_rows = split_columns(columns, TRIALS, EMBEDDINGS)
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=of_list)
-    enrol, items_of = embeddings_of(embeddings, of_rows), models_of(models)
+    enrol = embeddings_of(embeddings, of_rows)
+    items_of = read_enrolment(Path(models)) if isinstance(models, str | PathLike) else models
     other = None if probe is None else embeddings_of(probe, of_rows)
     if strip_extension:
         asked = [*listed.enrol_ids, *listed.probe_ids]

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, vectors_of
-from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
+from likeness.eval.formats.subjects import read_durations, read_mapping
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.option import Option

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.intervals.bootstrap import few_of
 from likeness.eval.intervals.guarantee import Guarantee, guaranteed_threshold
+from likeness.eval.intervals.subjects import CONNECTED
 from likeness.eval.metrics.verification import AnyFloats, measured_eer, measured_tar, sort_scores
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.types import Scores, Trials, check_counts, counted

@@ -19,15 +19,15 @@ from likeness.checking.lists import list_most
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import connected_groups
+from likeness.eval.intervals.subjects import connected_groups
 from likeness.eval.items.items import Items
-from likeness.eval.items.labels import alike, suggest_labels
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import is_plain_folder
 from likeness.eval.metrics.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.option import Option
 from likeness.modalities.folders import Modality
 from likeness.models.inputs import check_root
+from likeness.toolkit.data.label_suggestions import alike, suggest_labels
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
@@ -404,7 +404,7 @@ def check(
         >>> len(checked.items), [finding.kind for finding in checked.findings]
         (8, ['few-items'])
     """
-    check_root(root, data, *filter(None, [test]))
+    check_root(root, data, *([] if test is None else [test]))
     folder = Path(data)
     passed_over: list[str] = []
     list_of = partial(list_most, columns=columns, label=label, root=root, passed_over=passed_over)

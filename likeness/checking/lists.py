@@ -18,14 +18,15 @@ from likeness.eval.formats.writing import write_text
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
 from likeness.eval.items.listing import is_plain_folder
-from likeness.eval.items.pairs import draw_pairs, hold_out
-from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.items.suffixes import suffixes_of
+from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.option import Option, if_option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, counted, name_first, quoted
 from likeness.modalities.folders import Modality
 from likeness.toolkit.data import shards
+from likeness.toolkit.data.splits import hold_out
 
 
 def items(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import files_of_model
 from likeness.eval.formats.writing import only_command
 from likeness.eval.option import Option
+from likeness.eval.protocols.arguments import files_in
 from likeness.eval.types import counted
 from likeness.toolkit.console import say
 

@@ -58,10 +58,9 @@ def train(
     if check:
         trained_by.refuse_idle("beside --check", "--out", "--resume", "--log")
         prepared = prepared_by()
-        from likeness.models.load import read_initial
         from likeness.training.prepare import check_training
 
-        text = check_training(prepared.recipe, prepared.data, read_initial=read_initial)
+        text = check_training(prepared.recipe, prepared.data)
         if text:
             say(text)
         return

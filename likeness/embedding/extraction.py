@@ -16,17 +16,17 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
-from likeness.eval.formats import provenance
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
-from likeness.eval.formats.provenance import source_of
+from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
+from likeness.eval.protocols.arguments import digests_of, files_in
 from likeness.models.inputs import check_root
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
@@ -35,6 +35,7 @@ from likeness.toolkit.data import shards
 from likeness.toolkit.data.reading import Bad, print_bad, write_bad
 from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.sources import Source, is_source, source_of
 from likeness.toolkit.training.lock import only_writer
 
 PIECE_ITEMS = 8192
@@ -226,12 +227,12 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    read_by = provenance.digests_of(provenance.files_in(*reading_of(model)[1].values()))
+    read_by = digests_of(files_in(*reading_of(model)[1].values()))
     plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),
         "settings": json.dumps(dict(model.settings)),
-        "read_by": provenance.digest(read_by.values()),
+        "read_by": digest(read_by.values()),
         "piece_items": piece_items,
     }
     embed = partial(
@@ -288,7 +289,7 @@ def joined_processes() -> Iterator[str]:
 def list_digest(items: Sequence[Item]) -> str:
     """The digest of what each item of a list is read from."""
     parts = ((item.id, item.path, item.span, item.stretch, item.channel) for item in items)
-    return provenance.digest("\0".join(map(str, each)) for each in parts)
+    return digest("\0".join(map(str, each)) for each in parts)
 
 
 def _embed_pieces(
@@ -332,7 +333,7 @@ def _piece_before(path: Path) -> Embeddings | None:
     return None
 
 
-def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
+def _sources(items: Sequence[Item]) -> dict[str, Source]:
     """What each file of items is, as far as it is there. Those of object stores are not asked."""
     sources = {}
     for path in dict.fromkeys(item.path for item in items):
@@ -344,7 +345,7 @@ def _sources(items: Sequence[Item]) -> dict[str, provenance.Source]:
 def _outdated(piece: Embeddings, items: Sequence[Item]) -> list[Item]:
     """The items of a piece that could not be read, or whose files are not what they were."""
     sources, failed = json.loads(piece.meta[_SOURCES]), {bad.id for bad in _without_bad(piece)[1]}
-    changed = {path for path, source in sources.items() if not provenance.is_source(path, source)}
+    changed = {path for path, source in sources.items() if not is_source(path, source)}
     return [item for item in items if item.id in failed or str(item.path) in changed]
 
 

@@ -15,7 +15,8 @@ from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
-from likeness.eval.formats.subjects import Names, labels_of, names_of
+from likeness.eval.formats.subjects import Names, names_of
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.items.items import Item
 from likeness.eval.items.levels import check_levels, labels_of_ids
 from likeness.eval.items.listing import is_plain_folder

@@ -19,9 +19,9 @@ from likeness.eval.formats.files import File
 from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import is_rttm
-from likeness.eval.items.self_matches import itself_text
 from likeness.eval.metrics import clustering
 from likeness.eval.metrics.clustering import Clusters, Method
+from likeness.eval.metrics.self_matches import itself_text
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.scoring import templates

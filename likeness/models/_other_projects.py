@@ -4,6 +4,7 @@
 likeness/models/load.py says what each of them is called, and what is read of their files.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,23 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.provenance import digest, sha256
+from likeness.eval.types import name_first
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
+from likeness.modalities.speaker.mel_spectrogram import Framing, MelSpectrogram
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.models import _insightface, _speechbrain, _state_dicts
+from likeness.models import _insightface, _speechbrain
 from likeness.models.bundled import FINDING_MODELS
-from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
-from likeness.toolkit.backbones.weights import read_weights
+from likeness.toolkit.backbones import released, weights
 from likeness.toolkit.console import say
 from likeness.toolkit.data.pixels import INSIGHTFACE, PixelScale
 from likeness.toolkit.models import onnx
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import describe_parts
+from likeness.toolkit.models.parts import Part, describe_parts
 
+# The front-ends of a ReDimNet's model_config.
+_FRAMINGS: dict[str, Framing] = {
+    "pt": "centred",
+    "pt_mel": "centred",
+    "tf": "tensorflow",
+    "tf_mel": "tensorflow",
+}
 # What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
 # modalities/speaker/features.py without dither, which is for training only.
 _FILTERBANKS: dict[str, dict[str, Any]] = {
@@ -64,10 +73,10 @@ def _summed(path: Path, frontend: str) -> str:
 
 
 def load_speechbrain(source: str) -> Loaded:
-    yaml, weights = _speechbrain.find_files(source)
+    yaml, file = _speechbrain.find_files(source)
     settings, backbone = _speechbrain.read_settings(yaml)
-    put_weights(backbone, read_weights(weights), str(weights))
-    summed = digest([sha256(yaml), sha256(weights)])
+    weights.load_wespeaker(backbone, weights.read_weights(file), str(file))
+    summed = digest([sha256(yaml), sha256(file)])
     rate_hz = settings.get("rate_hz", 16_000)
     return _speaker(SpeechBrainFbank(**settings), backbone, summed, rate_hz=rate_hz)
 
@@ -80,7 +89,8 @@ def load_wespeaker(path: Path, frontend: str) -> Loaded:
             "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
             f"wespeaker:english; {FINDING_MODELS}"
         )
-    backbone, part = _state_dicts.read_wespeaker(file)
+    kinds = "ResNet, SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
+    backbone, part = _read(file, released.wespeaker_part, weights.load_wespeaker, kinds)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
     loaded = _speaker(fbank(), backbone, _summed(file, frontend))
     return replace(loaded, parts=describe_parts(fbank, part, loaded.read))
@@ -90,7 +100,18 @@ def load_redimnet(source: str) -> Loaded:
     path = Path(source)
     if not path.is_file():
         raise LikenessError(f"redimnet:{path}: there is no such file; {FINDING_MODELS}")
-    backbone, part, frontend = _state_dicts.read_redimnet(path)
+    content = weights.read_content(path)
+    config: Any = content.get("model_config") if isinstance(content, Mapping) else None
+    try:
+        part, frontend = released.redimnet_part(config), _mel_of_release(config)
+        with torch.device("meta"):
+            backbone = part(config["F"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise LikenessError(
+            f"{path}: its model_config is of no ReDimNet that is read ({type(error).__name__}: "
+            f"{first_line(error)}); give a release such as b2-vox2-ft_lm.pt, or wespeaker:FILE.pt"
+        ) from None
+    weights.load_wespeaker(backbone, weights.read_weights(path), str(path))
     front = frontend()
     loaded = _speaker(front, backbone, sha256(path), rate_hz=front.rate_hz)
     return replace(loaded, parts=describe_parts(frontend, part, loaded.read))
@@ -141,7 +162,9 @@ class OnnxNetwork(nn.Module):
 def load_insightface(source: str) -> Loaded:
     if Path(source).suffix.lower() in _insightface.OF_TORCH:
         path = Path(source)
-        network = _state_dicts.read_arcface_torch(path)
+        kinds = "the IResNets of arcface_torch; "
+        kinds += "give backbone.weights=FILE in a recipe of their network"
+        network, _ = _read(path, released.arcface_torch_part, weights.load_published, kinds)
         side = network.image_size
         licence = _insightface.licence(path)
         text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5{licence}"
@@ -174,3 +197,65 @@ def load_onnx(path: Path, frontend: str) -> Loaded:
     fbank = KaldiFbank(num_mels=num_mels, **_FILTERBANKS[frontend])
     network = OnnxNetwork(path, session, (200, num_mels))
     return _speaker(fbank, network, _summed(path, frontend))
+
+
+def _mel_of_release(config: Any) -> Part:
+    """Return the part of the front-end of a ReDimNet's model_config.
+
+    Raises:
+        ValueError, LookupError or TypeError: A setting is not read.
+    """
+    stated = config.get("spec_params", {})
+    if stated.get("spec_norm", "mn") != "mn":
+        raise ValueError(f"spec_norm is {stated['spec_norm']!r:.40}")
+    rate_hz = stated.get("sample_rate", 16_000)
+    return partial(
+        MelSpectrogram,
+        num_mels=config["F"],
+        rate_hz=rate_hz,
+        frame_ms=1000 * stated.get("win_length", 400) / rate_hz,
+        hop_ms=1000 * config.get("hop_length", 160) / rate_hz,
+        fft_size=stated.get("n_fft", 512),
+        low_hz=float(stated.get("f_min", 20)),
+        high_hz=float(stated.get("f_max", 7600)),
+        preemphasis=0.97 if stated.get("do_preemph", True) else 0.0,
+        normalise=bool(stated.get("norm_signal", False)),
+        framing=_FRAMINGS[config.get("feat_type", "pt")],
+    )
+
+
+def _read(
+    path: Path,
+    part_of: Callable[[released.Shapes], tuple[Part, int]],
+    load: Callable[..., Any],
+    kinds: str,
+) -> tuple[Any, Part]:
+    """Build the network of a file's tensors, and fill it in by `load`.
+
+    Args:
+        path: The file.
+        part_of: Gives the part that makes the network of these shapes, and its bands or channels.
+        load: Puts the tensors into the network.
+        kinds: The networks that are read, for the message about another one.
+
+    Returns:
+        The network, and the part that makes such a network.
+
+    Raises:
+        LikenessError: There is no such file, it holds another network, or its tensors contradict
+            each other.
+    """
+    state = weights.read_weights(path)
+    shapes = {name.removeprefix("module."): tuple(value.shape) for name, value in state.items()}
+    try:
+        part, in_dim = part_of(shapes)
+        # What a few sizes ask for may be much more than the file holds: a network on this device
+        # takes no memory before all of its tensors fit.
+        with torch.device("meta"):
+            network = part(in_dim)
+    except (LookupError, ArithmeticError, ValueError):
+        raise LikenessError(
+            f"{path}: its {len(state)} tensors ({name_first(state)}) are none of {kinds}"
+        ) from None
+    load(network, state, str(path))
+    return network, part

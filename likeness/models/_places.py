@@ -9,7 +9,7 @@ from pathlib import Path
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.provenance import digest
-from likeness.eval.items.self_matches import without_copies
+from likeness.eval.metrics.self_matches import without_copies
 from likeness.eval.metrics.unlabelled import centre_of, estimated_thresholds
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring

@@ -279,7 +279,7 @@ class Model:
             >>> round(result.score, 3), result.accepted
             (1.0, None)
         """
-        from likeness.eval.items.self_matches import itself_text
+        from likeness.eval.metrics.self_matches import itself_text
         from likeness.eval.scoring.threshold_files import Rule
         from likeness.models.inputs import items_of
         from likeness.models.multimodal import fuse, in_order_of, refuse_other_kind, sorted_for

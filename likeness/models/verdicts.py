@@ -19,19 +19,19 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.provenance import files_in
 from likeness.eval.formats.runs import CALIBRATION
 from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import refuse_missing_files
-from likeness.eval.items.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.calibration import Fusion, by_side, load_fusion, log_measure
+from likeness.eval.metrics.self_matches import itself_text, warn_of_repeats
 from likeness.eval.metrics.similarity import pairs as similarities
+from likeness.eval.protocols.arguments import files_in
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
-from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first
+from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first, pair_text
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
@@ -423,7 +423,7 @@ def _name_self_matches(pairs: Sequence[PairRow], id_of: Mapping[str, str]) -> fr
     every = Trials(ids, ids, sides[:, 0], sides[:, 1])
     warn_of_repeats(Trials(ids, ids, sides[known, 0], sides[known, 1], labels), "pairs")
     if every.itself.size:
-        pair = trials.pair_text(every, int(every.itself[0]))
+        pair = pair_text(every, int(every.itself[0]))
         warnings.warn(itself_text("pairs", every.itself.size, len(every), pair), stacklevel=3)
     return frozenset(every.itself.tolist())
 

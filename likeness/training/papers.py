@@ -15,13 +15,14 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
-from likeness.eval.formats.provenance import digest, source_of
+from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
 from likeness.toolkit.console import say
 from likeness.toolkit.signals import Interrupted, held
+from likeness.toolkit.sources import source_of
 from likeness.toolkit.training.assign import suggest
 from likeness.training import recipe_files
 from likeness.training.paper_tables import Table, tables

@@ -33,6 +33,7 @@ from likeness.modalities import folders
 from likeness.modalities.face import validation
 from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.bandwidth import is_narrow
+from likeness.models.load import read_initial
 from likeness.toolkit.console import warn
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.reading import Bad, name_of
@@ -41,7 +42,6 @@ from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.listed import Data, Listed, list_by, listing_of
 from likeness.toolkit.training.plan import plan, probe
-from likeness.toolkit.training.start import ReadInitial
 from likeness.toolkit.training.train import fit, step
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
@@ -225,6 +225,10 @@ def refuse_unreadable(read: Part, modality: str, held_out: Items) -> None:
         raise LikenessError(f"{share} cannot be read ({names}); the first: {bad[0][1]}")
 
 
+# It takes networks of other projects to begin with, and looks at held-out files first.
+fit_recipe = partial(fit, read_initial=read_initial, check_held_out=refuse_unreadable)
+
+
 def warn_of_labels(listed: Listed) -> None:
     """Warn of labels that are no subjects, or that something else goes with, as `check` finds them.
 
@@ -241,13 +245,12 @@ def warn_of_labels(listed: Listed) -> None:
         warn(f"{finding.text} {finding.remedy}")
 
 
-def check_training(recipe: recipes.Recipe, data: Data, *, read_initial: ReadInitial) -> str:
+def check_training(recipe: recipes.Recipe, data: Data) -> str:
     """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
 
     Args:
         recipe: The recipe.
         data: Its data.
-        read_initial: Reads the network that the recipe's init names.
 
     Returns:
         What is trained on and measured, the memory of the process that takes the most, seconds of a
@@ -316,7 +319,7 @@ def _peak_memory() -> int:
 
 
 def next_commands(
-    items: Part, modality: str, data: Path, out: Path, held_out: Scored | None, trust: list[str]
+    items: Part, modality: str, data: Path, out: Path, scored: Scored | None, trust: list[str]
 ) -> list[str]:
     """Say what may come next.
 
@@ -325,7 +328,7 @@ def next_commands(
         modality: Of the data.
         data: The data.
         out: The folder of the run.
-        held_out: The trials of held-out items that the run has, if there are any.
+        scored: The trials of held-out items that the run has, if there are any.
         trust: The options by which the model's parts are trusted.
 
     Returns:
@@ -333,8 +336,8 @@ def next_commands(
     """
     commands: list[Sequence[str | Path]] = []
     serving: list[str] = []
-    if held_out is not None:
-        nontargets = held_out.scores.nontargets.size
+    if scored is not None:
+        nontargets = scored.scores.nontargets.size
         far = next((str(far) for far in _FARS if far * nontargets >= LEAST_ERRORS), "eer")
         rate = [] if far == "eer" else ["--far", far]
         commands.append(["evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation"])

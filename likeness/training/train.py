@@ -70,7 +70,7 @@ def read_recipe(
 
     file = locate(str(recipe)) if isinstance(recipe, str | Path) else ""
     changes = [settings] if isinstance(settings, str) else list(settings)
-    _check_typed((data, *filter(None, [test])), changes, columns, label, root)
+    _check_typed((data, *([test] if test else [])), changes, columns, label, root)
 
     from likeness.toolkit.training.recipe import Recipe, load, override
     from likeness.training.prepare import prepare_recipe
@@ -119,23 +119,14 @@ def train(
         >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
         'speaker'
     """
-    from likeness.models.load import read_initial
     from likeness.models.trust import packages_of
     from likeness.toolkit.models.parts import describe_parts
-    from likeness.toolkit.training.train import fit
-    from likeness.training.prepare import refuse_unreadable
+    from likeness.training.prepare import fit_recipe
 
     chosen, _, listed = read_recipe(
         recipe, data, settings=settings, columns=columns, label=label, root=root
     )
-    fit(
-        chosen,
-        data=listed,
-        out=Path(out),
-        resume=resume,
-        read_initial=read_initial,
-        check_held_out=refuse_unreadable,
-    )
+    fit_recipe(chosen, data=listed, out=Path(out), resume=resume)
     # Whose recipe was run trusts its packages.
     described = describe_parts(chosen.frontend, chosen.backbone, chosen.read)
     return load(out, trust=packages_of(described))
@@ -166,16 +157,14 @@ def run(
         LikenessError: As `likeness.toolkit.training.train.fit`.
         Interrupted: After Ctrl-C, when the step is finished and saved.
     """
-    from likeness.models.load import read_initial
     from likeness.models.trust import options_of
     from likeness.toolkit.models.parts import describe
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.listed import Listed
     from likeness.toolkit.training.measure import Embedded
     from likeness.toolkit.training.run import holds_checkpoint
-    from likeness.toolkit.training.train import fit
     from likeness.training.held_out import report_run
-    from likeness.training.prepare import next_commands, refuse_unreadable, warn_of_labels
+    from likeness.training.prepare import fit_recipe, next_commands, warn_of_labels
 
     recipe, variant, data = prepared
     is_first = os.environ.get("RANK", "0") == "0"
@@ -189,25 +178,17 @@ def run(
     resume = resume or (is_unreported and holds_checkpoint(out))
     embedded: Embedded = {}
     try:
-        model = fit(
-            recipe,
-            data=data,
-            out=out,
-            resume=resume,
-            loggers=loggers,
-            embedded=embedded,
-            read_initial=read_initial,
-            check_held_out=refuse_unreadable,
+        model = fit_recipe(
+            recipe, data=data, out=out, resume=resume, loggers=loggers, embedded=embedded
         )
     finally:
         distributed.end()
     if not is_first:
         return ""
     say(f"{variant}: trained model in {model}")
-    command += " --resume"
-    held_out = report_run(recipe, out, data, embedded, command=command)
+    scored = report_run(recipe, out, data, embedded, command=f"{command} --resume")
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
-    commands = next_commands(recipe.items, recipe.modality, Path(data), out, held_out, trust)
+    commands = next_commands(recipe.items, recipe.modality, Path(data), out, scored, trust)
     return "\n".join(["next:", *(f"  {line}" for line in commands)]) if commands else ""
 
 

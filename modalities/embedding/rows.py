@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.provenance import Source, source_of
-from likeness.eval.formats.subjects import labels_of, read_mapping
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.pairs import draw_pairs, hold_out
+from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, name_first
+from likeness.toolkit.data.splits import hold_out
+from likeness.toolkit.sources import Source, source_of
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken

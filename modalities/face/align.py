@@ -34,7 +34,7 @@ from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path, write_text
-from likeness.eval.formats.provenance import Source, is_source, sha256, source_of
+from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import files_below
 from likeness.eval.items.suffixes import IMAGES
@@ -47,6 +47,7 @@ from likeness.modalities.face.mmod import LANDMARKS, Mmod
 from likeness.toolkit.console import say
 from likeness.toolkit.data.images import BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.reading import Bad, remark, write_bad
+from likeness.toolkit.sources import Source, is_source, source_of
 from likeness.toolkit.training.lock import only_writer
 
 Choose = Literal["largest", "central"]

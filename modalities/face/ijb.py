@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
-from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import Item
 from likeness.eval.protocols.ijb.meta_files import find_meta_files, read_detector_scores, read_faces
 from likeness.eval.types import name_first
 from likeness.modalities.face.align import Size, check, crop
 from likeness.modalities.face.images import decode
 from likeness.toolkit.data.images import BadImage, as_channels
+from likeness.toolkit.sources import Source, source_of
 
 
 def pack(root: str | Path) -> tuple[list[Item], Path]:

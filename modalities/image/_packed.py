@@ -15,8 +15,8 @@ from pathlib import Path
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import bounded
-from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import MAX_SPAN, Item
+from likeness.toolkit.sources import Source, source_of
 
 COMPRESSED = "@gz"
 _BLOCK = 2**20

@@ -27,7 +27,6 @@ from PIL import Image
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import npz
-from likeness.eval.formats.provenance import Source, source_of
 from likeness.eval.items.items import Item
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.types import Trials, check_choice
@@ -35,6 +34,7 @@ from likeness.modalities.image import _packed, images
 from likeness.modalities.image._splits import Split, hold_out
 from likeness.toolkit.data.images import BadImage, as_channels
 from likeness.toolkit.data.reading import Floats
+from likeness.toolkit.sources import Source, source_of
 
 _MNIST_FOLDERS = {
     "mnist": ("mnist", "MNIST/raw", ""),

@@ -1,7 +1,6 @@
 """Folders of classes, and synthetic voices."""
 
 import itertools
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from likeness.eval.items.items import Item
-from likeness.eval.items.pairs import all_pairs, draw_pairs, hold_out
+from likeness.eval.items.pairs import all_pairs, draw_pairs
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
 from likeness.modalities.speaker._folds import stratified_folds
@@ -174,12 +173,3 @@ def test_written_voices_are_the_same_voices(tmp_path: Path) -> None:
     wave, rate_hz = soundfile.read(items[4].path, dtype="float32")
     assert rate_hz == 16000
     np.testing.assert_allclose(wave, voice(1, 1, seed=5, seconds=(0.5, 0.6)), atol=2**-15)
-
-
-def test_labels_of_two_values_are_asked_about() -> None:
-    items = [Item(f"{i}", Path(f"{i}"), "fm"[i % 2]) for i in range(40)]
-    with pytest.warns(UserWarning, match="two values .*sex"):
-        hold_out(items, split="all", test_share=0.2, seed=0, where="DATA")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hold_out(items[:10], split="all", test_share=0.2, seed=0, where="DATA")

@@ -37,7 +37,6 @@ from likeness.eval.intervals.comparison import (
     subjects_behind,
     summarise,
 )
-from likeness.eval.items.items import fingerprint
 from likeness.eval.progress import track
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials, name_first
@@ -56,7 +55,7 @@ from likeness.toolkit.training.measure import (
     run_test,
     settings_of,
 )
-from likeness.toolkit.training.plan import CheckHeldOut, plan
+from likeness.toolkit.training.plan import CheckHeldOut, fingerprint, plan
 from likeness.toolkit.training.recipe import ItemMeasure, Recipe, Verification, frontend_of
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.search import Ranges, check_ranges, divide_for_validation, tune

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.items.items import Item, Items
-from likeness.eval.items.self_matches import without_self_trials
+from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.types import Trials
 
 _LISTING = ("modality", "columns", "label", "root")

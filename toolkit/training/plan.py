@@ -10,14 +10,8 @@ from operator import attrgetter
 import torch
 
 from likeness.eval.errors import LikenessError, refuse_broken
-from likeness.eval.items.items import (
-    Item,
-    Items,
-    check_unique,
-    distinct_labels,
-    fingerprint,
-    label_numbers,
-)
+from likeness.eval.formats.provenance import digest
+from likeness.eval.items.items import Item, Items, check_unique, label_numbers
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.progress import step
 from likeness.eval.types import Trials
@@ -27,6 +21,7 @@ from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.data.sampling import draws as draws_of
 from likeness.toolkit.data.sampling import fitted
 from likeness.toolkit.data.shards import shard_numbers
+from likeness.toolkit.data.splits import distinct_labels
 from likeness.toolkit.models.parts import Part, describe
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
@@ -144,6 +139,19 @@ def plan(
     distributed.agree(seed=recipe.seed, classes=len(classes), items=summed, recipe=description)
     sets = items, classes, draws, views, trials, measured
     return Plan(recipe, data, *sets, description, summed)
+
+
+def fingerprint(items: Sequence[Item]) -> str:
+    """Returns the digest of the ids and labels of items, in their order.
+
+    Example:
+        >>> from pathlib import Path
+        >>> fingerprint([Item("1", Path("1"), "bob")]) == digest(["1\\0bob"])
+        True
+    """
+    items = Items.of(items)
+    named = zip(items.each_id(), items.labels, strict=True)
+    return digest(f"{id}\0{label}" for id, label in named)
 
 
 def probe(views: Views) -> View | Bad:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
-from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import (
     read_pairs,
     read_scores,
@@ -22,6 +21,7 @@ from likeness.eval.formats.trials import (
     write_scores,
     write_trials,
 )
+from likeness.eval.intervals.subjects import subjects_of
 from likeness.eval.types import Trials, item_id, item_keys
 from tests.eval.formats.triples import PLAIN, made, rows
 

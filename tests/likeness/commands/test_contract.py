@@ -326,7 +326,6 @@ _LOADING = "embed verify threshold serve gallery+enrol gallery+search gallery+cl
 # stands in the file. What only some of them reach goes through `if_option`.
 REACHED = {
     "eval/items/levels.py": "check lists train compare gallery+enrol",
-    "eval/items/pairs.py": "lists train compare",
     "eval/protocols/ijb/protocol.py": "evaluate identify",
     "eval/protocols/side_by_side.py": "evaluate bench",
     "eval/reports/comparison.py": "compare",
@@ -354,6 +353,7 @@ REACHED = {
     "likeness/training/papers.py": "",
     "likeness/training/prepare.py": "",
     "toolkit/parallel/distributed.py": "",  # of torchrun
+    "toolkit/data/splits.py": "lists train compare",
     "toolkit/data/readers.py": "embed verify threshold gallery+enrol gallery+cluster",
     "toolkit/gallery/gallery.py": "gallery+search",
     "toolkit/models/export.py": "export",

@@ -15,9 +15,9 @@ import pytest
 import likeness
 from likeness.data import Item, audio, folders, shards
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.provenance import source_of
 from likeness.modalities.synthetic import write_voices
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.sources import source_of
 
 Members = list[tuple[str, bytes]]
 

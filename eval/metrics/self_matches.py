@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.embeddings import Embeddings, Labelled
-from likeness.eval.formats.trials import pair_text
 from likeness.eval.metrics.ranks import duplicates, row_keys
 from likeness.eval.types import (
     Bools,
@@ -27,6 +26,7 @@ from likeness.eval.types import (
     Trials,
     counted,
     number_items,
+    pair_text,
     quoted,
     same_items,
 )
