@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.similarity import make_scorer
 from likeness.eval.progress import report
-from likeness.eval.types import Floats32, norms_of
+from likeness.eval.types import Floats32, ascending, norms_of, unit_rows
 
 Counts = NDArray[np.int64]
 
@@ -106,8 +106,7 @@ def prepare_rows(rows: Floats32, similarity: str) -> Floats32:
     if similarity == "cosine":
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
-            norms = norms_of(part)
-            part[:] = np.divide(part, np.where(norms > 0, norms, 1.0)[:, None])
+            part[:] = unit_rows(part, norms_of(part))
     return rows
 
 
@@ -128,10 +127,9 @@ def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
             yield prepare_rows(rows[order[start : start + _ROWS]], similarity)
 
     keys = np.concatenate([row_keys(block) for block in blocks(np.arange(len(rows)))])
-    order = np.argsort(keys, kind="stable")
-    first = np.append(True, keys[order[1:]] != keys[order[:-1]])
-    original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]
-    later, original = order[~first], original[~first]
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[which] != np.arange(keys.size))
+    original = first[which[later]]
     same = [
         np.all(left.view(np.uint32) == other.view(np.uint32), axis=1)
         for left, other in zip(blocks(later), blocks(original), strict=True)
@@ -172,18 +170,16 @@ def rank_blocks(
         np.searchsorted(gallery_codes[order], query_codes, side=side) for side in ("left", "right")
     )
     later, original = duplicates(items, similarity)
-    repeated, which = np.unique(original, return_inverse=True)
     if itself is None:
-        every = np.arange(len(queries) if gallery is None and not drop_first else 0)
-        itself = every, every
+        itself = (np.arange(len(queries) if gallery is None and not drop_first else 0),) * 2
     scores_of = _scorer(queries, gallery, similarity)
     depth = min(depth, len(items))
     width = len(items) if by_position else min(len(items), max(_TILE, 16 * depth))
-    held = width + repeated.size + (depth if width < len(items) else 0)
+    held = width + later.size + (depth if width < len(items) else 0)
     most_relevant = max(1, int((end - begin).max()))
     height = max(1, min(len(queries), _CELLS // held, _RELEVANT // most_relevant))
     buffer = np.empty(height * width, dtype=np.float32)
-    of_repeated = np.empty((height, repeated.size), dtype=np.float32)
+    of_original = np.empty((height, later.size), dtype=np.float32)
 
     def tiles(part: slice, asked: Counts, found: Counts) -> Iterator[tuple[int, Floats32]]:
         num = part.stop - part.start
@@ -191,14 +187,14 @@ def rank_blocks(
             right = min(left + width, len(items))
             scores = buffer[: num * (right - left)].reshape(num, -1)
             scores_of(part, slice(left, right), scores)
-            here = (repeated >= left) & (repeated < right)
-            of_repeated[:num, here] = scores[:, repeated[here] - left]
+            here = (original >= left) & (original < right)
+            of_original[:num, here] = scores[:, original[here] - left]
             here = (later >= left) & (later < right)
-            scores[:, later[here] - left] = of_repeated[:num, which[here]]
+            scores[:, later[here] - left] = of_original[:num, here]
             here = (found >= left) & (found < right)
             scores[asked[here], found[here] - left] = -np.inf
-            yield left, scores
             report("searching", part.start + num * right // len(items), len(queries))
+            yield left, scores
 
     for start in range(0, len(queries), height):
         part = slice(start, min(start + height, len(queries)))
@@ -207,11 +203,11 @@ def rank_blocks(
         asked, found = itself[0][own] - start, itself[1][own]
         for query, row in zip(asked.tolist(), found.tolist(), strict=True):
             relevant[query] = relevant[query][relevant[query] != row]
+        scored = tiles(part, asked, found)
         if by_position:
-            ((_, scores),) = tiles(part, asked, found)
-            yield part, _ranks_by_position(scores, relevant, drop_first)
+            yield part, _ranks_by_position(next(scored)[1], relevant, drop_first)
         else:
-            yield part, _ranks(tiles(part, asked, found), relevant, depth)
+            yield part, _ranks(scored, relevant, depth)
 
 
 def _scorer(
@@ -254,8 +250,7 @@ def _ranks(tiles: Iterable[tuple[int, Floats32]], relevant: Sequence[Counts], de
         cells = query[here], row[here] - left
         values[here] = scores[cells]
         scores[cells] = -np.inf
-        lines = zip(scores, highest, strict=True)
-        highest = [_highest(line, depth, *before) for line, before in lines]
+        highest = [_highest(line, depth, *top) for line, top in zip(scores, highest, strict=True)]
     values = values[np.lexsort((-values, query))]
     starts = np.cumsum(sizes) - sizes
     right, level = np.empty((2, values.size), dtype=np.int64)
@@ -303,14 +298,11 @@ def _highest(line: Floats32, depth: int, known: Floats32, num_lowest: int) -> tu
 def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:
     """Every relevant item by itself; of equal scores the earlier row is first."""
     places: list[Counts] = []
-    for line, columns in zip(scores, relevant, strict=True):
-        place = np.empty(line.size, dtype=np.int64)
-        place[np.argsort(-line, kind="stable")] = np.arange(line.size)
-        place = np.sort(place[columns])
+    for line, rows in zip(scores, relevant, strict=True):
+        place = np.flatnonzero(np.isin(ascending(-line), rows))
         places.append(place[place > 0] - 1 if drop_first else place)
-    sizes: Counts = np.array([len(place) for place in places], dtype=np.int64)
-    query, above = np.repeat(np.arange(len(places)), sizes), np.concatenate(places)
-    before = np.arange(query.size) - (np.cumsum(sizes) - sizes)[query]
+    query = np.repeat(np.arange(len(places)), [place.size for place in places])
+    before = np.concatenate([np.arange(place.size) for place in places])
     ones = np.ones_like(query)
-    num_relevant = np.array([columns.size - drop_first for columns in relevant], dtype=np.int64)
-    return Ranks(query, above, ones, before, ones, num_relevant)
+    num_relevant = np.array([rows.size - drop_first for rows in relevant], dtype=np.int64)
+    return Ranks(query, np.concatenate(places), ones, before, ones, num_relevant)
