@@ -139,6 +139,26 @@ def item_ids(names: Sequence[str]) -> Sequence[str]:
     return names if joined.isascii() and "\\" not in joined else list(map(item_id, names))
 
 
+def ascending(values: NDArray[Any]) -> NDArray[np.int64]:
+    """(N,) the rows in ascending order of numbers, equal ones as they stand, by one sort of numbers
+    that end in their row: several times as fast as np.argsort.
+
+    Args:
+        values: (N,) numbers that float64 holds exactly, without NaN.
+
+    >>> ascending(np.array([0.5, -1, 0.5]))
+    array([1, 0, 2])
+    """
+    bits: NDArray[np.int64] = (values + np.float64(0)).view(np.int64)  # a sum has no -0.0
+    bits ^= (bits >> 63) & np.iinfo(np.int64).max  # in the order of the values
+    row = (1 << int(values.size).bit_length()) - 1  # the bits that a row takes
+    bits = (bits & ~row) | np.arange(values.size)
+    bits.sort()
+    bits &= row
+    # values that differ in their last digits alone may have changed places
+    return bits[np.argsort(values[bits], kind="stable")]
+
+
 def item_keys(ids: Sequence[str]) -> Sequence[str]:
     """The ids in a form in which two spellings of one item are equal.
 

@@ -42,7 +42,7 @@ from likeness.eval.formats.column_names import (
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.tables import Table, as_floats, is_number
 from likeness.eval.option import if_option
-from likeness.eval.types import Floats, Trials, pair_numbers, pair_text, quoted
+from likeness.eval.types import Floats, Trials, ascending, pair_numbers, pair_text, quoted
 
 _VERDICTS = {"accepted", "note"}  # columns of what `verify --pairs` writes
 # Columns that tell the parts of a recording apart; "side" is NIST's of a telephone call.
@@ -342,7 +342,7 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     at, problems = np.arange(have.size), []
     # Lists that are in one order are the usual case, and much the quicker.
     if not np.array_equal(have, want) or np.unique(have).size < have.size:
-        order = np.argsort(have, kind="stable")
+        order = ascending(have)
         pairs, in_order = have[order], values[order]
         # A pair may be scored in several rows. Any of them will do, since they have to agree.
         at = order[np.minimum(np.searchsorted(pairs, want), order.size - 1)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.intervals import comparison
 from likeness.eval.results import aligned, metric_label, reasons
-from likeness.eval.types import Trials, pair_numbers
+from likeness.eval.types import Trials, ascending, pair_numbers
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
     if len(first) != len(second):
         return None
     keys = _keys(first, second)
-    rows, other_rows = (np.argsort(key, kind="stable") for key in keys)
+    rows, other_rows = map(ascending, keys)
     if not np.array_equal(keys[0][rows], keys[1][other_rows]):
         return None
     order = np.empty(len(first), dtype=np.int64)

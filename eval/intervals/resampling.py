@@ -24,12 +24,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.cores import num_cores, num_threads
+from likeness.eval.cores import keep_freed_memory, num_cores, num_threads
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.verification import AnyFloats, num_allowed
 from likeness.eval.progress import report
-from likeness.eval.types import Bools, Floats, Scores
+from likeness.eval.types import Bools, Floats, Scores, ascending
 
 Counts = NDArray[np.int64]
 Subjects = NDArray[np.integer[Any]]
@@ -40,7 +40,7 @@ V = TypeVar("V")
 
 _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which stay in the cache
 _THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
-_CELLS_PER_OCTAVE = 4  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 4)
+_CELLS_PER_OCTAVE = 2  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 2)
 _REFINEMENTS, _PARTS = 2, 8  # how often a cell that matters is cut, and into how many parts
 _LEAST_CUT = 1 << 12  # trials of a class in a cell that is cut; the sums of cells take memory too
 _DENSE = 1 / 16  # the share of pairs from which a dense product is faster than a sparse one
@@ -314,10 +314,8 @@ def rank_trials(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked
         subjects: The subjects (P, 2) of both sides, numbered from 0, and how many there are; None
             to draw the trials themselves.
     """
-    at = [
-        rows[np.argsort(scores.values[rows])]
-        for rows in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
-    ]
+    order = ascending(scores.values)
+    at = [order[scores.target[order] == kind] for kind in (True, False)]
     target, nontarget = (scores.values[rows] for rows in at)
     if subjects is None:
         return Ranked(target, nontarget, at[0], at[1], None, len(scores))
@@ -342,6 +340,7 @@ def resample_metrics(
     Raises:
         LikenessError: Draw after draw is empty; there are too few subjects.
     """
+    keep_freed_memory()
     forms = {name: weighted_form(metric) for name, metric in metrics.items()}
     known = [form for form in forms.values() if form is not None]
     thin = trials.of_probe is not None and trials.size >= _THINNED_FROM and len(known) == len(forms)

@@ -1,13 +1,14 @@
 """Where the relevant gallery items of each query rank: all that a retrieval metric needs, from one
 blockwise matrix product.
 
-Scores of a block of queries against the whole gallery; the relevant items' scores are taken out; of
-the others only the `depth` highest are partially selected and sorted (values, no indices); two
-binary searches say how many lie above, and level with, each relevant item. Memory: a block of at
-most 160 MB, whatever the number of items, and a copy of the gallery where it is small.
+A block of queries is scored against one tile of the gallery after another. The relevant items'
+scores are taken out; of the others only the `depth` highest are kept (values, no indices). Two
+binary searches then say how many lie above, and level with, each relevant item. Memory: a block of
+at most 160 MB, whatever the number of items, and a copy of the gallery where it is small.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.metrics.similarity import make_scorer
 from likeness.eval.progress import report
-from likeness.eval.types import Floats32, norms_of
+from likeness.eval.types import Floats32, ascending, norms_of, unit_rows
 
 Counts = NDArray[np.int64]
 
 _CELLS = 40_000_000  # scores held at once: 160 MB
+_TILE = 1 << 16  # items of the gallery that are scored at once
 _RELEVANT = 2_000_000  # relevant items held at once
 _SAMPLED = 16  # one of so many scores
 _ROWS = 4096  # scaled or compared at once
@@ -104,8 +106,7 @@ def prepare_rows(rows: Floats32, similarity: str) -> Floats32:
     if similarity == "cosine":
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
-            norms = norms_of(part)
-            part[:] = np.divide(part, np.where(norms > 0, norms, 1.0)[:, None])
+            part[:] = unit_rows(part, norms_of(part))
     return rows
 
 
@@ -126,10 +127,9 @@ def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
             yield prepare_rows(rows[order[start : start + _ROWS]], similarity)
 
     keys = np.concatenate([row_keys(block) for block in blocks(np.arange(len(rows)))])
-    order = np.argsort(keys, kind="stable")
-    first = np.append(True, keys[order[1:]] != keys[order[:-1]])
-    original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]
-    later, original = order[~first], original[~first]
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[which] != np.arange(keys.size))
+    original = first[which[later]]
     same = [
         np.all(left.view(np.uint32) == other.view(np.uint32), axis=1)
         for left, other in zip(blocks(later), blocks(original), strict=True)
@@ -171,107 +171,138 @@ def rank_blocks(
     )
     later, original = duplicates(items, similarity)
     if itself is None:
-        every = np.arange(len(queries) if gallery is None and not drop_first else 0)
-        itself = every, every
+        itself = (np.arange(len(queries) if gallery is None and not drop_first else 0),) * 2
     scores_of = _scorer(queries, gallery, similarity)
+    depth = min(depth, len(items))
+    width = len(items) if by_position else min(len(items), max(_TILE, 16 * depth))
+    held = width + later.size + (depth if width < len(items) else 0)
     most_relevant = max(1, int((end - begin).max()))
-    height = max(1, min(len(queries), _CELLS // len(items), _RELEVANT // most_relevant))
-    buffer = np.empty((height, len(items)), dtype=np.float32)
+    height = max(1, min(len(queries), _CELLS // held, _RELEVANT // most_relevant))
+    buffer = np.empty(height * width, dtype=np.float32)
+    of_original = np.empty((height, later.size), dtype=np.float32)
+
+    def tiles(part: slice, asked: Counts, found: Counts) -> Iterator[tuple[int, Floats32]]:
+        num = part.stop - part.start
+        for left in range(0, len(items), width):
+            right = min(left + width, len(items))
+            scores = buffer[: num * (right - left)].reshape(num, -1)
+            scores_of(part, slice(left, right), scores)
+            here = (original >= left) & (original < right)
+            of_original[:num, here] = scores[:, original[here] - left]
+            here = (later >= left) & (later < right)
+            scores[:, later[here] - left] = of_original[:num, here]
+            here = (found >= left) & (found < right)
+            scores[asked[here], found[here] - left] = -np.inf
+            report("searching", part.start + num * right // len(items), len(queries))
+            yield left, scores
+
     for start in range(0, len(queries), height):
         part = slice(start, min(start + height, len(queries)))
-        scores = buffer[: part.stop - start]
-        scores_of(part, scores)
-        scores[:, later] = scores[:, original]
         relevant = [order[b:e] for b, e in zip(begin[part], end[part], strict=True)]
         own = slice(*np.searchsorted(itself[0], (start, part.stop)).tolist())
         asked, found = itself[0][own] - start, itself[1][own]
-        scores[asked, found] = -np.inf
         for query, row in zip(asked.tolist(), found.tolist(), strict=True):
             relevant[query] = relevant[query][relevant[query] != row]
+        scored = tiles(part, asked, found)
         if by_position:
-            yield part, _ranks_by_position(scores, relevant, drop_first)
+            yield part, _ranks_by_position(next(scored)[1], relevant, drop_first)
         else:
-            yield part, _ranks(scores, relevant, min(depth, len(items)))
-        report("searching", part.stop, len(queries))
+            yield part, _ranks(scored, relevant, depth)
 
 
 def _scorer(
     queries: Floats32, gallery: Floats32 | None, similarity: str
-) -> Callable[[slice, Floats32], object]:
-    """Scores of some queries against the whole gallery, written into an array."""
+) -> Callable[[slice, slice, Floats32], object]:
+    """Scores of some queries against some of the gallery, written into an array."""
     items = queries if gallery is None else gallery
     if similarity not in ("cosine", "dot"):
-        scores_of = make_scorer(items, similarity)
-        return lambda part, out: np.copyto(out, scores_of(queries[part]))
+        of_tile = cache(lambda left, right: make_scorer(items[left:right], similarity))
+        return lambda part, tile, out: np.copyto(out, of_tile(tile.start, tile.stop)(queries[part]))
     if len(items) <= LARGE:
         y = prepare_rows(items, similarity)
         x = y if gallery is None else prepare_rows(queries, similarity)
         # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
-        return lambda part, out: np.matmul(x[part], y.T, out=out)
-    norms = norms_of(items) if similarity == "cosine" else np.ones(1)
+        return lambda part, tile, out: np.matmul(x[part], y[tile].T, out=out)
+    norms = norms_of(items) if similarity == "cosine" else np.ones(len(items))
     lengths = np.where(norms > 0, norms, 1.0).astype(np.float32)
 
-    def write(part: slice, out: Floats32) -> None:
-        np.matmul(prepare_rows(queries[part], similarity), items.T, out=out)
-        np.divide(out, lengths, out=out)
+    def write(part: slice, tile: slice, out: Floats32) -> None:
+        np.matmul(prepare_rows(queries[part], similarity), items[tile].T, out=out)
+        np.divide(out, lengths[tile], out=out)
 
     return write
 
 
-def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
-    """Overwrites the scores. relevant: the columns of each query."""
-    of_relevant: list[Floats32] = []
-    for line, columns in zip(scores, relevant, strict=True):
-        of_relevant.append(np.sort(line[columns])[::-1])
-        line[columns] = -np.inf
-    is_cut = depth < scores.shape[1]
-    higher: list[Counts] = []
-    level: list[Counts] = []
-    for line, values in zip(scores, of_relevant, strict=True):
-        highest = _highest(line, depth)
-        right = highest.searchsorted(values, side="right")
-        same = right - highest.searchsorted(values, side="left")
-        if is_cut and (lowest := values == highest[0]).any():
-            same[lowest] = np.count_nonzero(line == highest[0])  # the tie goes on below the cut
-        higher.append(depth - right)
-        level.append(same)
-    sizes = np.array([len(values) for values in of_relevant], dtype=np.int64)
-    values = np.concatenate(of_relevant)
-    query = np.repeat(np.arange(len(sizes)), sizes)
+def _ranks(tiles: Iterable[tuple[int, Floats32]], relevant: Sequence[Counts], depth: int) -> Ranks:
+    """Overwrites the scores.
+
+    Args:
+        tiles: The first row of each tile of the gallery, and the scores (Q, T) of its rows.
+        relevant: The rows of each query.
+        depth: How many scores of the other rows are kept; the first tile has at least so many.
+    """
+    sizes = np.array([rows.size for rows in relevant], dtype=np.int64)
+    query, row = np.repeat(np.arange(sizes.size), sizes), np.concatenate(relevant)
+    values = np.empty(row.size, dtype=np.float32)
+    highest = [(np.empty(0, dtype=np.float32), 0)] * sizes.size
+    for left, scores in tiles:
+        here = (row >= left) & (row < left + scores.shape[1])
+        cells = query[here], row[here] - left
+        values[here] = scores[cells]
+        scores[cells] = -np.inf
+        highest = [_highest(line, depth, *top) for line, top in zip(scores, highest, strict=True)]
+    values = values[np.lexsort((-values, query))]
+    starts = np.cumsum(sizes) - sizes
+    right, level = np.empty((2, values.size), dtype=np.int64)
+    for (of_query, num_lowest), start, end in zip(highest, starts, starts + sizes, strict=True):
+        mine = slice(start, end)
+        right[mine] = of_query.searchsorted(values[mine], side="right")
+        level[mine] = right[mine] - of_query.searchsorted(values[mine], side="left")
+        level[mine][values[mine] == of_query[0]] = num_lowest  # the tie goes on below the cut
     differs = (query[1:] != query[:-1]) | (values[1:] != values[:-1])
     first = np.flatnonzero(np.append(True, differs)[: values.size])
     hits = np.diff(np.append(first, values.size))
-    before = first - (np.cumsum(sizes) - sizes)[query[first]]
-    above, size = np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits
+    before = first - starts[query[first]]
+    above, size = depth - right[first] + before, level[first] + hits
     return Ranks(query[first], above, size, before, hits, sizes)
 
 
-def _highest(line: Floats32, depth: int) -> Floats32:
-    """The highest scores (depth,) of a query (N,), in ascending order.
+def _highest(line: Floats32, depth: int, known: Floats32, num_lowest: int) -> tuple[Floats32, int]:
+    """The highest scores (depth,) of a query, in ascending order, and how many in all are level
+    with the lowest of them.
 
     Of a long line, a sample first tells a score that about twice as many reach: to compare a
     million scores with it takes a tenth of the time of parting them.
+
+    Args:
+        line: Scores (N,).
+        depth: How many are wanted.
+        known: The highest of other scores, none or `depth`.
+        num_lowest: How many of the other scores are level with the lowest of these.
     """
+    if known.size:
+        line = np.concatenate([known, line[line >= known[0]]])
     sample = line[::_SAMPLED]
     reach = sample.size - 2 * depth // _SAMPLED - 8
     if reach > sample.size // 2:
         likely = line[line >= np.partition(sample, reach)[reach]]
         line = likely if likely.size >= depth else line
     cut = line.size - depth
-    return np.sort(np.partition(line, cut)[cut:] if cut else line)
+    highest = np.sort(np.partition(line, cut)[cut:] if cut else line)
+    num_level = int(np.count_nonzero(line == highest[0]))
+    if known.size and known[0] == highest[0]:
+        num_level += num_lowest - int(np.count_nonzero(known == known[0]))
+    return highest, num_level
 
 
 def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:
     """Every relevant item by itself; of equal scores the earlier row is first."""
     places: list[Counts] = []
-    for line, columns in zip(scores, relevant, strict=True):
-        place = np.empty(line.size, dtype=np.int64)
-        place[np.argsort(-line, kind="stable")] = np.arange(line.size)
-        place = np.sort(place[columns])
+    for line, rows in zip(scores, relevant, strict=True):
+        place = np.flatnonzero(np.isin(ascending(-line), rows))
         places.append(place[place > 0] - 1 if drop_first else place)
-    sizes: Counts = np.array([len(place) for place in places], dtype=np.int64)
-    query, above = np.repeat(np.arange(len(places)), sizes), np.concatenate(places)
-    before = np.arange(query.size) - (np.cumsum(sizes) - sizes)[query]
+    query = np.repeat(np.arange(len(places)), [place.size for place in places])
+    before = np.concatenate([np.arange(place.size) for place in places])
     ones = np.ones_like(query)
-    num_relevant = np.array([columns.size - drop_first for columns in relevant], dtype=np.int64)
-    return Ranks(query, above, ones, before, ones, num_relevant)
+    num_relevant = np.array([rows.size - drop_first for rows in relevant], dtype=np.int64)
+    return Ranks(query, np.concatenate(places), ones, before, ones, num_relevant)

@@ -192,12 +192,11 @@ def query_metrics(
         drop_first=compat == "rdml",
         itself=itself,
     )
-    by_metric: dict[str, list[Floats]] = {}
-    for _, ranks in blocks:
-        values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
-        for name, of_queries in values.items():
-            by_metric.setdefault(name, []).append(of_queries)
-    return {name: np.concatenate(of_blocks) for name, of_blocks in by_metric.items()}
+    values = [
+        _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
+        for _, ranks in blocks
+    ]
+    return {name: np.concatenate([of_block[name] for of_block in values]) for name in values[0]}
 
 
 def retrieval_metrics(
@@ -254,8 +253,7 @@ def retrieval_metrics(
         name: float((np.nan_to_num(each) if lone == "zero" else each)[used].mean())
         for name, each in values.items()
     }
-    counts = {"num_queries": int(used.sum()), "num_lone": int(np.count_nonzero(alone))}
-    return means | counts
+    return means | {"num_queries": int(used.sum()), "num_lone": int(np.count_nonzero(alone))}
 
 
 @step("clustering")
@@ -277,8 +275,7 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
         warnings.simplefilter("ignore")
         k_means = KMeans(num_clusters, init=start, n_init=1, max_iter=20, random_state=seed)
         clustered = k_means.fit_predict(unit[order])
-    numbers = np.empty(len(unit), dtype=np.int64)
-    numbers[order] = clustered
+    numbers: Counts = clustered[np.argsort(order)].astype(np.int64)
     return numbers
 
 
@@ -292,8 +289,7 @@ def nmi(
     says little above 100 classes (Musgrave et al. 2020, Sec. 2.3): report it beside MAP@R.
     LikenessError: as for `clusters` and `label_codes`.
     """
-    codes, clustered = _clustered(embeddings, labels, num_clusters, seed)
-    return nmi_of(codes, clustered)
+    return nmi_of(*_clustered(embeddings, labels, num_clusters, seed))
 
 
 def nmi_of(labels: Counts, clustered: Counts) -> float:

@@ -24,6 +24,7 @@ from likeness.eval.types import (
     Floats,
     Pairs,
     Trials,
+    ascending,
     counted,
     number_items,
     pair_text,
@@ -112,7 +113,7 @@ def warn_of_two_scores(where: str, trials: Trials, values: Floats) -> None:
     if not trials.repeats:
         return
     pairs = trials.pairs()
-    order = np.argsort(pairs, kind="stable")
+    order = ascending(pairs)
     again = np.flatnonzero(np.diff(pairs[order]) == 0)
     first, second = order[again], order[again + 1]
     differ = np.flatnonzero(~np.isclose(values[first], values[second], rtol=1e-5, atol=1e-6))

@@ -10,7 +10,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.metrics.verification import eer
-from likeness.eval.types import Scores, Trials, item_keys, number_items, same_items
+from likeness.eval.types import Scores, Trials, ascending, item_keys, number_items, same_items
 
 
 def test_embeddings_are_raw():
@@ -97,6 +97,20 @@ def test_an_item_is_one_however_it_is_spelled(tmp_path):
     path.write_text("./b a 2.5\nc a 1.5\n")
     listed = Trials(("c", "b"), ("./a",), [0, 1], [0, 0], [True, False])
     assert read_scores(path, listed)[1].tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("scale", [1, 1e-13, 1e300])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+def test_rows_stand_in_ascending_order_and_equal_ones_as_before(kind, scale):
+    """Also of numbers that differ in their last digits alone, and of zeros of both signs."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([1 + rng.standard_normal(5_000) * scale, [0.0, -0.0, 5, -5] * 300])
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = rng.permutation(np.clip(values, -1e9, 1e9) if kind is np.int64 else values)
+        values = values.astype(kind)
+    expected = np.argsort(values, kind="stable")
+    np.testing.assert_array_equal(ascending(values), expected)
+    assert ascending(values[:0]).size == 0
 
 
 def test_scores():

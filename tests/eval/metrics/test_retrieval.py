@@ -106,11 +106,15 @@ def test_against_float64_loops(similarity):
         assert result[name] == pytest.approx(mean, abs=1e-12)
 
 
+@pytest.mark.parametrize("tile", [7, 600, 10_000])
 @pytest.mark.parametrize(
     ("size", "depth"), [(50, 1), (50, 3), (50, 20), (50, 49), (2_000, 1), (2_000, 30), (2_000, 300)]
 )
-def test_a_cut_below_the_depth_changes_nothing_above_it(size, depth):
-    """The partial selection, with ties across the cut, and with a sample that misleads."""
+def test_a_cut_below_the_depth_changes_nothing_above_it(size, depth, tile, monkeypatch):
+    """The partial selection, with ties across the cut, across the tiles of the gallery, and with a
+    sample that misleads.
+    """
+    monkeypatch.setattr(ranks_module, "_TILE", tile)
     rng = np.random.default_rng(depth)
     x = rng.integers(-2, 3, size=(size, 2)).astype(np.float32)
     x[:: ranks_module._SAMPLED] += 4
@@ -313,6 +317,29 @@ def test_a_large_gallery_is_not_copied_and_gives_the_same(monkeypatch, similarit
         monkeypatch.undo()
         for name, values in whole.items():
             np.testing.assert_allclose(again[name], values, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_tiles_of_the_gallery_change_no_rank(monkeypatch, similarity, is_large):
+    """With repeated rows and items that are not searched, in the same tile and in others."""
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((400, 9)).astype(np.float32)
+    rows[200:350] = rows[rng.integers(200, size=150)]
+    queries, itself = rows[::4], (np.arange(100), 4 * np.arange(100))
+    codes = rng.integers(0, 90, 400)
+    how = {"similarity": similarity, "depth": 9, "itself": itself}
+    found = []
+    monkeypatch.setattr(ranks_module, "LARGE", 1 if is_large else 1000)
+    for tile in (1000, 150, 11):
+        monkeypatch.setattr(ranks_module, "_TILE", tile)
+        monkeypatch.setattr(ranks_module, "_CELLS", 100 * tile)
+        blocks = rank_blocks(queries, codes[::4], rows, codes, **how)
+        ranks = [each._replace(query=each.query + part.start) for part, each in blocks]
+        found.append([np.concatenate(of) for of in zip(*ranks, strict=True)])
+    for tiled in found[1:]:
+        for values, expected in zip(tiled, found[0], strict=True):
+            np.testing.assert_array_equal(values, expected)
 
 
 def test_clusters_and_their_metrics():
