@@ -146,18 +146,21 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
         return rng
 
 
-def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, list[reading.Bad]]:
+def collate_views(
+    views: Sequence[View | reading.Bad], empty: reading.MakeEmpty = np.empty
+) -> tuple[Batch | None, list[reading.Bad]]:
     """Separates views into a Batch of the readable ones (None if there are none) and the others.
 
     Shorter inputs are padded with zeros on the last axis. Where all are of uint8, so is the batch:
-    a quarter of the bytes for the device, which turns them into float32.
+    a quarter of the bytes for the device, which turns them into float32. `empty` gives the array
+    (shape, dtype) that the inputs are written into.
     """
     bad = [view for view in views if isinstance(view, reading.Bad)]
     good = [view for view in views if not isinstance(view, reading.Bad)]
     if not good:
         return None, bad
     inputs, labels, places = zip(*good, strict=True)
-    stacked, sizes = reading.pad(inputs)
+    stacked, sizes = reading.pad(inputs, empty)
     lengths = None if sizes is None else torch.from_numpy(sizes)
     whole = torch.from_numpy(stacked)
     return Batch(whole, torch.tensor(labels), lengths, torch.tensor(places)), bad
