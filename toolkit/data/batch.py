@@ -3,7 +3,9 @@
 import multiprocessing.process
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -164,6 +166,20 @@ def collate_views(
     lengths = None if sizes is None else torch.from_numpy(sizes)
     whole = torch.from_numpy(stacked)
     return Batch(whole, torch.tensor(labels), lengths, torch.tensor(places)), bad
+
+
+def pin_pages(memory: NDArray[Any]) -> None:
+    """Pin memory for as long as it lives, so that a GPU copies from it while the process goes on.
+
+    Where the system refuses, the process waits for each copy.
+    """
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    address = memory.ctypes.data
+    if int(runtime.cudaHostRegister(address, memory.nbytes, 1)) == 0:  # 1: for every GPU
+        weakref.finalize(memory, runtime.cudaHostUnregister, address)
+    else:
+        with suppress(RuntimeError):  # CUDA keeps the refusal, and the next launch raises it
+            torch.zeros(1, device="cuda")
 
 
 def make_room_for_sockets() -> None:

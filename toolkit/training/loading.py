@@ -24,7 +24,7 @@ from likeness.toolkit.data.sampling import Index, Sampling, draws
 from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.training._ring import Read, pin_pages, read_batches
+from likeness.toolkit.training._ring import Read, read_batches
 from likeness.toolkit.training.recipe import Compute
 from likeness.toolkit.training.run import Run
 
@@ -44,21 +44,18 @@ def loader_of(
     """Batches of views in the given order, read in compute.workers processes, on the device."""
     make_room_for_sockets()
     _end_readers_at_exit()
-    pin = pin_pages if device.type == "cuda" else None
-    batches = read_batches(views, order, compute, seed=seed, pin=pin)
+    batches = read_batches(views, order, compute, seed=seed, pin=device.type == "cuda")
     return _on_device(batches, device, compute.is_channels_last(device.type))
 
 
-def _on_device(
-    batches: Iterator[Read], device: torch.device, channels_last: bool
-) -> Iterator[Read]:
+def _on_device(reads: Iterator[Read], device: torch.device, channels_last: bool) -> Iterator[Read]:
     """Batches on the device. A GPU copies each while it computes the steps before, which were
     launched in another stream.
     """
     stream: Any = None
     if device.type == "cuda":
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    for batch, bad in batches:
+    for batch, bad in reads:
         if batch is not None:
             if stream is not None:
                 stream.synchronize()  # the place of the batch before may be written after this one

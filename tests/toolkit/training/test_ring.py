@@ -12,7 +12,8 @@ import torch
 from likeness.eval.items.items import Item
 from likeness.recipe import Compute
 from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views
-from likeness.toolkit.training._ring import Pin, Read, pin_pages, read_batches
+from likeness.toolkit.training import _ring
+from likeness.toolkit.training._ring import Read, read_batches
 from likeness.toolkit.training.loading import loader_of
 from tests.scripts import program
 
@@ -52,7 +53,7 @@ def batches(
     workers: int,
     augment: Callable[..., Any] = crop,
     draws: Iterator[list[Draw]] | None = None,
-    pin: Pin | None = None,
+    pin: bool = False,
 ) -> Iterator[Read]:
     own = views(augment)
     return read_batches(own, draws or order(), Compute(workers=workers), seed=0, pin=pin)
@@ -106,26 +107,29 @@ def test_batches_that_are_kept_stay_as_they_are(workers, expected):
         assert torch.equal(part, whole[0][:, 1:])
 
 
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The memory that a GPU would know."""
+    every: list[Any] = []
+    monkeypatch.setattr(_ring, "pin_pages", every.append)
+    return every
+
+
 @pytest.mark.parametrize(("workers", "places"), [(1, 4), (2, 6)])
-def test_memory_is_used_again(workers, places):
-    pinned: list[int] = []
-
-    def pin(memory: Any) -> None:
-        pinned.append(memory.ctypes.data)
-
+def test_memory_is_used_again(workers, places, pinned):
     whole = ([draw for draw in draws if draw.item != BROKEN][:2] for draws in order())
     where = set()
-    for batch, _ in batches(workers, levels, whole, pin=pin):
+    for batch, _ in batches(workers, levels, whole, pin=True):
         assert batch is not None
         where.add(batch.inputs.data_ptr())
         del batch
-    assert where == set(pinned)
+    assert where == {memory.ctypes.data for memory in pinned}
     assert len(pinned) == len(where) == places
 
 
-def test_what_finds_no_shared_memory_comes_all_the_same(expected, monkeypatch):
+def test_what_finds_no_shared_memory_comes_all_the_same(expected, pinned, monkeypatch):
     """As where a container has 64 MB of it: some batches find room, others do not."""
-    share, pinned = torch.Tensor.share_memory_, []
+    share = torch.Tensor.share_memory_
 
     def full(tensor: torch.Tensor) -> torch.Tensor:
         if len(tensor) > 12_000:
@@ -133,7 +137,7 @@ def test_what_finds_no_shared_memory_comes_all_the_same(expected, monkeypatch):
         return share(tensor)
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
-    assert_equal([copied(read) for read in batches(2, pin=pinned.append)], expected)
+    assert_equal([copied(read) for read in batches(2, pin=True)], expected)
     sizes = [2 * 4 * parts[0].shape[0] * parts[0].shape[-1] for parts, _ in expected]
     assert min(sizes) < 12_000 < max(sizes)
     assert 0 < max(map(len, pinned)) <= 12_000
@@ -166,7 +170,7 @@ def test_memory_is_pinned_while_it_lives(answer, expected, monkeypatch):
     runtime = Runtime(answer)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch, "zeros", runtime.zeros)
-    read = batches(2, pin=pin_pages)
+    read = batches(2, pin=True)
     ours = [copied(next(read)) for _ in range(STEPS - 1)]
     assert bool(runtime.registered) == (answer == 0)
     assert all(size > 0 for size in runtime.registered.values())
