@@ -58,7 +58,7 @@ def _on_device(reads: Iterator[Read], device: torch.device, channels_last: bool)
     for batch, bad in reads:
         if batch is not None:
             if stream is not None:
-                stream.synchronize()  # the place of the batch before may be written after this one
+                stream.synchronize()  # the ring may soon overwrite the batch before
             with torch.cuda.stream(stream):
                 batch = batch.to(device, channels_last)
             if stream is not None:
