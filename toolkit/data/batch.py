@@ -3,7 +3,9 @@
 import multiprocessing.process
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -146,21 +148,38 @@ class Views(torch.utils.data.Dataset[View | reading.Bad]):
         return rng
 
 
-def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, list[reading.Bad]]:
+def collate_views(
+    views: Sequence[View | reading.Bad], empty: reading.MakeEmpty = np.empty
+) -> tuple[Batch | None, list[reading.Bad]]:
     """Separates views into a Batch of the readable ones (None if there are none) and the others.
 
     Shorter inputs are padded with zeros on the last axis. Where all are of uint8, so is the batch:
-    a quarter of the bytes for the device, which turns them into float32.
+    a quarter of the bytes for the device, which turns them into float32. `empty` gives the array
+    (shape, dtype) that the inputs are written into.
     """
     bad = [view for view in views if isinstance(view, reading.Bad)]
     good = [view for view in views if not isinstance(view, reading.Bad)]
     if not good:
         return None, bad
     inputs, labels, places = zip(*good, strict=True)
-    stacked, sizes = reading.pad(inputs)
+    stacked, sizes = reading.pad(inputs, empty)
     lengths = None if sizes is None else torch.from_numpy(sizes)
     whole = torch.from_numpy(stacked)
     return Batch(whole, torch.tensor(labels), lengths, torch.tensor(places)), bad
+
+
+def pin_pages(memory: NDArray[Any]) -> None:
+    """Pin memory for as long as it lives, so that a GPU copies from it while the process goes on.
+
+    Where the system refuses, the process waits for each copy.
+    """
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    address = memory.ctypes.data
+    if int(runtime.cudaHostRegister(address, memory.nbytes, 1)) == 0:  # 1: for every GPU
+        weakref.finalize(memory, runtime.cudaHostUnregister, address)
+    else:
+        with suppress(RuntimeError):  # CUDA keeps the refusal, and the next launch raises it
+            torch.zeros(1, device="cuda")
 
 
 def make_room_for_sockets() -> None:

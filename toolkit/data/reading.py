@@ -33,6 +33,7 @@ from likeness.toolkit.console import one_line, say
 Floats = NDArray[np.float32]
 Array = Floats | NDArray[np.uint8]  # the latter of images, levels (C, H, W) from 0 to 255
 Read = Callable[[Item], Array]
+MakeEmpty = Callable[[tuple[int, ...], Any], Array]  # as np.empty(shape, dtype)
 _NUMBERS = "fiub"  # the kinds of numpy's types that are numbers: floats, integers and booleans
 DType = Literal["float32", "uint8"]  # of images, as they are read
 F = TypeVar("F", bound=Callable[..., Any])
@@ -168,11 +169,14 @@ def as_input(value: Any, part: Any, item: str) -> NDArray[Any]:
     return array
 
 
-def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
+def pad(
+    inputs: Sequence[Array], empty: MakeEmpty = np.empty
+) -> tuple[Array, NDArray[np.float64] | None]:
     """Return inputs as one array; shorter ones are padded with zeros on the last axis.
 
     Args:
         inputs: B arrays of shape (..., S_i), equal but for the last axis.
+        empty: empty(shape, dtype) gives the array that they are written into, in C order.
 
     Returns:
         (B, ..., S) of uint8 where all are, else of float32; and the relative lengths (B,) from 0
@@ -187,12 +191,13 @@ def pad(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
     longest = int(sizes.max())
     dtype = np.uint8 if all(value.dtype == np.uint8 for value in inputs) else np.float32
     shape = len(inputs), *inputs[0].shape[:-1], longest
+    stacked = empty(shape, dtype)
     if (sizes == longest).all():
         # into an array in C order: by itself np.stack takes the order of the inputs in memory
-        return np.stack(inputs, out=np.empty(shape, dtype), casting="unsafe"), None
-    stacked = np.zeros(shape, dtype)
+        return np.stack(inputs, out=stacked, casting="unsafe"), None
     for row, value in zip(stacked, inputs, strict=True):
         row[..., : value.shape[-1]] = value
+        row[..., value.shape[-1] :] = 0
     return stacked, sizes / longest
 
 

@@ -6,7 +6,7 @@ import atexit
 import multiprocessing
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
@@ -17,21 +17,14 @@ from torch import Tensor
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import track
-from likeness.toolkit.data.batch import (
-    Batch,
-    Draw,
-    View,
-    Views,
-    collate_views,
-    make_room_for_sockets,
-)
+from likeness.toolkit.data.batch import Draw, Views, make_room_for_sockets
 from likeness.toolkit.data.readers import KILLED
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.data.sampling import Index, Sampling, draws
 from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.signals import leave_signals_to_parent
+from likeness.toolkit.training._ring import Read, read_batches
 from likeness.toolkit.training.recipe import Compute
 from likeness.toolkit.training.run import Run
 
@@ -47,34 +40,25 @@ def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
 
 def loader_of(
     views: Views, order: Iterator[list[Draw]], compute: Compute, device: torch.device, *, seed: int
-) -> Any:
-    """Batches of views in the given order, read in compute.workers processes."""
+) -> Iterator[Read]:
+    """Batches of views in the given order, read in compute.workers processes, on the device."""
     make_room_for_sockets()
     _end_readers_at_exit()
-    return torch.utils.data.DataLoader(
-        views,
-        batch_sampler=order,
-        collate_fn=_collate_to_send if compute.workers else collate_views,
-        num_workers=compute.workers,
-        prefetch_factor=compute.prefetch if compute.workers else None,
-        worker_init_fn=leave_signals_to_parent,
-        pin_memory=device.type == "cuda",
-        # its own, so that making the loader draws nothing from the run's generator
-        generator=torch.Generator().manual_seed(seed),
-    )
+    batches = read_batches(views, order, compute, seed=seed, pin=device.type == "cuda")
+    return _on_device(batches, device, compute.is_channels_last(device.type))
 
 
-def on_device(
-    batches: Iterable[Batch | None], device: torch.device, channels_last: bool
-) -> Iterator[Batch | None]:
+def _on_device(reads: Iterator[Read], device: torch.device, channels_last: bool) -> Iterator[Read]:
     """Batches on the device. A GPU copies each while it computes the steps before, which were
     launched in another stream.
     """
     stream: Any = None
     if device.type == "cuda":
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    for batch in batches:
+    for batch, bad in reads:
         if batch is not None:
+            if stream is not None:
+                stream.synchronize()  # the ring may soon overwrite the batch before
             with torch.cuda.stream(stream):
                 batch = batch.to(device, channels_last)
             if stream is not None:
@@ -83,21 +67,7 @@ def on_device(
                 for tensor in batch:
                     if tensor is not None:
                         tensor.record_stream(computing)
-        yield batch
-
-
-def _collate_to_send(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
-    """Collate views in a reading process, with arrays for all but the inputs until `Batch.to`.
-
-    Arrays travel within a message of a reading process. Each tensor takes a connection of its own,
-    and the training process a third of a millisecond.
-    """
-    batch, bad = collate_views(views)
-    if batch is not None:
-        inputs, *numbers = batch
-        arrays: Any = (None if tensor is None else tensor.numpy() for tensor in numbers)
-        batch = Batch(inputs, *arrays)
-    return batch, bad
+        yield batch, bad
 
 
 @cache
@@ -188,7 +158,6 @@ def estimate(
             unread = bad or unread
             if batch is not None:
                 num_read += len(batch.labels)
-                batch = batch.to(run.device, compute.is_channels_last(run.device.type))
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
         if unread and not num_read:

@@ -20,12 +20,7 @@ from likeness.toolkit.parallel import distributed, spread
 from likeness.toolkit.training._keeper import Keeper
 from likeness.toolkit.training.build import half, least_rows, thaw
 from likeness.toolkit.training.listed import Data
-from likeness.toolkit.training.loading import (
-    killed_workers_named,
-    loader_of,
-    on_device,
-    part_of,
-)
+from likeness.toolkit.training.loading import killed_workers_named, loader_of, part_of
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import check_loggers
 from likeness.toolkit.training.measure import Embedded
@@ -191,14 +186,13 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
     order = planned.draws(start=run.step, stop=recipe.schedule.steps)
     loader = loader_of(planned.views, part_of(order), recipe.compute, device, seed=recipe.seed)
     least = least_rows(recipe.compute, recipe.parallel)
-    channels_last = recipe.compute.is_channels_last(device.type)
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
     with keeper.running():
         if keeper.repeat_failed_evaluation():
             return
         run.embedder.train()
-        for batch in on_device(keeper.batches(loader), device, channels_last):
+        for batch in keeper.batches(loader):
             thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
             _set_rates(run, recipe.schedule)
             # margins and annealings that move
