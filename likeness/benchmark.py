@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.checking.lists import Draw, draw_lists
 from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, ConditionScores, score_all
@@ -43,7 +44,6 @@ from likeness.eval.types import Bools, Trials
 from likeness.modalities.folders import Modality, list_all
 from likeness.models.inputs import items_of
 from likeness.models.model import Model, load
-from likeness.toolkit.data.splits import draw_items
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ def bench(
         kind = cast(Modality, modality)
         every = list_all(Path(items), modality=kind, columns=columns, label=label, root=root)
         if max_items is not None:
-            every = every[draw_items(label_numbers(every)[1], max_items)]
+            every = every[_draw_items(label_numbers(every)[1], max_items)]
         files, listed = draw_lists(every, Draw(split="all"), where=str(items))
         subject_of = subject_of or {item.id: str(item.label) for item in files}
     else:
@@ -282,3 +282,27 @@ def _parts(
             name = " / ".join(groups[side] for side in pair)
             parts[f", {by} {name}".replace("  ", " ")] = (sides == pair).all(axis=1)
     return parts
+
+
+def _draw_items(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Draw items of as many subjects as there can be: two of each, then two more, and so on.
+
+    Args:
+        subjects: (N,) the number of each item's subject.
+        most: How many items are drawn.
+
+    Returns:
+        Their rows in order; those of subjects with a single item only where no others are left.
+
+    Example:
+        >>> _draw_items(np.array([0, 1, 1, 1, 2, 2]), 4).size
+        4
+    """
+    rng = np.random.default_rng(0)
+    order = rng.permutation(subjects.size)
+    order = order[np.argsort(subjects[order], kind="stable")]
+    _, first, num = np.unique(subjects[order], return_index=True, return_counts=True)
+    pair = (np.arange(subjects.size) - np.repeat(first, num)) // 2
+    turn = np.repeat(rng.permutation(num.size), num)
+    is_single = np.repeat(num == 1, num)  # such a subject has no target trial
+    return np.sort(order[np.lexsort((turn, pair, is_single))[:most]])

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -20,9 +21,7 @@ import torch
 from likeness.checking._files import inspection_of, read_headers
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.items import Items
-from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import is_kaldi_folder, is_plain_folder
 from likeness.eval.items.remote import is_url
 from likeness.eval.items.suffixes import suffixes_of
@@ -50,11 +49,7 @@ _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 def prepare_recipe(
     recipe: recipes.Recipe,
     data: Path,
-    *,
-    columns: str | Mapping[str, str] = "",
-    label: str = "",
-    root: str | Path | None = None,
-    test: str | Path | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[recipes.Recipe, Data]:
     """List the data of a recipe, and fit the recipe to them.
 
@@ -64,10 +59,8 @@ def prepare_recipe(
     Args:
         recipe: The recipe.
         data: Its data.
-        columns: Which column of a table is which, as in "label=spk".
-        label: A pattern of paths that has the labels, such as "{label}_*.wav".
-        root: The folder that relative paths start from.
-        test: Other data that test, while all of the data train.
+        settings: How data are listed: columns, label and root as text, and other data that test,
+            while all of the data train.
 
     Returns:
         The recipe, and its data: with all items, unless the recipe lists a data set of its own. Of
@@ -75,19 +68,12 @@ def prepare_recipe(
         and is measured on held-out labels of them, or on its own trials in the folder `test`.
 
     Raises:
-        LikenessError: A setting is malformed, or the recipe is measured on its data set alone.
+        LikenessError: The recipe is measured on its data set alone.
     """
-    stated = parse_columns(columns)
-    settings = {
-        "columns": ",".join(f"{role}={name}" for role, name in stated.items()),
-        "label": LabelPattern(label).text if label else "",
-        "root": "" if root is None else str(root),
-        "test": "" if test is None else str(test),
-    }
-    settings = {name: value for name, value in settings.items() if value}
+    settings = dict(settings)
     if listing_of(recipe.items) is None:
-        for folder in (data, *([test] if test else [])):
-            recipe = replace(recipe, augment=_with_noise(recipe.augment, Path(folder)))
+        for folder in (data, *map(Path, filter(None, [settings.get("test")]))):
+            recipe = replace(recipe, augment=_with_noise(recipe.augment, folder))
     if recipe.modality != "embedding":
         modality, of = cast(folders.Modality, recipe.modality), (recipe.items, recipe.measure)
         items, measure = _on_any_data(*of, modality, data, settings)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
@@ -70,14 +69,13 @@ def read_recipe(
 
     file = locate(str(recipe)) if isinstance(recipe, str | Path) else ""
     changes = [settings] if isinstance(settings, str) else list(settings)
-    _check_typed((data, *([test] if test else [])), changes, columns, label, root)
+    listing = _listing(data, changes, columns, label, root, test)
 
     from likeness.toolkit.training.recipe import Recipe, load, override
     from likeness.training.prepare import prepare_recipe
 
     loaded, variant = (recipe, "") if isinstance(recipe, Recipe) else load(file)
-    listing: Any = {"columns": columns, "label": label, "root": root, "test": test}
-    chosen, listed = prepare_recipe(override(loaded, changes), Path(data), **listing)
+    chosen, listed = prepare_recipe(override(loaded, changes), Path(data), listing)
     return RecipeOnData(chosen, variant, listed)
 
 
@@ -235,16 +233,15 @@ def compare(
     from likeness.training.recipe_files import locate
 
     file = locate(recipe)
-    _check_typed((data,), settings, columns, label, root)
+    listing = _listing(data, settings, columns, label, root)
 
     from likeness.models.load import read_initial
     from likeness.toolkit.training.compare import Terms, load_variants
     from likeness.toolkit.training.compare import compare as compare_recipes
     from likeness.training.prepare import prepare_recipe, refuse_unreadable
 
-    prepare = partial(prepare_recipe, data=data, columns=columns, label=label, root=root)
     chosen, ranges = load_variants(file, variants, settings)
-    prepared = {name: prepare(each)[0] for name, each in chosen.items()}
+    prepared = {name: prepare_recipe(each, data, listing)[0] for name, each in chosen.items()}
     terms = Terms(reference, allow_different, ranges, tune, command)
     return compare_recipes(
         prepared,
@@ -257,25 +254,27 @@ def compare(
     )
 
 
-def _check_typed(
-    data: Sequence[str | Path],
+def _listing(
+    data: str | Path,
     settings: Sequence[str],
     columns: str | Mapping[str, str],
     label: str,
     root: str | Path | None,
-) -> None:
-    """Refuse what is wrong with any recipe, before torch is imported.
-
-    Some recipes need no data, so that the default may be absent.
+    test: str | Path | None = None,
+) -> dict[str, str]:
+    """How data are listed, as text. What is wrong with any recipe is refused before torch is
+    imported. Some recipes need no data, so that the default may be absent.
     """
     from likeness.models.inputs import check_root
 
-    check_root(root, *data)
-    for setting in settings:
-        split_assignment(setting)
-    parse_columns(columns)
-    if label:
-        LabelPattern(label)
-    for place in data:
+    places = [data, *([test] if test else [])]
+    check_root(root, *places)
+    for place in places:
         if Path(place) != _DATA and not is_url(place) and not Path(place).exists():
             raise LikenessError(f"{place}: there is no such folder or file; correct the path")
+    for setting in settings:
+        split_assignment(setting)
+    stated = ",".join(f"{role}={name}" for role, name in parse_columns(columns).items())
+    pattern = LabelPattern(label).text if label else ""
+    named = {"columns": stated, "label": pattern, "root": str(root or ""), "test": str(test or "")}
+    return {name: value for name, value in named.items() if value}

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item, Items
@@ -67,30 +66,6 @@ def hold_out(
             "labels, or change the shares (`likeness lists --split all` tests on all labels)"
         )
     return every.take(np.flatnonzero(every.labelled(set(parts[split]))))
-
-
-def draw_items(subjects: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Draw items of as many subjects as there can be: two of each, then two more, and so on.
-
-    Args:
-        subjects: (N,) the number of each item's subject.
-        most: How many items are drawn.
-
-    Returns:
-        Their rows in order; those of subjects with a single item only where no others are left.
-
-    Example:
-        >>> draw_items(np.array([0, 1, 1, 1, 2, 2]), 4).size
-        4
-    """
-    rng = np.random.default_rng(0)
-    order = rng.permutation(subjects.size)
-    order = order[np.argsort(subjects[order], kind="stable")]
-    _, first, num = np.unique(subjects[order], return_index=True, return_counts=True)
-    pair = (np.arange(subjects.size) - np.repeat(first, num)) // 2
-    turn = np.repeat(rng.permutation(num.size), num)
-    is_single = np.repeat(num == 1, num)  # such a subject has no target trial
-    return np.sort(order[np.lexsort((turn, pair, is_single))[:most]])
 
 
 def distinct_labels(items: Sequence[Item]) -> list[str]:
