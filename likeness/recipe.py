@@ -5,7 +5,7 @@ files in recipes/ show how. What stands last here is for files that train and me
 """
 
 from likeness.errors import one_sentence as one_sentence
-from likeness.eval.formats.writing import write_json as write_json
+from likeness.eval.writing import write_json as write_json
 from likeness.toolkit.console import argument_parser as argument_parser
 from likeness.toolkit.console import say as say
 from likeness.toolkit.data.sampling import Sampling as Sampling

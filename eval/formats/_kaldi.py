@@ -18,8 +18,8 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import file_digest, json_object, size_limit
-from likeness.eval.formats.writing import full_disk, move, remove, staging_path, sync
 from likeness.eval.types import Floats32, quoted
+from likeness.eval.writing import full_disk, move, remove, staging_path, sync
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes

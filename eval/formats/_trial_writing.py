@@ -20,9 +20,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import is_label, is_trial_header
 from likeness.eval.formats.parquet import Column, as_arrow
 from likeness.eval.formats.tables import UNWRITABLE, all_fractions, in_order
-from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials
+from likeness.eval.writing import atomic_path
 
 Sides = Sequence[Column]  # the ids of the enrolment and of the probe of each trial
 

@@ -18,10 +18,10 @@ from typing import IO, Any, TypeVar, cast
 from unicodedata import normalize
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.writing import atomic_path as atomic_path
-from likeness.eval.formats.writing import write_json as write_json
-from likeness.eval.formats.writing import write_text as write_text
 from likeness.eval.progress import report
+from likeness.eval.writing import atomic_path as atomic_path
+from likeness.eval.writing import write_json as write_json
+from likeness.eval.writing import write_text as write_text
 
 MAX_LINE = 1 << 20  # bytes
 # What is in a file may take EXPANSION times its size in memory, or 1 GiB if that is more.

@@ -12,7 +12,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
 from likeness.eval.formats.subjects import Names, names_of
-from likeness.eval.formats.writing import write_rows
 from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.cleaning import fit_of
 from likeness.eval.metrics.ranks import Counts
@@ -21,6 +20,7 @@ from likeness.eval.metrics.similarity import matrix as score_matrix
 from likeness.eval.option import Option
 from likeness.eval.progress import step
 from likeness.eval.types import Floats32, check_choice, check_counts
+from likeness.eval.writing import write_rows
 
 Method = Literal["agglomerative", "hdbscan"]
 MAX_ITEMS = 10_000  # whose scores and distances take 3 GB at most

@@ -13,12 +13,12 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json
 from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.runs import THRESHOLDS, find_model
-from likeness.eval.formats.writing import write_json
 from likeness.eval.intervals.guarantee import Guarantee
 from likeness.eval.option import Option, if_option
 from likeness.eval.scoring.origin import Origin, contradictions
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.thresholds import CurvePoint, Far, Threshold, Thresholds, is_rate
+from likeness.eval.writing import write_json
 
 FORMAT = "likeness.thresholds/1"
 SAVE = "likeness evaluate SCORES --save-to MODEL"

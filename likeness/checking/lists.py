@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from likeness.checking._files import inspection_of, read_headers
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_trials
-from likeness.eval.formats.writing import write_text
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items, label_numbers
 from likeness.eval.items.listing import is_plain_folder
@@ -24,6 +23,7 @@ from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.option import Option, if_option
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, counted, name_first, quoted
+from likeness.eval.writing import write_text
 from likeness.modalities.folders import Modality
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.splits import hold_out

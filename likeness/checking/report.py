@@ -13,12 +13,12 @@ from markupsafe import Markup
 from likeness.checking._confounds import size_text
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError, shorten
-from likeness.eval.formats.writing import write_rows
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media, media_of_items
 from likeness.eval.reports.page import block, prose, recompute, table, write
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
+from likeness.eval.writing import write_rows
 
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group
 _SHOWN_ON_PAGE = 12, 4

@@ -12,10 +12,10 @@ import click
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.runs import files_of_model
-from likeness.eval.formats.writing import only_command
 from likeness.eval.option import Option
 from likeness.eval.protocols.arguments import files_in
 from likeness.eval.types import counted
+from likeness.eval.writing import only_command
 from likeness.toolkit.console import say
 
 if TYPE_CHECKING:

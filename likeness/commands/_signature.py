@@ -23,8 +23,8 @@ import click
 
 from likeness.commands._outputs import FORCE, OUTPUTS, checked_outputs
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import check_written
 from likeness.eval.option import Option, only_options
+from likeness.eval.writing import check_written
 
 if typing.TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -20,13 +20,13 @@ from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
-from likeness.eval.formats.writing import hidden_folders
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
 from likeness.eval.protocols.arguments import digests_of, files_in
+from likeness.eval.writing import hidden_folders
 from likeness.models.inputs import check_root
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading

@@ -16,7 +16,6 @@ from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import File
-from likeness.eval.formats.writing import table_text, write_rows
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import is_rttm
 from likeness.eval.metrics import clustering
@@ -28,6 +27,7 @@ from likeness.eval.scoring import templates
 from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Thresholds
 from likeness.eval.types import counted, name_first, same_items
+from likeness.eval.writing import table_text, write_rows
 from likeness.models.bundled import resolve_model
 from likeness.models.inputs import items_of
 from likeness.models.model import Model

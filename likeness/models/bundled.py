@@ -109,7 +109,7 @@ def _sum_file() -> Path:
     path = models_folder() / f"voice-plus-{described['model'][:16]}.onnx"
     if not path.is_file():
         second = _prepared(models_folder() / RESEMBLYZER, VOICE_PLUS, "voice")
-        from likeness.eval.formats.writing import atomic_path
+        from likeness.eval.writing import atomic_path
         from likeness.toolkit.models import joint
 
         with atomic_path(path) as temporary:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import check_written
 from likeness.eval.items.items import Item
 from likeness.eval.items.listing import list_items
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.types import counted
+from likeness.eval.writing import check_written
 from likeness.models.bundled import run_of
 from likeness.toolkit.console import say
 from likeness.toolkit.models.loaded import Loaded

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.runs import EXPORTED, LAST, find_model
-from likeness.eval.formats.writing import remove_abandoned
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.settings import Scoring
+from likeness.eval.writing import remove_abandoned
 from likeness.models.bundled import run_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.runs import CALIBRATION
-from likeness.eval.formats.writing import table_text, write_json, write_rows
 from likeness.eval.items.item_lists import listed_paths
 from likeness.eval.items.items import Item
 from likeness.eval.items.remote import refuse_missing_files
@@ -32,6 +31,7 @@ from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
 from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first, pair_text
+from likeness.eval.writing import table_text, write_json, write_rows
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded

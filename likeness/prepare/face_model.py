@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.formats.provenance import digest
-from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import step
+from likeness.eval.writing import atomic_path
 from likeness.models.bundled import FACE, models_folder
 from likeness.prepare import _dlib_files, _face_networks, wheels
 

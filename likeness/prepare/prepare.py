@@ -21,8 +21,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
+from likeness.eval import writing
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import writing
 from likeness.eval.option import Option
 from likeness.eval.progress import report, step
 from likeness.eval.types import name_first

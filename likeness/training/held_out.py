@@ -14,7 +14,6 @@ import numpy as np
 from likeness.checking.lists import write_labels
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.trials import write_trials
-from likeness.eval.formats.writing import remove
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.pairs import draw_pairs
@@ -23,6 +22,7 @@ from likeness.eval.reports import items as item_page
 from likeness.eval.reports.figures import training_curves
 from likeness.eval.scoring.score import Scored, score
 from likeness.eval.types import Trials, counted
+from likeness.eval.writing import remove
 from likeness.toolkit.console import say, warn
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.listed import Data, list_by, trials_by

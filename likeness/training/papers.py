@@ -16,10 +16,10 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest
-from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.option import Option
 from likeness.eval.results import aligned
 from likeness.eval.types import counted
+from likeness.eval.writing import write_json, write_text
 from likeness.toolkit.console import say
 from likeness.toolkit.signals import Interrupted, held
 from likeness.toolkit.sources import source_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import atomic_path, remove_abandoned
+from likeness.eval.writing import atomic_path, remove_abandoned
 from likeness.toolkit.training.assign import suggest
 
 SHARED = "_shared.py"  # what the recipes of one folder share

@@ -33,11 +33,11 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device, text_lines
-from likeness.eval.formats.writing import move, staging_path, write_text
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
 from likeness.eval.items.listing import files_below, list_items
 from likeness.eval.option import if_option
 from likeness.eval.types import name_first
+from likeness.eval.writing import move, staging_path, write_text
 from likeness.toolkit.sources import is_source, source_of
 
 _BLOCK = tarfile.BLOCKSIZE

@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.writing import write_rows
 from likeness.eval.intervals.bootstrap import few_of
 from likeness.eval.metrics.cleaning import Fit, fit_of, suspects, twins
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import matrix
 from likeness.eval.types import Floats, Floats32, counted
+from likeness.eval.writing import write_rows
 from likeness.toolkit.gallery.gallery import Gallery
 
 Finding = Literal["misfit", "low", "twins"]

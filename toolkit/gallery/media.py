@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from likeness.eval.formats.writing import atomic_path, sync_names
 from likeness.eval.types import Floats32, nfc
+from likeness.eval.writing import atomic_path, sync_names
 
 FOLDER = "media"
 MAX_BYTES = 1 << 20  # of one file

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import remove_abandoned
+from likeness.eval.writing import remove_abandoned
 from likeness.toolkit.console import say
 
 NAME = ".lock"

@@ -27,7 +27,7 @@ from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import json_object, write_json, write_text
 from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.runs import BEST, LAST, LOG, RECIPE
-from likeness.eval.formats.writing import sync, sync_names
+from likeness.eval.writing import sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.models.embedder import TorchEmbedder

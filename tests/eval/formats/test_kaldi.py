@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from likeness.eval.formats import _kaldi, writing
+from likeness.eval import writing
+from likeness.eval.formats import _kaldi
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, write_embeddings
 
 OLD = Embeddings(

@@ -331,7 +331,7 @@ REACHED = {
     "eval/reports/comparison.py": "compare",
     "eval/scoring/threshold_files.py": "verify serve gallery+check gallery+search gallery+cluster",
     "eval/scoring/thresholds.py": "verify serve bench evaluate gallery+check gallery+search",
-    "eval/formats/writing.py": "",  # of a command that has --force, alone
+    "eval/writing.py": "",  # of a command that has --force, alone
     "likeness/checking/report.py": "check",
     "likeness/embedding/_ray.py": "embed",
     "likeness/models/_sherpa.py": "export",

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import only_command
+from likeness.eval.writing import only_command
 from likeness.toolkit.data import shards
 from likeness.toolkit.sources import source_of
 from tests.scripts import refused, run_command, touch

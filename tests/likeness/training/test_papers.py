@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import write_json
+from likeness.eval.writing import write_json
 from likeness.modalities.speaker import voxceleb
 from likeness.toolkit.training import recipe as recipes
 from likeness.training import papers as reproduce

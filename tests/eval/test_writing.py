@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from likeness.eval import writing
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import writing
-from likeness.eval.formats.writing import atomic_path, full_disk
+from likeness.eval.writing import atomic_path, full_disk
 from tests.disk_calls import recorded
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
