@@ -78,12 +78,6 @@ def look_at(
         bytes of their files have the same SHA-256, or where the content was decoded, where the
         samples or pixels have.
     """
-
-    def content(row: int) -> reading.Content:
-        known = seen[row].header
-        assert known is not None
-        return inspection.content(items[row], known)
-
     seen = read_headers(items, inspection)
     if decode is None:
         seconds = sum(each.header.seconds or 0.0 for each in seen if each.header)
@@ -91,8 +85,9 @@ def look_at(
     if not decode:
         keys = _keys_of_bytes(items, seen)
         return [each._replace(same=key) for each, key in zip(seen, keys, strict=True)], False
-    rows = [row for row, each in enumerate(seen) if each.header is not None]
-    for row, decoded in zip(rows, _over("decoding", content, rows), strict=True):
+    known = {row: each.header for row, each in enumerate(seen) if each.header is not None}
+    contents = _over("decoding", lambda row: inspection.content(items[row], known[row]), [*known])
+    for row, decoded in zip(known, contents, strict=True):
         if isinstance(decoded, reading.Content):
             seen[row] = seen[row]._replace(content=decoded, same=decoded.digest)
         else:

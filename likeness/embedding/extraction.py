@@ -16,7 +16,6 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
-from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
@@ -27,7 +26,7 @@ from likeness.eval.option import Option
 from likeness.eval.progress import as_part
 from likeness.eval.protocols.arguments import digests_of, files_in
 from likeness.eval.writing import hidden_folders
-from likeness.models.inputs import check_root
+from likeness.models.inputs import parse_listing
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading
 from likeness.toolkit.console import say
@@ -80,8 +79,7 @@ def embed_files(
     reading = reading or Reading()
     if (items is None) == (reading.ijb is None):
         raise LikenessError("embed needs --items LIST or --ijb FOLDER, one of them")
-    check_root(root, *filter(None, [items]))
-    parse_columns(columns)
+    parse_listing(*filter(None, [items]), columns=columns, root=root)
     if part is not None:
         _part_of(part)
     skips_bad = bad_items == "skip"

@@ -119,6 +119,30 @@ def check_root(root: str | Path | None, *data: str | os.PathLike[str]) -> None:
         raise LikenessError(f"root: the files of the folder {name!r} need none; leave it out")
 
 
+def parse_listing(
+    *data: str | Path,
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+) -> dict[str, str]:
+    """How data are listed, as text, where it is not by default.
+
+    Args:
+        data: What is listed; it is not read.
+        columns: As in `items_of`.
+        label: As in `items_of`.
+        root: As in `items_of`.
+
+    Raises:
+        LikenessError: Columns or label are malformed, or the root is no folder or for nothing.
+    """
+    check_root(root, *data)
+    stated = ",".join(f"{role}={name}" for role, name in parse_columns(columns).items())
+    pattern = LabelPattern(label).text if label else ""
+    named = {"columns": stated, "label": pattern, "root": str(root or "")}
+    return {name: text for name, text in named.items() if text}
+
+
 def _rows_of(inputs: Any) -> Sequence[Item]:
     """The rows of an embeddings file, which a head takes."""
     if not isinstance(inputs, str | os.PathLike):

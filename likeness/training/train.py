@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.column_names import parse_columns
-from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.remote import is_url
 from likeness.eval.option import Option
 from likeness.models.model import Model, load
@@ -65,11 +63,14 @@ def read_recipe(
     Raises:
         LikenessError: There is no such recipe, variant or field, or there are no such data.
     """
+    from likeness.models.inputs import parse_listing
     from likeness.training.recipe_files import locate
 
     file = locate(str(recipe)) if isinstance(recipe, str | Path) else ""
     changes = [settings] if isinstance(settings, str) else list(settings)
-    listing = _listing(data, changes, columns, label, root, test)
+    tests = {"test": str(test)} if test else {}
+    _check_typed([data, *tests.values()], changes)
+    listing = parse_listing(data, *tests.values(), columns=columns, label=label, root=root) | tests
 
     from likeness.toolkit.training.recipe import Recipe, load, override
     from likeness.training.prepare import prepare_recipe
@@ -230,10 +231,12 @@ def compare(
         LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
+    from likeness.models.inputs import parse_listing
     from likeness.training.recipe_files import locate
 
     file = locate(recipe)
-    listing = _listing(data, settings, columns, label, root)
+    _check_typed([data], settings)
+    listing = parse_listing(data, columns=columns, label=label, root=root)
 
     from likeness.models.load import read_initial
     from likeness.toolkit.training.compare import Terms, load_variants
@@ -254,27 +257,13 @@ def compare(
     )
 
 
-def _listing(
-    data: str | Path,
-    settings: Sequence[str],
-    columns: str | Mapping[str, str],
-    label: str,
-    root: str | Path | None,
-    test: str | Path | None = None,
-) -> dict[str, str]:
-    """How data are listed, as text. What is wrong with any recipe is refused before torch is
-    imported. Some recipes need no data, so that the default may be absent.
-    """
-    from likeness.models.inputs import check_root
+def _check_typed(data: Sequence[str | Path], settings: Sequence[str]) -> None:
+    """Refuse what is wrong with any recipe, before torch is imported.
 
-    places = [data, *([test] if test else [])]
-    check_root(root, *places)
-    for place in places:
+    Some recipes need no data, so that the default may be absent.
+    """
+    for place in data:
         if Path(place) != _DATA and not is_url(place) and not Path(place).exists():
             raise LikenessError(f"{place}: there is no such folder or file; correct the path")
     for setting in settings:
         split_assignment(setting)
-    stated = ",".join(f"{role}={name}" for role, name in parse_columns(columns).items())
-    pattern = LabelPattern(label).text if label else ""
-    named = {"columns": stated, "label": pattern, "root": str(root or ""), "test": str(test or "")}
-    return {name: value for name, value in named.items() if value}
