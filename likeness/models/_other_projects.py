@@ -83,12 +83,6 @@ def load_speechbrain(source: str) -> Loaded:
 
 def load_wespeaker(path: Path, frontend: str) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
-    if not file.is_file():
-        raise LikenessError(
-            f"wespeaker:{path}: there is no file {file}; fetch one by `hf download "
-            "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
-            f"wespeaker:english; {FINDING_MODELS}"
-        )
     kinds = "ResNet, SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
     backbone, part = _read(file, released.wespeaker_part, weights.load_wespeaker, kinds)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])

@@ -389,6 +389,13 @@ def refuse_missing_model(model: str) -> None:
     path, _, name = model.rpartition(":")
     file = path if path.endswith(".py") and name.isidentifier() else model  # own.py:NAME
     file = source if colon and kind in ("wespeaker", "redimnet") else file
+    weights = Path(source, "avg_model.pt") if Path(source).is_dir() else Path(source)
+    if colon and kind == "wespeaker" and not weights.is_file():
+        raise LikenessError(
+            f"{model}: there is no file {weights}; fetch one by `hf download "
+            "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
+            f"wespeaker:english; {bundled.FINDING_MODELS}"
+        )
     if not (colon and kind in _MAY_BE_FETCHED) and not (file and Path(file).exists()):
         raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "

@@ -271,7 +271,7 @@ BOUNDS = {
     "a wav path of `verify`": ((16, 8), (11, 5)),
     "a trial list of `score`": ((21, 11), (14, 6)),
     "`--far` of `evaluate`": ((26, 11), (16, 7)),
-    "a batch to its loss": ((51, 20), (51, 20)),
+    "a batch to its loss": ((52, 21), (52, 21)),
     "an override of `train`": ((39, 22), (28, 15)),
 }
 

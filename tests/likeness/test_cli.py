@@ -204,7 +204,7 @@ MISTAKES = {
     "embed --model run --items voices --root none --out e.npz": "root 'none' is no folder",
     "embed --model run --items voices --columns a=b --out e.npz": "columns: 'a' is no ROLE=COLUMN",
     "embed --model run --items voices --part 3 --out e.npz": "part '3': write I/N",
-    "embed --model wespeaker:none.pt --items voices --out e.npz": "'wespeaker:none.pt' does not",
+    "embed --model wespeaker:none.pt --items voices --out e.npz": "there is no file none.pt",
     "embed --model voice.onnx --items voices --frontend 3dspeaker --out e.npz": "its front-end",
     "embed --model likeness:voice --items voices --min-score 0.5 --out e.npz": "min_score is of a",
     "check voices --root .": "the folder 'voices' need none",

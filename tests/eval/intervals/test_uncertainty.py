@@ -16,6 +16,7 @@ from likeness.eval.intervals.uncertainty import drawn_auroc, quality_auroc, risk
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
 from likeness.eval.protocols.side_by_side import evaluate_together
+from likeness.eval.results import table
 from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
 
@@ -135,7 +136,7 @@ def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws():
     assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(of_trials, wrong))
     assert of["a", "quality_auroc"].value > 0.6  # the quality of these items is worth its name
     assert of["b", "quality_auroc"].value == 0.5
-    assert "AUROC of the quality" in rated.table()
+    assert "AUROC of the quality" in table(rated.results)
     # A metric that gets the trials repeated by their weights finds them by their distinct scores.
     place = {score: row for row, score in enumerate(scores.values.tolist())}
 

@@ -123,8 +123,8 @@ def test_an_archive_beside_a_data_set_is_passed_over(data, tmp_path):
 
 
 def test_embeddings_take_no_options_of_lists(data):
-    with pytest.raises(ValueError, match="--root: a recipe of embeddings"):
-        read_recipe("head", data, root=data)
+    with pytest.raises(ValueError, match="--label: a recipe of embeddings"):
+        read_recipe("head", data, label="{label}/*")
 
 
 def test_a_part_of_the_set_trains_without_its_trials(data, tmp_path):
