@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from likeness.eval.errors import likeness_version
-from likeness.eval.formats import files
 from likeness.eval.intervals.bootstrap import Bounds, Ends
 from likeness.eval.types import counted
+from likeness.eval.writing import write_json
 
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
@@ -111,7 +111,7 @@ def write_results(
         "results": [asdict(result) for result in results],
         **more,
     }
-    files.write_json(path, document, allow_nan=False)
+    write_json(path, document, allow_nan=False)
 
 
 def metric_label(metric: str) -> str:

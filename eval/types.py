@@ -140,11 +140,14 @@ def item_ids(names: Sequence[str]) -> Sequence[str]:
 
 
 def ascending(values: NDArray[Any]) -> NDArray[np.int64]:
-    """(N,) the rows in ascending order of numbers, equal ones as they stand, by one sort of numbers
-    that end in their row: several times as fast as np.argsort.
+    """(N,) the rows in ascending order of numbers, equal ones as they stand.
+
+    Each number's low bits are replaced by its row, so that one plain sort orders both, several
+    times as fast as np.argsort. A second, nearly sorted pass restores what those bits held. It
+    takes 24 bytes a row.
 
     Args:
-        values: (N,) numbers that float64 holds exactly, without NaN.
+        values: (N,) numbers without NaN.
 
     >>> ascending(np.array([0.5, -1, 0.5]))
     array([1, 0, 2])
@@ -152,7 +155,8 @@ def ascending(values: NDArray[Any]) -> NDArray[np.int64]:
     bits: NDArray[np.int64] = (values + np.float64(0)).view(np.int64)  # a sum has no -0.0
     bits ^= (bits >> 63) & np.iinfo(np.int64).max  # in the order of the values
     row = (1 << int(values.size).bit_length()) - 1  # the bits that a row takes
-    bits = (bits & ~row) | np.arange(values.size)
+    bits &= ~row
+    bits |= np.arange(values.size)
     bits.sort()
     bits &= row
     # values that differ in their last digits alone may have changed places

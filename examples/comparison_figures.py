@@ -26,7 +26,8 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from likeness.eval.formats.files import atomic_path, json_object
+from likeness.eval.formats.files import json_object
+from likeness.eval.writing import atomic_path
 from likeness.recipe import one_sentence
 
 mpl.use("Agg")

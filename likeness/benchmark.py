@@ -42,7 +42,7 @@ from likeness.eval.scoring.threshold_files import Rule
 from likeness.eval.scoring.thresholds import Far
 from likeness.eval.types import Bools, Trials
 from likeness.modalities.folders import Modality, list_all
-from likeness.models.inputs import items_of
+from likeness.models.inputs import check_root, items_of
 from likeness.models.model import Model, load
 
 
@@ -218,6 +218,7 @@ def bench(
     files: Any
     if items is not None:
         kind = cast(Modality, modality)
+        check_root(root, items, label=label)
         every = list_all(Path(items), modality=kind, columns=columns, label=label, root=root)
         if max_items is not None:
             every = every[_draw_items(label_numbers(every)[1], max_items)]

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import _embedding_files, _kaldi, parquet
 from likeness.eval.formats.column_names import EMBEDDINGS, ColumnNames, parse_columns
-from likeness.eval.formats.files import File, atomic_path, refuse_device
+from likeness.eval.formats.files import File, refuse_device
 from likeness.eval.progress import step
 from likeness.eval.types import (
     Floats,
@@ -47,6 +47,7 @@ from likeness.eval.types import (
     quoted,
     unit_rows,
 )
+from likeness.eval.writing import atomic_path
 
 _WRITTEN = (".npz", ".ark", ".parquet")
 TABLES = (".parquet", ".csv", ".tsv")  # which may hold something else than embeddings

@@ -1,7 +1,4 @@
-"""Files of others, read within bounds of their size.
-
-`atomic_path`, which writes files whole or not at all, can be imported from here too.
-"""
+"""Files of others, read within bounds of their size."""
 
 import codecs
 import gzip
@@ -19,9 +16,6 @@ from unicodedata import normalize
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.progress import report
-from likeness.eval.writing import atomic_path as atomic_path
-from likeness.eval.writing import write_json as write_json
-from likeness.eval.writing import write_text as write_text
 
 MAX_LINE = 1 << 20  # bytes
 # What is in a file may take EXPANSION times its size in memory, or 1 GiB if that is more.

@@ -18,10 +18,10 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats import npz
-from likeness.eval.formats.files import atomic_path
 from likeness.eval.intervals.bootstrap import Drawn, drawn_groups, times_drawn
 from likeness.eval.metrics import classification, retrieval
 from likeness.eval.types import Floats, Ints
+from likeness.eval.writing import atomic_path
 
 Columns = Mapping[str, Floats]
 Metric = Callable[[Columns], float]

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats.column_names import by_number, columns_of_items, is_header
-from likeness.eval.formats.files import as_stored, write_text
+from likeness.eval.formats.files import as_stored
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
 from likeness.eval.types import name_first
+from likeness.eval.writing import write_text
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header

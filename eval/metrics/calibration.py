@@ -30,10 +30,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import read_json, write_json
+from likeness.eval.formats.files import read_json
 from likeness.eval.metrics.verification import check_costs, eer
 from likeness.eval.progress import step
 from likeness.eval.types import Bools, Floats, boolean_labels
+from likeness.eval.writing import write_json
 
 FORMAT = "likeness fusion 1"
 _MOST = 1e30  # of a weight, so that sums stay finite, in float32 too

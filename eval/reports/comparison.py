@@ -13,7 +13,6 @@ import numpy as np
 from markupsafe import Markup
 
 from likeness.eval.errors import likeness_version, shorten
-from likeness.eval.formats.files import write_text
 from likeness.eval.intervals.comparison import LEVEL, Cell, Comparison, Run, difference_rows
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import course_figure, drawn, logged
@@ -21,6 +20,7 @@ from likeness.eval.reports.page import EMPTY, block, document, prose
 from likeness.eval.reports.page import table as table_block
 from likeness.eval.results import aligned, bracketed, metric_label, metric_text, reasons
 from likeness.eval.types import counted
+from likeness.eval.writing import write_text
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl

@@ -22,7 +22,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from likeness.eval.errors import likeness_version
-from likeness.eval.formats.files import write_text
 from likeness.eval.results import (
     Result,
     bracketed,
@@ -31,6 +30,7 @@ from likeness.eval.results import (
     metric_text,
     threshold_text,
 )
+from likeness.eval.writing import write_text
 
 EMPTY = Markup("")
 MINUS = "\u2212"

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from likeness.eval.formats.files import read_json, write_json
+from likeness.eval.formats.files import read_json
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.writing import write_json
 
 FORMAT = "likeness.origin/1"
 

@@ -31,13 +31,14 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import ColumnNames
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of, vectors_of
-from likeness.eval.formats.files import File, read_json, write_json
+from likeness.eval.formats.files import File, read_json
 from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.similarity import pairs
 from likeness.eval.option import Option
 from likeness.eval.progress import track
 from likeness.eval.types import Floats
+from likeness.eval.writing import write_json
 
 FORMAT = "likeness plda 3"
 _ITERATIONS = 10  # of EM

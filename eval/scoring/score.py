@@ -202,8 +202,8 @@ def score(
     if calibration is not None and calibration.systems not in (("",), (system,)):
         problem = calibration.mismatch([system])
         raise LikenessError(f"the calibration {problem}; fit one by `likeness fit calibration`")
-    values = _values(sides, scoring)
     measured = quality_of(sides, measures_of(calibration.names) if calibration else (), scoring)
+    values = _values(sides, scoring)
     if calibration is not None:
         values = calibration.apply(values, measured)
     origin = None
@@ -272,10 +272,11 @@ def calibrate(
     if scoring.calibration is not None or target is None:
         lacks = "a list with labels" if target is None else "a scoring without calibration"
         raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
+    measured = quality_of(sides, measures, scoring)
     return fit_fusion(
         _values(sides, scoring),
         target,
-        quality=quality_of(sides, measures, scoring),
+        quality=measured,
         names=column_names(measures),
         p_target=p_target,
         systems=(scoring.system(sides.enrol.meta, of_models=models is not None),),

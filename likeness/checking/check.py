@@ -404,7 +404,7 @@ def check(
         >>> len(checked.items), [finding.kind for finding in checked.findings]
         (8, ['few-items'])
     """
-    check_root(root, data, *([] if test is None else [test]))
+    check_root(root, data, *([] if test is None else [test]), label=label)
     folder = Path(data)
     passed_over: list[str] = []
     list_of = partial(list_most, columns=columns, label=label, root=root, passed_over=passed_over)

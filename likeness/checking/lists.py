@@ -71,7 +71,7 @@ def items(
     if not isinstance(data, str | PathLike):
         with items_of(data, modality=modality or "speaker", **listing) as listed:
             return Items.of(listed)
-    check_root(root, data)
+    check_root(root, data, label=label)
     path = Path(data)
     if modality is None:  # faces alone have .rec files
         rec = path.suffix == ".rec"

@@ -17,7 +17,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import Embeddings
-from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item, check_unique
 from likeness.eval.items.remote import refuse_missing_files
@@ -25,7 +25,7 @@ from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
 from likeness.eval.protocols.arguments import digests_of, files_in
-from likeness.eval.writing import hidden_folders
+from likeness.eval.writing import hidden_folders, write_json
 from likeness.models.inputs import parse_listing
 from likeness.models.load import every_face, reading_of
 from likeness.models.reading import Reading, load_reading

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.writing import atomic_path
 from likeness.modalities.speaker.cmn import normalise
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.models import export, onnx

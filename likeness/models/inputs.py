@@ -78,7 +78,7 @@ def items_of(
     if modality == "embedding":
         yield _rows_of(inputs)
         return
-    check_root(root, *([inputs] if isinstance(inputs, str | os.PathLike) else []))
+    check_root(root, *([inputs] if isinstance(inputs, str | os.PathLike) else []), label=label)
     with TemporaryDirectory() as folder:
         start = None if root is None else Path(root)
         endings = suffixes_of(modality)
@@ -103,18 +103,19 @@ def items_of(
         yield items
 
 
-def check_root(root: str | Path | None, *data: str | os.PathLike[str]) -> None:
+def check_root(root: str | Path | None, *data: str | os.PathLike[str], label: str = "") -> None:
     """Refuse a root that is no folder, or that nothing starts from.
 
     Args:
         root: The folder that relative paths start from.
         data: What it is given beside; none for what is in memory.
+        label: A pattern of labels, which matches the paths below the root.
     """
     if not root:
         return
     if not is_url(root) and not Path(root).is_dir():
         raise LikenessError(f"root {str(root)!r} is no folder; correct it")
-    if data and all(is_plain_folder(Path(path)) for path in data):
+    if data and all(is_plain_folder(Path(path), label) for path in data):
         name = os.fspath(data[0])
         raise LikenessError(f"root: the files of the folder {name!r} need none; leave it out")
 
@@ -125,10 +126,10 @@ def parse_listing(
     label: str = "",
     root: str | Path | None = None,
 ) -> dict[str, str]:
-    """How data are listed, as text, where it is not by default.
+    """Give the options of a listing that were given, as text by name.
 
     Args:
-        data: What is listed; it is not read.
+        data: What is listed; it is only looked at for whether it is a folder.
         columns: As in `items_of`.
         label: As in `items_of`.
         root: As in `items_of`.
@@ -136,7 +137,7 @@ def parse_listing(
     Raises:
         LikenessError: Columns or label are malformed, or the root is no folder or for nothing.
     """
-    check_root(root, *data)
+    check_root(root, *data, label=label)
     stated = ",".join(f"{role}={name}" for role, name in parse_columns(columns).items())
     pattern = LabelPattern(label).text if label else ""
     named = {"columns": stated, "label": pattern, "root": str(root or "")}

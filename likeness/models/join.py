@@ -87,13 +87,19 @@ def join(
     if (head is None) == (beside is None) or (fusion is not None and beside is None):
         raise LikenessError("give a head, or another model beside this one and perhaps a fusion")
 
-    from likeness.models.load import load_named
+    from likeness.models.load import load_named, takes_frontend
     from likeness.models.model import load
     from likeness.models.trust import entries_of, packages_of
 
     trusted = entries_of(trust)
     if beside is not None:
-        pair = [load_named(str(name), frontend=frontend, trust=trusted) for name in (model, beside)]
+        names = str(model), str(beside)
+        takes = [takes_frontend(name) for name in names]
+        chosen = [frontend if taken or not any(takes) else "wespeaker" for taken in takes]
+        pair = [
+            load_named(name, frontend=each, trust=trusted)
+            for name, each in zip(names, chosen, strict=True)
+        ]
         _write_sum(pair, fusion if isinstance(fusion, Fusion | None) else load_fusion(fusion), out)
         return load(out, trust=trusted)
     assert head is not None

@@ -64,9 +64,8 @@ if TYPE_CHECKING:
     from likeness.toolkit.training.start import Initial
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
-# of the models of other projects
-_MAY_BE_FETCHED = ("speechbrain", "insightface", "hub")  # what they name need not be a path
-_KINDS = ("wespeaker", "redimnet", *_MAY_BE_FETCHED)
+_NEED_NO_PATH = ("speechbrain", "insightface", "hub")  # whose source may be an id or a name
+_KINDS = ("wespeaker", "redimnet", *_NEED_NO_PATH)  # of the models of other projects
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
@@ -101,28 +100,35 @@ def load_named(
     """
     check_choice("frontend", frontend, get_args(Frontend))
     refuse_missing_model(model)
-    loaded = _load(model, frontend, trust)
+    if frontend != "wespeaker" and not takes_frontend(model):
+        raise LikenessError(f"model {model!r} knows its front-end; leave {frontend!r} out")
     detector = find_detector(model) if detector is None else detector
-    if not detector:
-        if min_score is not None:
-            raise LikenessError(f"min_score is of a detector, and {model!r} has none; leave it out")
-        return loaded
-    return add_detector(loaded, detector, min_score)
+    if min_score is not None and not detector:
+        raise LikenessError(f"min_score {min_score:g} is of a detector, and none is used; omit it")
+    loaded = _load(model, frontend, trust)
+    return add_detector(loaded, detector, min_score) if detector else loaded
+
+
+def takes_frontend(model: str) -> bool:
+    """Whether a model states no front-end: one of WeSpeaker, or an .onnx file from elsewhere."""
+    kind, colon, _ = model.partition(":")
+    if colon and kind in _KINDS:
+        return kind == "wespeaker"
+    from likeness.toolkit.models import onnx
+
+    path = find_model(Path(model)) if Path(model).is_dir() else Path(model)
+    return path.suffix.lower() == ".onnx" and onnx.read(path) is None
 
 
 def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """Load a model as its own file has it; the rest is as for `load_named`."""
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
-    if frontend != "wespeaker" and kind != "wespeaker" and not model.lower().endswith(".onnx"):
-        raise LikenessError(f"model {model!r} knows its front-end; leave {frontend!r} out")
     if bundled.is_included(model) or not (named or (colon and kind in _KINDS)):
         path = bundled.onnx_file(model) if bundled.is_included(model) else Path(model)
         path = find_model(path) if path.is_dir() else path
         is_onnx = path.suffix.lower() == ".onnx"
         if is_onnx and (exported := load_exported(path, trust=trust)) is not None:
-            if frontend != "wespeaker":
-                raise LikenessError(f"{path} knows its front-end; leave {frontend!r} out")
             return exported
         refuse_without_torch(model)
         from likeness.models import _other_projects, run
@@ -396,7 +402,7 @@ def refuse_missing_model(model: str) -> None:
             "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
             f"wespeaker:english; {bundled.FINDING_MODELS}"
         )
-    if not (colon and kind in _MAY_BE_FETCHED) and not (file and Path(file).exists()):
+    if not (colon and kind in _NEED_NO_PATH) and not (file and Path(file).exists()):
         raise LikenessError(
             f"model {model!r} does not exist; give the folder of a run, a .safetensors or .onnx "
             "file, a .py file (which may call timm.create_model), speechbrain:SOURCE, "

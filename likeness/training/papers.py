@@ -62,7 +62,7 @@ def in_new_process(command: Sequence[str]) -> None:
 
 def reproduce(
     name: Annotated[str, Option("TABLE")],
-    data: Annotated[Path, Option(path="folder")] = Path("data"),
+    data: Path = Path("data"),
     out: Annotated[Path, Option(path="output folder")] = Path("runs/papers"),
     *,
     settings: Annotated[Sequence[str], Option("FIELD=VALUE")] = (),

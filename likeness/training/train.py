@@ -69,7 +69,7 @@ def read_recipe(
     file = locate(str(recipe)) if isinstance(recipe, str | Path) else ""
     changes = [settings] if isinstance(settings, str) else list(settings)
     tests = {"test": str(test)} if test else {}
-    _check_typed([data, *tests.values()], changes)
+    _check_typed(data, changes, **tests)
     listing = parse_listing(data, *tests.values(), columns=columns, label=label, root=root) | tests
 
     from likeness.toolkit.training.recipe import Recipe, load, override
@@ -235,7 +235,7 @@ def compare(
     from likeness.training.recipe_files import locate
 
     file = locate(recipe)
-    _check_typed([data], settings)
+    _check_typed(data, settings)
     listing = parse_listing(data, columns=columns, label=label, root=root)
 
     from likeness.models.load import read_initial
@@ -257,13 +257,13 @@ def compare(
     )
 
 
-def _check_typed(data: Sequence[str | Path], settings: Sequence[str]) -> None:
+def _check_typed(data: str | Path, settings: Sequence[str], test: str = "") -> None:
     """Refuse what is wrong with any recipe, before torch is imported.
 
     Some recipes need no data, so that the default may be absent.
     """
-    for place in data:
-        if Path(place) != _DATA and not is_url(place) and not Path(place).exists():
+    for place in ("" if Path(data) == _DATA else data, test):
+        if place and not is_url(place) and not Path(place).exists():
             raise LikenessError(f"{place}: there is no such folder or file; correct the path")
     for setting in settings:
         split_assignment(setting)

@@ -33,7 +33,6 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.listing import files_below
@@ -41,6 +40,7 @@ from likeness.eval.items.suffixes import IMAGES
 from likeness.eval.option import Option
 from likeness.eval.progress import track
 from likeness.eval.types import Bools, Floats, check_choice, name_first
+from likeness.eval.writing import atomic_path, write_text
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
 from likeness.modalities.face.mmod import LANDMARKS, Mmod

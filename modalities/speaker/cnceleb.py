@@ -25,13 +25,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import write_text
 from likeness.eval.formats.subjects import read_enrolment
 from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.items.item_lists import write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.suffixes import AV_SOUNDS, SOUNDS
 from likeness.eval.types import Trials, check_choice, name_first
+from likeness.eval.writing import write_text
 from likeness.modalities.folders import scan
 from likeness.modalities.speaker._trial_items import match_items
 from likeness.modalities.speaker.audio import SpeedItems, speed_copies

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError, described, is_tensor
-from likeness.eval.formats.files import write_text
 from likeness.eval.items.items import Item
+from likeness.eval.writing import write_text
 from likeness.toolkit.console import one_line, say
 
 Floats = NDArray[np.float32]

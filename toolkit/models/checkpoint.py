@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.runs import find_model
+from likeness.eval.writing import atomic_path
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder

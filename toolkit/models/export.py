@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from likeness.eval.errors import LikenessError, first_line, likeness_version
-from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest
 from likeness.eval.items.items import Item
 from likeness.eval.progress import step, track
+from likeness.eval.writing import atomic_path
 from likeness.toolkit.data.reading import Bad, Read, Remark
 from likeness.toolkit.models import _quantization, onnx
 from likeness.toolkit.models.embed import inputs_of

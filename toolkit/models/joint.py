@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import digest
+from likeness.eval.writing import atomic_path
 from likeness.toolkit.models import onnx
 
 SCORED_BY = ("cosine", "dot")  # the similarities that a dot product of joint embeddings can sum

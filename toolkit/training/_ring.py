@@ -1,8 +1,8 @@
 """A ring of shared memory by which reading processes hand batches over.
 
-A batch with shared memory of its own is copied into it, and it is mapped, filled page by page and
-freed in each step. The places of the ring stay: the processes collate into them, and a GPU copies
-from them.
+If each batch had shared memory of its own, every step would map it, fill it page by page, copy the
+batch into it and free it. The places of the ring stay: the processes collate into them, and a GPU
+copies from them.
 """
 
 import math
@@ -24,10 +24,10 @@ Read = tuple[Batch | None, list[Bad]]  # a batch, or None where no item of it co
 
 
 class _Batches(torch.utils.data.Dataset[Read]):
-    """Batches, for a place in the ring, whether this is free, and the draws.
+    """Reads one batch for each task: a place in the ring, whether it is free, and the draws.
 
-    Of a batch from a reading process `inputs` says where they lie: the process and the place, their
-    memory if it is new, the shape and the type.
+    The `inputs` of a batch from a reading process say where they lie: the process and the place,
+    their memory if it is new, the shape and the type.
     """
 
     def __init__(self, views: Views):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.intervals import per_item
@@ -40,6 +40,7 @@ from likeness.eval.intervals.comparison import (
 from likeness.eval.progress import track
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials, name_first
+from likeness.eval.writing import write_json
 from likeness.toolkit.console import say
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.signals import Interrupted

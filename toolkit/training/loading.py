@@ -56,9 +56,9 @@ def _on_device(reads: Iterator[Read], device: torch.device, channels_last: bool)
     if device.type == "cuda":
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     for batch, bad in reads:
+        if stream is not None:
+            stream.synchronize()  # the ring may soon overwrite the batch before
         if batch is not None:
-            if stream is not None:
-                stream.synchronize()  # the ring may soon overwrite the batch before
             with torch.cuda.stream(stream):
                 batch = batch.to(device, channels_last)
             if stream is not None:
@@ -150,11 +150,11 @@ def estimate(
 
     def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, sampling, seed=seed, start=0, stop=num_batches)
-        loader = loader_of(views, order, compute, run.device, seed=seed)
+        parts = views, order, compute, run.device
         what = "learning constants of the data"
         unread: list[Bad] = []
         num_read = 0
-        for batch, bad in track(loader, what, total=num_batches):
+        for batch, bad in track(loader_of(*parts, seed=seed), what, total=num_batches):
             unread = bad or unread
             if batch is not None:
                 num_read += len(batch.labels)

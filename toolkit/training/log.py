@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.files import write_text
 from likeness.eval.formats.runs import LOG
 from likeness.eval.types import name_first
-from likeness.eval.writing import full_disk
+from likeness.eval.writing import full_disk, write_text
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad

@@ -24,10 +24,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.files import json_object, write_json, write_text
+from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.runs import BEST, LAST, LOG, RECIPE
-from likeness.eval.writing import sync, sync_names
+from likeness.eval.writing import sync, sync_names, write_json, write_text
 from likeness.toolkit.backbones.weights import misfits
 from likeness.toolkit.console import one_line, say
 from likeness.toolkit.models.embedder import TorchEmbedder

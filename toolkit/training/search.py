@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import json_object, write_json
+from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest
 from likeness.eval.intervals.comparison import Tuned
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.pairs import among, draw_pairs
 from likeness.eval.types import Trials
+from likeness.eval.writing import write_json
 from likeness.toolkit.console import say
 from likeness.toolkit.data.splits import distinct_labels
 from likeness.toolkit.models.parts import describe

@@ -184,7 +184,6 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
     """
     recipe, device = planned.recipe, run.device
     order = planned.draws(start=run.step, stop=recipe.schedule.steps)
-    loader = loader_of(planned.views, part_of(order), recipe.compute, device, seed=recipe.seed)
     least = least_rows(recipe.compute, recipe.parallel)
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
@@ -192,7 +191,9 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         if keeper.repeat_failed_evaluation():
             return
         run.embedder.train()
-        for batch in keeper.batches(loader):
+        parts = planned.views, part_of(order), recipe.compute, device
+        # No name holds the loader, so that its processes end where a step fails.
+        for batch in keeper.batches(loader_of(*parts, seed=recipe.seed)):
             thaw(run, recipe.tuning.freeze_until, recipe.compute, recipe.mask)
             _set_rates(run, recipe.schedule)
             # margins and annealings that move

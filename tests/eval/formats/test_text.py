@@ -18,7 +18,6 @@ import pytest
 import likeness.eval
 from likeness.eval.formats import subjects, trials
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings
-from likeness.eval.formats.files import write_text
 from likeness.eval.items import item_lists, listing
 from likeness.eval.items.item_lists import read_items
 from likeness.eval.metrics.calibration import Fusion, load_fusion
@@ -27,6 +26,7 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.threshold_files import read_thresholds, write_thresholds
 from likeness.eval.scoring.thresholds import Threshold, Thresholds
 from likeness.eval.types import nfc
+from likeness.eval.writing import write_text
 from likeness.toolkit.gallery.gallery import open_gallery
 from tests.scripts import touch
 

@@ -155,6 +155,14 @@ def test_a_pattern_trains_and_lists_the_same_speakers(table, tmp_path):
     assert len(likeness.items(flat, label=pattern)) == 48
 
 
+def test_a_pattern_matches_below_the_root(tmp_path):
+    touch(tmp_path, "2024/ann/1.wav", "2024/bob/1.wav")
+    found = likeness.items(tmp_path / "2024", root=tmp_path, label="{year}/{label}/*")
+    assert list(found.labels) == ["ann", "bob"]
+    with pytest.raises(ValueError, match="root: the files of the folder"):
+        likeness.items(tmp_path / "2024", root=tmp_path)
+
+
 def test_the_files_say_what_they_are(tmp_path):
     for label in ("a", "b", "c", "d"):
         touch(tmp_path / "things" / label, "1.png", "2.png", "notes.wav")

@@ -261,6 +261,15 @@ def test_onnx_networks_over_waves_and_what_is_refused(tmp_path):
             load.load_named(str(tmp_path / f"{name}.onnx"))
 
 
+def test_a_front_end_is_taken_by_what_states_none(tmp_path):
+    (tmp_path / "folder").mkdir()
+    foreign = power(tmp_path / "folder" / "model.onnx", 1, 4000)
+    for model in (foreign, tmp_path / "folder", "wespeaker:english"):
+        assert load.takes_frontend(str(model))
+    for model in ("likeness:voice", f"insightface:{foreign}", "own.py", "hub:net.onnx"):
+        assert not load.takes_frontend(model)
+
+
 def test_a_file_that_is_no_model_is_refused(tmp_path):
     for model, says in [
         ("speechbrain:nowhere", "neither a folder nor an id"),
