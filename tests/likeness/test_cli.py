@@ -206,7 +206,7 @@ MISTAKES = {
     "embed --model run --items voices --part 3 --out e.npz": "part '3': write I/N",
     "embed --model wespeaker:none.pt --items voices --out e.npz": "there is no file none.pt",
     "embed --model voice.onnx --items voices --frontend 3dspeaker --out e.npz": "its front-end",
-    "embed --model likeness:voice --items voices --min-score 0.5 --out e.npz": "is of a detector, and none",
+    "embed --model likeness:voice --items voices --min-score 1 --out e.npz": "is of a detector",
     "check voices --root .": "the folder 'voices' need none",
     "gallery enrol voices --gallery g --model likeness:voice --root .": "the folder 'voices' need",
 }
