@@ -98,8 +98,8 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
         return None
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():
-        needs = f"which is named alone, and needs {files.scores}"
-        raise LikenessError(f"{files.run} is a run, {needs}; name score files instead")
+        lacks = "and not named alone" if files.scores.is_file() else f"without {files.scores}"
+        raise LikenessError(f"{files.run} is a folder {lacks}; name a trained run, or score files")
     origin = read_origin(files.scores)
     model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):

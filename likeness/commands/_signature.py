@@ -41,7 +41,10 @@ _SIZE = re.compile(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})")
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH", tuple[str, Path]: "NAME PATH"}
 _METAVARS |= {abc.Mapping: "ROLE=COLUMN", tuple: "HEIGHTxWIDTH"}
 _PATHS = {"file": "file", "folder": "folder", "any": "file or folder"}
-_WRONG_PATHS = (("folder", "file", os.path.isdir), ("file", "folder", os.path.isfile))
+_WRONG_PATHS = (
+    ("folder", "file", os.path.isdir),
+    ("file", "folder", lambda path: os.path.exists(path) and not os.path.isdir(path)),
+)
 
 
 @dataclass(frozen=True)

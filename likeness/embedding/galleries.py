@@ -187,6 +187,8 @@ def enrol_embeddings(
     Raises:
         LikenessError: As `enrol`, or the file is none of embeddings.
     """
+    if labels is not None and subject:
+        raise LikenessError("labels and a subject both say who is enrolled; give one of them")
     rows = named_embeddings(embeddings, columns, model_name)
     where = "embeddings" if isinstance(embeddings, Embeddings) else str(embeddings)
     names = [subject] * len(rows) if subject else labels_of(where, rows.ids, names_of(labels))

@@ -50,6 +50,8 @@ def test_subjects_are_of_a_list_or_one(folder):
     labels = {name: f"s{number // 4}" for number, name in enumerate(plain.ids)}
     assert enrol_embeddings("g", plain, labels=labels).subjects == 3
     assert enrol_embeddings("one", plain, subject="ann").subjects == 1
+    with pytest.raises(ValueError, match="give one of them"):
+        enrol_embeddings("one", plain, labels=labels, subject="ann")
 
 
 def test_existing_subjects_are_added_to_replaced_or_left(folder):
