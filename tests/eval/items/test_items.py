@@ -1,7 +1,5 @@
 """Items and their columns, trials within groups."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lists of items: every way to state them, and what is written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 wrong is said without credentials. The store is an S3 server of its own.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

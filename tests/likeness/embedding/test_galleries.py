@@ -1,7 +1,5 @@
 """Search of the speakers of a meeting, whose segments an RTTM file lists."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from pathlib import Path

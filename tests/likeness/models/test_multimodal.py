@@ -3,8 +3,6 @@
 The people are made up: each has the voice of a speaker of AN4 and the face of somebody of ORL.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """likeness:voice-plus is likeness:voice beside the network that `likeness prepare voice` writes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

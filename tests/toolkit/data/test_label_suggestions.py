@@ -1,7 +1,5 @@
 """Folders that are subjects, and folders that are none."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
