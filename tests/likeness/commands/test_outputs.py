@@ -155,7 +155,7 @@ def test_a_folder_of_the_user_with_the_name_of_a_hidden_one_stays(scores, tmp_pa
 
 @pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid(), reason="needs two users")
 def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy():
-    with TemporaryDirectory() as name:  # other users enter no folder of tmp_path
+    with TemporaryDirectory(dir="/tmp") as name:  # other users may enter no other folder
         out = Path(name, "r.json")
         Path(name).chmod(0o777)
         left = Path(name, ".r.json.0123456789ab.part")
@@ -173,7 +173,7 @@ def test_a_hidden_folder_that_cannot_be_opened_is_named_with_a_remedy():
 @pytest.mark.skipif(not hasattr(os, "setresuid") or os.geteuid(), reason="needs two users")
 def test_a_file_that_may_not_be_read_is_one_sentence(scores):
     assert run_command("evaluate", scores, "--resamples", 0) == 0  # which imports what it needs
-    with TemporaryDirectory() as name:  # other users enter no folder of tmp_path
+    with TemporaryDirectory(dir="/tmp") as name:  # other users may enter no other folder
         Path(name).chmod(0o755)
         locked = shutil.copy(scores, name)
         Path(locked).chmod(0o600)
