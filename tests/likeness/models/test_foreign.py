@@ -28,6 +28,8 @@ from tests.scripts import ROOT, printed, program, run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
+from __future__ import annotations
+
 import os
 from os import system as call_system
 from typing import TYPE_CHECKING
