@@ -26,7 +26,6 @@ With --training these two take the images that were trained on, as Kirchhof et a
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ from likeness.recipe import Classification, Recipe, Retrieval, one_sentence
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_model
-from likeness.toolkit.training.recipe import frontend_of
+from likeness.toolkit.training.recipe import fit_to_data
 from likeness.training.recipe_files import locate
 
 FIGURES = ("sphere", "norms", "ordered", "extremes")
@@ -57,7 +56,7 @@ def embedded(
     if not isinstance(recipe.measure, Classification | Retrieval):
         raise ValueError("the recipe has no test items with classes; take one of images")
     items = Items.of(recipe.items(data) if training else recipe.measure.items(data))
-    loaded = load_model(run, replace(recipe, frontend=frontend_of(recipe.frontend, data)))
+    loaded = load_model(run, fit_to_data(recipe, data))
     return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
 
 

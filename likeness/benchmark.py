@@ -21,6 +21,7 @@ from likeness.condition_scores import ADDED, ALL, CLEAN, METRICS, Cells, Conditi
 from likeness.conditions import parse
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import names_of_files
 from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.intervals import paired
@@ -34,7 +35,7 @@ from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.protocols.arguments import digests_of, files_in, groupings_of, names_of_files
+from likeness.eval.protocols.arguments import digests_of, files_in, groupings_of
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import Result, aligned, metric_label, value_text, write_results

@@ -1,11 +1,13 @@
 """What a result, an embedding file or a checkpoint says of its origin: digests and the version."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats._kaldi import archives, meta_path
 from likeness.eval.formats.files import file_digest
+from likeness.eval.types import name_first
 
 
 def sha256(path: Path) -> str:
@@ -51,3 +53,27 @@ def digest(values: Iterable[str]) -> str:
     for value in values:
         checksum.update(value.encode() + b"\0")
     return checksum.hexdigest()
+
+
+def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
+    """Give each file a short distinct name: its own without its ending, else its whole path.
+
+    Args:
+        paths: The files.
+        kind: What the files hold, for the error.
+
+    Raises:
+        LikenessError: A file is there twice.
+
+    Example:
+        >>> names_of_files([Path("runs/a.txt"), Path("runs/b.txt.gz")], "score")
+        ['a', 'b']
+        >>> names_of_files([Path("a/scores.txt"), Path("b/scores.txt")], "score")
+        ['a/scores.txt', 'b/scores.txt']
+    """
+    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
+    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
+    return names

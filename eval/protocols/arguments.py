@@ -15,7 +15,7 @@ from likeness.eval.formats.subjects import Names, names_of, read_numbers
 from likeness.eval.items.listing import list_items
 from likeness.eval.items.suffixes import AV_SOUNDS, IMAGES, SOUNDS
 from likeness.eval.scoring.origin import read_origin
-from likeness.eval.types import UNKNOWN, name_first
+from likeness.eval.types import UNKNOWN
 
 COLUMN_OF_LIST = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
 """Such as "items.csv:sex" and "items.csv:age<18"."""
@@ -126,27 +126,3 @@ def files_in(*given: Any) -> list[Path]:
 def digests_of(files: Sequence[Path]) -> dict[str, str]:
     """The SHA-256 of each file, by its path."""
     return {str(path): sha256(path) for path in files}
-
-
-def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
-    """Give each file a short distinct name: its own without its ending, else its whole path.
-
-    Args:
-        paths: The files.
-        kind: What the files hold, for the error.
-
-    Raises:
-        LikenessError: A file is there twice.
-
-    Example:
-        >>> names_of_files([Path("runs/a.txt"), Path("runs/b.txt.gz")], "score")
-        ['a', 'b']
-        >>> names_of_files([Path("a/scores.txt"), Path("b/scores.txt")], "score")
-        ['a/scores.txt', 'b/scores.txt']
-    """
-    stems = [Path(path.name.removesuffix(".gz")).stem for path in paths]
-    names = stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
-    return names

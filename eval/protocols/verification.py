@@ -17,6 +17,7 @@ from likeness.eval.errors import LikenessError, likeness_version
 from likeness.eval.formats.column_names import EMBEDDINGS, TRIALS, ColumnNames, split_columns
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import names_of_files
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_scores, read_trials
@@ -35,7 +36,6 @@ from likeness.eval.protocols.arguments import (
     digests_of,
     files_in,
     groupings_of,
-    names_of_files,
     quality_by_id,
     run_of_scores,
 )

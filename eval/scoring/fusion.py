@@ -10,6 +10,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, embeddings_of
 from likeness.eval.formats.files import File
+from likeness.eval.formats.provenance import names_of_files
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.metrics.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
@@ -112,8 +113,7 @@ def _read(scores: Sequence[File]) -> tuple[Trials, Floats, tuple[str, ...]]:
     """The P trials, the scores (P, K) of K files, and what gave each."""
     if len(scores) < 2:
         raise LikenessError(f"a fusion needs two score files or more, but got {len(scores)}")
-    if twice := [path for path in scores if scores.count(path) > 1]:
-        raise LikenessError(f"a fusion needs different score files; leave one {twice[0]} out")
+    names_of_files([Path(path) for path in scores], "score")  # refuses one that is there twice
     trials, values = read_scores(Path(scores[0]))
     if trials.target is not None:
         trials, others = without_self_trials(trials)

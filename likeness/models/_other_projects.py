@@ -81,8 +81,7 @@ def load_speechbrain(source: str) -> Loaded:
     return _speaker(SpeechBrainFbank(**settings), backbone, summed, rate_hz=rate_hz)
 
 
-def load_wespeaker(path: Path, frontend: str) -> Loaded:
-    file = path / "avg_model.pt" if path.is_dir() else path
+def load_wespeaker(file: Path, frontend: str) -> Loaded:
     kinds = "ResNet, SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
     backbone, part = _read(file, released.wespeaker_part, weights.load_wespeaker, kinds)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])

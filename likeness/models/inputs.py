@@ -110,6 +110,9 @@ def check_root(root: str | Path | None, *data: str | os.PathLike[str], label: st
         root: The folder that relative paths start from.
         data: What it is given beside; none for what is in memory.
         label: A pattern of labels, which matches the paths below the root.
+
+    Raises:
+        LikenessError: It is such a root.
     """
     if not root:
         return
@@ -126,7 +129,7 @@ def parse_listing(
     label: str = "",
     root: str | Path | None = None,
 ) -> dict[str, str]:
-    """Give the options of a listing that were given, as text by name.
+    """Return the options of a listing that were given, as text by name.
 
     Args:
         data: What is listed; it is only looked at for whether it is a folder.
@@ -135,7 +138,7 @@ def parse_listing(
         root: As in `items_of`.
 
     Raises:
-        LikenessError: Columns or label are malformed, or the root is no folder or for nothing.
+        LikenessError: Columns or label are malformed, or as `check_root`.
     """
     check_root(root, *data, label=label)
     stated = ",".join(f"{role}={name}" for role, name in parse_columns(columns).items())

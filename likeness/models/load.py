@@ -96,7 +96,8 @@ def load_named(
 
     Raises:
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
-            architecture is not known; and as `add_detector`.
+            architecture is not known. A front-end or a lowest score is given and would change
+            nothing; and as `add_detector`.
     """
     check_choice("frontend", frontend, get_args(Frontend))
     refuse_missing_model(model)
@@ -144,7 +145,7 @@ def _load(model: str, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     if kind == "hub":
         return _hub.load_hub(source)
     if kind == "wespeaker":
-        return _other_projects.load_wespeaker(Path(source), frontend)
+        return _other_projects.load_wespeaker(_wespeaker_file(source), frontend)
     if kind == "speechbrain":
         return _other_projects.load_speechbrain(source)
     if kind == "redimnet":
@@ -371,6 +372,11 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
         )
 
 
+def _wespeaker_file(source: str) -> Path:
+    """The file of weights in a folder of WeSpeaker, or the file that is named."""
+    return Path(source, "avg_model.pt") if Path(source).is_dir() else Path(source)
+
+
 def refuse_missing_model(model: str) -> None:
     """Refuse a model that is a path to nothing.
 
@@ -395,10 +401,9 @@ def refuse_missing_model(model: str) -> None:
     path, _, name = model.rpartition(":")
     file = path if path.endswith(".py") and name.isidentifier() else model  # own.py:NAME
     file = source if colon and kind in ("wespeaker", "redimnet") else file
-    weights = Path(source, "avg_model.pt") if Path(source).is_dir() else Path(source)
-    if colon and kind == "wespeaker" and not weights.is_file():
+    if colon and kind == "wespeaker" and not _wespeaker_file(source).is_file():
         raise LikenessError(
-            f"{model}: there is no file {weights}; fetch one by `hf download "
+            f"{model}: there is no file {_wespeaker_file(source)}; fetch one by `hf download "
             "Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt --local-dir english`, and give "
             f"wespeaker:english; {bundled.FINDING_MODELS}"
         )

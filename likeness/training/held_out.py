@@ -27,7 +27,7 @@ from likeness.toolkit.console import say, warn
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.listed import Data, list_by, trials_by
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Measure, Recipe, Retrieval, Verification, frontend_of
+from likeness.toolkit.training.recipe import Measure, Recipe, Retrieval, Verification, fit_to_data
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
 
@@ -88,8 +88,7 @@ def report_run(
         if listed is None:
             return None
         items, trials = listed
-        fitted = replace(recipe, frontend=frontend_of(recipe.frontend, data))
-        model = measure.load_model(out, fitted, embedded)
+        model = measure.load_model(out, fit_to_data(recipe, data), embedded)
         embeddings = replace(model.embeddings(items), meta=model.meta)
         scored = score(trials, embeddings).of_list(f"held-out trials of {data}")
         files.folder.mkdir(parents=True, exist_ok=True)

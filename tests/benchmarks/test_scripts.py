@@ -272,7 +272,7 @@ BOUNDS = {
     "a trial list of `score`": ((21, 11), (14, 6)),
     "`--far` of `evaluate`": ((26, 11), (16, 7)),
     "a batch to its loss": ((52, 21), (52, 21)),
-    "an override of `train`": ((41, 22), (30, 15)),
+    "an override of `train`": ((42, 22), (31, 15)),
 }
 
 

@@ -57,7 +57,7 @@ from likeness.toolkit.training.measure import (
     settings_of,
 )
 from likeness.toolkit.training.plan import CheckHeldOut, fingerprint, plan
-from likeness.toolkit.training.recipe import ItemMeasure, Recipe, Verification, frontend_of
+from likeness.toolkit.training.recipe import ItemMeasure, Recipe, Verification, fit_to_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.search import Ranges, check_ranges, divide_for_validation, tune
 from likeness.toolkit.training.start import ReadInitial, read_initial
@@ -196,7 +196,7 @@ def compare(
 
         def score(recipe: Recipe, folder: Path) -> float:
             first = next(iter(recipe.metrics))
-            fitted = replace(recipe, frontend=frontend_of(recipe.frontend, data))
+            fitted = fit_to_data(recipe, data)
             return _train_and_measure(fitted, data, folder, train, only=first)[first]
 
         search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)

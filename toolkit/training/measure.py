@@ -4,7 +4,6 @@ by item (likeness.eval.intervals.per_item).
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -45,7 +44,7 @@ from likeness.toolkit.training.recipe import (
     Measure,
     Recipe,
     Retrieval,
-    frontend_of,
+    fit_to_data,
 )
 from likeness.toolkit.vmf.rows import unit
 from likeness.toolkit.vmf.sampling import sample
@@ -346,8 +345,7 @@ def run_test(recipe: Recipe, out: Path, data: Data, embedded: Embedded | None = 
     run, and keep what it measured as out/test.npz. `embedded` is as in `Model`.
     """
     assert isinstance(recipe.measure, ItemMeasure)
-    fitted = replace(recipe, frontend=frontend_of(recipe.frontend, data))
-    model = load_model(out, fitted, embedded)
+    model = load_model(out, fit_to_data(recipe, data), embedded)
     measured = measure_items(model, data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured

@@ -36,7 +36,7 @@ from likeness.toolkit.training.recipe import (
     Verification,
     check,
     fit_to_batches,
-    frontend_of,
+    fit_to_data,
     loss_warmup,
 )
 
@@ -102,7 +102,7 @@ def plan(
             the processes of the run disagree about them.
     """
     check_settings(recipe)
-    recipe = replace(recipe, frontend=frontend_of(recipe.frontend, data))
+    recipe = fit_to_data(recipe, data)
     with step("listing the data"):
         items = Items.of(list_by(recipe.items, data) if items is None else items)
         check_unique(items, "items")

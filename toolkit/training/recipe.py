@@ -421,25 +421,26 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[st
         yield from _settings(part, f"{name}.{key}".strip("."))
 
 
-def frontend_of(frontend: Part, data: PathLike[str]) -> Part:
-    """Return a recipe's front-end with its settings that follow from the data set, if any.
+def fit_to_data(recipe: Recipe, data: PathLike[str]) -> Recipe:
+    """Return a recipe with the settings of its front-end that follow from the data set, if any.
 
     They become part of the recipe, so that a checkpoint describes them and a resumed run compares
     them.
 
     Args:
-        frontend: The front-end. A class with `of_data(data)`, which returns settings by name, has
-            such settings.
+        recipe: The recipe. A class of front-ends with `of_data(data)`, which returns settings by
+            name, has such settings.
         data: The data set.
 
     Raises:
         LikenessError: The front-end refuses the data.
         FileNotFoundError: There is no such data set.
     """
-    function: Any = frontend.func if isinstance(frontend, partial) else frontend
+    frontend: Any = recipe.frontend
+    function = frontend.func if isinstance(frontend, partial) else frontend
     if not hasattr(function, "of_data"):
-        return frontend
-    return partial(frontend, **function.of_data(Path(data)))
+        return recipe
+    return replace(recipe, frontend=partial(frontend, **function.of_data(Path(data))))
 
 
 def fit_to_batches(recipe: Recipe, num_items: int) -> Recipe:

@@ -14,9 +14,10 @@ from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.embeddings import Embeddings
+from likeness.eval.formats.provenance import names_of_files
 from likeness.eval.metrics.system import NumResamples
 from likeness.eval.option import Option
-from likeness.eval.protocols.arguments import digests_of, names_of_files
+from likeness.eval.protocols.arguments import digests_of
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import meta_files, protocol
 from likeness.eval.results import Result

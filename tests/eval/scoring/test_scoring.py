@@ -65,6 +65,7 @@ def test_quality_measures_enter_the_fusion(place: Path) -> None:
     ("arguments", "keyword"),
     [
         (("fit", "fusion", "dev1.txt"), "two score files"),
+        (("fit", "fusion", "dev1.txt", "./dev1.txt"), "is given twice"),
         (("fit", "fusion", "dev1.txt", "test1.txt", "other.txt"), "other.txt"),
         (("fit", "fusion", "blinddev2.txt", "blindtest2.txt"), "labels"),
         (("score", "dev1.txt"), "without --fusion"),
