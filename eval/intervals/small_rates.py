@@ -25,8 +25,10 @@ from likeness.eval.metrics.verification import check_costs, check_rate, measured
 from likeness.eval.types import Scores, counted
 
 NO_ERROR = "no error was seen"
+_FORM = "a rate from 1e-9 to 1 and a share from 0.001, as in far=1e-4,width=.5"
 _NUMBER = r"(\d*\.?\d+(?:e-?\d+)?)"
 FEW_ERRORS = 2  # of few subjects, of which nothing follows
+LEAST_PLANNED = 1e-9  # the smallest rate that a test is planned for
 LEAST_ERRORS = 30  # that the correlation of errors is measured on, where there are as many trials
 
 
@@ -199,6 +201,15 @@ class Plan(NamedTuple):
     far: float
     width: float
 
+    def check(self) -> None:
+        """Refuses a plan that no number of people fulfils.
+
+        Raises:
+            LikenessError: There is no such rate, or no such share.
+        """
+        if not (LEAST_PLANNED <= self.far < 1 and 1e-3 <= self.width <= 1e3):
+            raise LikenessError(f"plan far={self.far:g},width={self.width:g}: give {_FORM}")
+
     def people(self, level: float = 0.95, correlation: float = 0.0) -> tuple[int, int]:
         """How many pairs without a common person are needed, and how many people, where each is
         compared with every other.
@@ -225,7 +236,12 @@ class Plan(NamedTuple):
         return math.ceil(pairs), max(2, math.ceil(half + math.sqrt(rest)))
 
     def text(self, level: float = 0.95, correlation: float | None = None) -> str:
-        """How many people a test needs, in words; correlation: None where nobody measured it."""
+        """How many people a test needs, in words; correlation: None where nobody measured it.
+
+        Raises:
+            LikenessError: As `check`.
+        """
+        self.check()
         known = "if the errors of one person are independent: SCORES of a first test say whether"
         if correlation is not None:
             known = f"as errors of pairs that share a person correlate by {correlation:.2g} here"
@@ -252,10 +268,10 @@ def parse_plan(text: str) -> Plan:
         Plan(far=0.0001, width=0.5)
     """
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
-    made = Plan(*map(float, stated.groups() if stated else (0, 0)))
-    if not (1e-9 <= made.far < 1 and 1e-3 <= made.width <= 1e3):
-        form = "a rate from 1e-9 to 1 and a share from 0.001, as in far=1e-4,width=.5"
-        raise LikenessError(f"plan {text!r}: give {form}")
+    if stated is None:
+        raise LikenessError(f"plan {text!r}: give {_FORM}")
+    made = Plan(*map(float, stated.groups()))
+    made.check()
     return made
 
 

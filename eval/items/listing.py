@@ -57,8 +57,7 @@ def list_items(
         root: The folder that relative paths start from, by default that of the list or table. For
             an RTTM file, where the recordings lie.
         missing: Whether files that do not exist are refused, or left for whoever reads them.
-        passed_over: Takes what of a folder has a name that cannot be used (see `files_below`);
-            by default it is refused.
+        passed_over: Takes the names of what cannot be used in a folder (see `files_below`).
 
     Returns:
         The items. Those of a list may have further columns: `items.column("sex")`.
@@ -284,7 +283,7 @@ def files_below(
         root: The folder.
         suffixes: The suffixes of the files to list, in small letters.
         passed_over: Takes the names of files and folders that are not UTF-8, and the folders that
-            cannot be listed. By default these are refused.
+            cannot be listed. By default a warning names them.
 
     Returns:
         Items whose id is the posix path below root, and whose label is the first folder; None for
@@ -299,7 +298,8 @@ def files_below(
         'ann/1.wav'
     """
     unread: Counter[str] = Counter()
-    walk = _walk(root, suffixes, passed_over, unread)
+    unusable = [] if passed_over is None else passed_over
+    walk = _walk(root, suffixes, unusable, unread)
     runs = track(walk, f"listing {root.name}", unit="folders")
     ids = (below + name for below, names in runs for name in names)
     before = (root / "x").as_posix()[:-1]
@@ -310,6 +310,10 @@ def files_below(
 
     blocks = iter(lambda: list(islice(ids, BLOCK)), [])
     items = Items.joined(map(rows, blocks)).sorted_as_paths()
+    if unusable and passed_over is None:
+        text = f"{root}: passed over what is not named in UTF-8 or cannot be listed"
+        text = f"{text} ({name_first(unusable)}); rename it, or change its permissions"
+        warnings.warn(text, stacklevel=2)
     if unread:
         formats = ", ".join(f"{suffix} {count:,}" for suffix, count in unread.most_common())
         text = f"{root}: files were passed over that are not read ({formats}); convert them"
@@ -318,16 +322,13 @@ def files_below(
 
 
 def _walk(
-    root: Path, suffixes: Collection[str], passed_over: list[str] | None, unread: Counter[str]
+    root: Path, suffixes: Collection[str], unusable: list[str], unread: Counter[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields each folder, as its path below the root with a slash, and the names of its files."""
 
     def note(error: OSError) -> None:
-        """Notes a folder that cannot be listed; one that may not be read is left out silently."""
-        if passed_over is not None:
-            passed_over.append(str(error.filename))
-        elif not isinstance(error, PermissionError):
-            raise error
+        """Notes a folder that cannot be listed."""
+        unusable.append(str(error.filename))
 
     top, others = os.fspath(root), UNREAD.difference(suffixes)
     linked = [entry.path for entry in os.scandir(top) if entry.is_symlink()]
@@ -338,14 +339,13 @@ def _walk(
             fitting = [n for n, end in zip(names, endings, strict=True) if end in suffixes]
             unread.update(end for end in endings if end in others)
             # mostly in the order of paths already
-            yield below, sorted(_usable(fitting, below, passed_over))
-            folders[:] = sorted(_usable(folders, below, passed_over))
+            yield below, sorted(_usable(fitting, below, unusable))
+            folders[:] = sorted(_usable(folders, below, unusable))
 
 
-def _usable(names: list[str], below: str, passed_over: list[str] | None) -> list[str]:
+def _usable(names: list[str], below: str, unusable: list[str]) -> list[str]:
     """The names that are neither hidden nor passed over."""
     shown = [name for name in names if name[0] != "."]
-    if passed_over is None:
-        return shown
-    passed_over += [below + name for name in shown if _NOT_UTF8.search(name)]
-    return [name for name in shown if not _NOT_UTF8.search(name)]
+    odd = [name for name in shown if not name.isascii() and _NOT_UTF8.search(name)]
+    unusable += [below + name for name in odd]
+    return [name for name in shown if name not in odd] if odd else shown

@@ -24,7 +24,6 @@ Counts = NDArray[np.int64]
 _CELLS = 40_000_000  # scores held at once: 160 MB
 _TILE = 1 << 16  # items of the gallery that are scored at once
 _RELEVANT = 2_000_000  # relevant items held at once
-_SAMPLED = 16  # one of so many scores
 _ROWS = 4096  # scaled or compared at once
 _LONGEST = 1e19  # the square of this norm is near the end of float32
 LARGE = 1 << 17  # items of a gallery, above which it is not copied
@@ -251,11 +250,11 @@ def _ranks(tiles: Iterable[tuple[int, Floats32]], relevant: Sequence[Counts], de
         values[here] = scores[cells]
         scores[cells] = -np.inf
         highest = [_highest(line, depth, *top) for line, top in zip(scores, highest, strict=True)]
-    values = values[np.lexsort((-values, query))]
     starts = np.cumsum(sizes) - sizes
     right, level = np.empty((2, values.size), dtype=np.int64)
     for (of_query, num_lowest), start, end in zip(highest, starts, starts + sizes, strict=True):
         mine = slice(start, end)
+        values[mine] = np.sort(values[mine])[::-1]
         right[mine] = of_query.searchsorted(values[mine], side="right")
         level[mine] = right[mine] - of_query.searchsorted(values[mine], side="left")
         level[mine][values[mine] == of_query[0]] = num_lowest  # the tie goes on below the cut
@@ -271,24 +270,18 @@ def _highest(line: Floats32, depth: int, known: Floats32, num_lowest: int) -> tu
     """The highest scores (depth,) of a query, in ascending order, and how many in all are level
     with the lowest of them.
 
-    Of a long line, a sample first tells a score that about twice as many reach: to compare a
-    million scores with it takes a tenth of the time of parting them.
-
     Args:
-        line: Scores (N,).
+        line: Scores (N,), which are brought into another order.
         depth: How many are wanted.
         known: The highest of other scores, none or `depth`.
         num_lowest: How many of the other scores are level with the lowest of these.
     """
     if known.size:
         line = np.concatenate([known, line[line >= known[0]]])
-    sample = line[::_SAMPLED]
-    reach = sample.size - 2 * depth // _SAMPLED - 8
-    if reach > sample.size // 2:
-        likely = line[line >= np.partition(sample, reach)[reach]]
-        line = likely if likely.size >= depth else line
     cut = line.size - depth
-    highest = np.sort(np.partition(line, cut)[cut:] if cut else line)
+    if cut:
+        line.partition(cut)
+    highest = np.sort(line[cut:])
     num_level = int(np.count_nonzero(line == highest[0]))
     if known.size and known[0] == highest[0]:
         num_level += num_lowest - int(np.count_nonzero(known == known[0]))

@@ -341,7 +341,12 @@ def _measures(
     with_mate = bootstrap.drawn_groups(subject[mated > 0], "subjects with mated probes")
     if with_mate.number == int(subject.max()) + 1:
         with_mate = with_mate._replace(what="subjects")
-    without = bootstrap.drawn_groups(subject[mated == 0], "subjects with non-mated probes")
+    kinds = [
+        bootstrap.drawn_groups(subject[of], f"subjects with {kind} probes")
+        for search in searched
+        for of, kind in ((search.mated, "mated"), (~search.mated, "non-mated"))
+    ]
+    fewest = min(kinds, key=lambda drawn: drawn.number)
 
     def rank(hits: Floats, weights: Counts) -> tuple[float, float]:
         """Rank-k, pooled over galleries."""
@@ -364,7 +369,7 @@ def _measures(
     for fpir in settings.fpirs:
         ties = "score > threshold" if closed else "a tie for first place is a miss"
         own = {"fpir": fpir, "rule": RULES[settings.protocol], "ties": ties}
-        behind = with_mate if closed or with_mate.number <= without.number else without
+        behind = with_mate if closed else fewest
         measures.append(_Measure(f"tpir_at_fpir({fpir:g})", partial(rate, fpir), own, behind))
     return measures
 

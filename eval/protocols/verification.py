@@ -23,7 +23,7 @@ from likeness.eval.formats.subjects import Names, names_of
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.intervals.bootstrap import Ends
 from likeness.eval.intervals.paired import table as table_of_differences
-from likeness.eval.intervals.small_rates import Plan, correlation_of
+from likeness.eval.intervals.small_rates import LEAST_PLANNED, Plan, correlation_of
 from likeness.eval.intervals.uncertainty import sides_with
 from likeness.eval.metrics import verification
 from likeness.eval.metrics.failures import compared_trials, read_failures
@@ -320,7 +320,8 @@ class Evaluation:
             for of in self.compared.grouped
         ]
         counted = any(of.metric == "fte" for of in self.results)
-        is_single = len(self.compared.scores) == 1 and self.settings.fars
+        is_single = len(self.compared.scores) == 1
+        rates = [far for far in self.settings.fars if LEAST_PLANNED <= far < 1]
         return {
             "What this is": "evidence of what was measured on these data; no certificate",
             "Test": first.protocol,
@@ -329,7 +330,7 @@ class Evaluation:
             "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
             "Failures, rates and thresholds": "in the table of results"
             + ("" if counted else f"; failures are {unknown} (--failures)"),
-            "Next test": self.plan(min(self.settings.fars), 0.5) if is_single else unknown,
+            "Next test": self.plan(min(rates), 0.5) if is_single and rates else unknown,
             "Versions": f"Likeness {likeness_version()}, Python {python_version()}",
             "Command": command,
         }

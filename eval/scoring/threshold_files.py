@@ -228,6 +228,8 @@ class Rule:
         if not (is_far and is_number):
             both = f"far {far} and threshold {number}: give one of them"
             raise LikenessError(f"{both}, a rate between 0 and 1, eer, or a finite number")
+        if number is not None:  # a number of NumPy would make verdicts that are none of Python's
+            object.__setattr__(self, "threshold", float(number))
 
     def decide(
         self, model: str, meta: Mapping[str, str], stored: Thresholds | None = None

@@ -68,7 +68,7 @@ class Threshold:
 
         Example:
             >>> Threshold("far", 0.01, 0.2, 0.4).name, Threshold("eer", 0.035, 0.035, 0.3).name
-            ('FAR 1 %', 'the EER (3.5 %)')
+            ('FAR 1 %', 'the EER (FAR 3.5 %)')
             >>> Threshold("far", 0.01, 0.2, 0.4, Guarantee(0.95, 299, 0, 0, 0.002)).name
             'FAR at most 1 % (95 % confidence over subjects)'
         """
@@ -76,7 +76,7 @@ class Threshold:
         if self.guarantee is not None:
             confidence = f"{100 * self.guarantee.confidence:g} % confidence over subjects"
             return f"FAR at most {rate} ({confidence})"
-        return f"FAR {rate}" if self.at == "far" else f"the EER ({rate})"
+        return f"FAR {rate}" if self.at == "far" else f"the EER (FAR {rate})"
 
 
 class CurvePoint(NamedTuple):

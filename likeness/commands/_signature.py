@@ -422,6 +422,8 @@ class Command(click.Command):
         of_functions = {name: typed[key] for name, key in names.items()}
         calls = (Call(function, of_functions) for function in self.functions)
         force = bool(typed.get("force")) if "force" in self.every else None
+        if not {*OUTPUTS, "save_to"} & typed.keys():
+            refuse_idle("without an output", {"--force": force})
         outputs = checked_outputs(typed, force) if OUTPUTS & typed.keys() else nullcontext()
         with only_options(source.name for source in self.every.values()), outputs:
             own = {name: typed.get(x.variable, x.default) for name, x in self.own.items()}

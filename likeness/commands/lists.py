@@ -31,6 +31,8 @@ def lists(
     OUT/labels.txt the subject of each item. With --durations, OUT/durations.txt has its seconds.
     """
     data, split = listed_by["DATA"], drawn_by["--split"] or "test"
+    if split == "all":
+        drawn_by.refuse_idle("beside --split all", "--test-share")
     every = listed_by()
     chosen, trials = drawn_by(every, where=str(data))
     write_lists(out, chosen, trials, durations=bool(drawn_by["--durations"]))

@@ -38,6 +38,8 @@ def score(
         return
     fused_by.refuse_idle("without --fusion", "SCORES")
     scored_by.refuse_others()
+    if "--enrolment" not in scored_by:
+        scored_by.refuse_idle("without --enrolment", "--pooling")
     if "--cohort" not in scored_by:
         scored_by.refuse_idle("without --cohort", "--norm", "--top-n")
     scored = scored_by()

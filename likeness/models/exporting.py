@@ -57,6 +57,8 @@ def export(
     from likeness.models import load
 
     loaded = load.load_named(run_of(model), frontend=frontend, trust=trust)
+    if size and loaded.modality == "speaker":
+        raise LikenessError("--size is of images, and the model takes recordings; leave it out")
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
         return

@@ -30,7 +30,16 @@ from likeness.eval.protocols.arguments import files_in
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.scoring.threshold_files import thresholds_path
-from likeness.eval.types import Floats32, Scores, Trials, counted, item_id, name_first, pair_text
+from likeness.eval.types import (
+    Floats32,
+    Scores,
+    Trials,
+    boolean_labels,
+    counted,
+    item_id,
+    name_first,
+    pair_text,
+)
 from likeness.eval.writing import table_text, write_json, write_rows
 from likeness.models.bundled import resolve_model
 from likeness.toolkit.models.embed import embed_where_readable
@@ -381,7 +390,7 @@ class VerifiedPairs:
         elif decided:
             lines.append("decided by the probability, at one half; thresholds are of the score")
         decided = [row for row in decided if row.label is not None]
-        wrong = [row for row in decided if row.accepted is not row.label]
+        wrong = [row for row in decided if row.accepted != row.label]
         if labelled := len(decided):
             false_accepts = sum(bool(row.accepted) for row in wrong)
             false_rejects = len(wrong) - false_accepts
@@ -463,7 +472,8 @@ def list_pairs(
     """Read pairs, and find the file of each name in them.
 
     Args:
-        listed: A list as of `read_pairs`, or pairs of paths, with labels where they are known.
+        listed: A list as of `read_pairs`, or pairs of paths, with a label where it is known: a
+            boolean, 1 or 0, or None.
         root: The folder that relative paths start from; None for the current one.
         columns: As for `read_pairs`.
 
@@ -473,13 +483,18 @@ def list_pairs(
     if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
         pairs = read_pairs(listed, columns=columns)
     else:
-        pairs = [PairRow(str(pair[0]), str(pair[1]), *pair[2:3]) for pair in listed]
+        pairs = [PairRow(str(pair[0]), str(pair[1]), *map(_label, pair[2:3])) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
     path_of = dict(zip(names, map(Path, listed_paths(Path(root or ""), names)), strict=True))
     refuse_missing_files(list(path_of.values()), allow_some=True)
     return pairs, path_of
+
+
+def _label(value: Any) -> bool | None:
+    """The label of a pair; None for None."""
+    return None if value is None else bool(boolean_labels("pairs", [value])[0])
 
 
 def verify_pairs(

@@ -109,6 +109,9 @@ def test_a_finished_demo_stays(tmp_path):
         ("evaluate s.txt --resamples 1000001", "at most 1,000,000"),
         ("evaluate {file} --embeddings {file}", "without --report or --quality norm"),
         ("retrieve --embeddings {file} --media .", "without --report"),
+        ("evaluate {file} --force", "--force without an output"),
+        ("lists . --out x --split all --test-share 0.2", "--test-share beside --split all"),
+        ("score --trials {file} --embeddings {file} --out x --pooling mean", "--pooling without"),
         ("train", "RECIPE is missing"),
     ],
 )

@@ -255,6 +255,10 @@ def test_names_that_cannot_be_used_are_reported_and_the_others_checked(voices, t
     assert set(found(result)["name"]) == {("ann/\\udcff\\udcfe.wav",), ("d\\udcff",)}
     assert len(result.items) == 11
     assert run_command("check", voices, "--out", tmp_path / "i.csv") == 0
+    with pytest.warns(
+        UserWarning, match=r"not named in UTF-8 .*'d\\udcff', 'ann/\\udcff\\udcfe.wav'"
+    ):
+        assert list(list_items(voices, suffixes=[".wav"]).ids) == list(result.items.ids)
 
 
 SPEAKERS = [f"spk{k}" for k in range(6)]

@@ -137,7 +137,9 @@ def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
     assert "would change nothing" in refused(*words, "--precision", "float16")
     assert "give a head, or another" in refused(*words, "--head", a)
     fused = ("--fusion", tmp_path / "other.json")
-    assert "without --beside" in refused("export", a, "--out", tmp_path / "x.onnx", *fused)
+    alone = ("export", a, "--out", tmp_path / "x.onnx")
+    assert "without --beside" in refused(*alone, *fused)
+    assert "--size is of images" in refused(*alone, "--size", "9x9")
     assert not (tmp_path / "both").exists()
     likeness.join(models / "a.onnx", None, tmp_path / "two", beside=models / "slow.onnx")
     with pytest.raises(LikenessError, match="two readings"):
