@@ -264,7 +264,8 @@ def identify_labelled(
     rules = dict.fromkeys(
         f"TPIR: {result.conventions['rule']}." for result in results if "rule" in result.conventions
     )
-    return SearchEvaluation(results, [*rules, *notes], probes, galleries, searched)
+    notes = [*rules, *notes]
+    return SearchEvaluation(results, notes, probes, galleries, searched, settings.protocol)
 
 
 def _similarity(settings: IdentificationSettings, sides: Sequence[Embeddings]) -> str:

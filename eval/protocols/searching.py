@@ -8,7 +8,7 @@ from pathlib import Path
 from likeness.eval.formats.embeddings import Labelled
 from likeness.eval.formats.files import File
 from likeness.eval.intervals.uncertainty import Answers
-from likeness.eval.metrics.identification import Searched
+from likeness.eval.metrics.identification import Protocol, Searched
 from likeness.eval.protocols.arguments import digests_of
 from likeness.eval.results import Result, table, write_results
 
@@ -23,6 +23,7 @@ class SearchEvaluation:
         queries: what was searched for.
         galleries: what was searched in; none where the queries search each other.
         searched: of an identification, the search in each gallery, for curves.
+        protocol: the rule of its TPIR.
         answers: of a retrieval, the quality and the risk of each query; None where no quality was
             asked for.
         files: what was read, for the record.
@@ -40,6 +41,7 @@ class SearchEvaluation:
     queries: Labelled
     galleries: Sequence[Labelled] = ()
     searched: Sequence[Searched] = ()
+    protocol: Protocol = "open"
     answers: Answers | None = None
     files: Sequence[Path] = ()
 
@@ -72,21 +74,11 @@ class SearchEvaluation:
             The path of the page.
         """
         from likeness.eval.reports.media import media_of
-        from likeness.eval.reports.page import recompute
         from likeness.eval.reports.search import write_page
 
         if not command:
             function = "identify" if self.searched else "retrieve"
             command = f"likeness.{function}(...) in Python"
         page = Path(folder) / "index.html"
-        write_page(
-            page,
-            self.results,
-            self.queries,
-            self.galleries[0] if self.galleries else self.queries,
-            searched=self.searched,
-            answers=self.answers,
-            media=media_of(media),
-            again=recompute(command, self.inputs),
-        )
+        write_page(page, self, media=media_of(media), command=command)
         return page

@@ -143,6 +143,27 @@ def metric_table(results: Sequence[Result]) -> Markup:
     return block("metrics", systems=systems, rows=rows, thresholds=thresholds)
 
 
+def conventions_table(results: Sequence[Result]) -> Markup:
+    """What all results share first, then each metric's own switches."""
+    shared = {
+        key: value
+        for key, value in results[0].conventions.items()
+        if all(result.conventions.get(key) == value for result in results)
+    }
+    lines = {("All", listed({"protocol": results[0].protocol, **shared})): dict[str, None]()}
+    for result in results:
+        own = {key: value for key, value in result.conventions.items() if key not in shared}
+        line = metric_label(result.metric), listed(own)
+        lines.setdefault(line, {})[result.system] = None
+    num_systems = len({result.system for result in results})
+    rows = []
+    for (label, text), systems in lines.items():
+        only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
+        if text:
+            rows.append((label + only, text))
+    return prose("Each number above depends on these choices.") + table([], rows)
+
+
 @cache
 def script() -> str:
     """The JavaScript that draws the figures: BokehJS, as its Python package brings it along."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from likeness.eval.formats.embeddings import Labelled
 from likeness.eval.intervals.uncertainty import Answers, risk_coverage
 from likeness.eval.metrics.cleaning import Fit
-from likeness.eval.metrics.identification import Searched, rank_hits, tpir
+from likeness.eval.metrics.identification import Protocol, Searched, rank_hits, tpir
 from likeness.eval.metrics.ranks import Counts
 from likeness.eval.metrics.similarity import make_scorer
 from likeness.eval.progress import step
@@ -26,16 +26,20 @@ from likeness.eval.reports.media import SECONDS, Media
 from likeness.eval.reports.page import (
     EMPTY,
     block,
+    conventions_table,
     folded,
     headed,
-    listed,
     metric_table,
     number,
     prose,
+    recompute,
     write,
 )
-from likeness.eval.results import Result, footnotes
+from likeness.eval.results import footnotes
 from likeness.eval.types import Floats, counted, same_items
+
+if TYPE_CHECKING:
+    from likeness.eval.protocols.searching import SearchEvaluation
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -115,29 +119,19 @@ def nearest(
 
 @step("drawing the page")
 def write_page(
-    path: str | Path,
-    results: Sequence[Result],
-    queries: Labelled,
-    gallery: Labelled,
-    *,
-    searched: Sequence[Searched] = (),
-    answers: Answers | None = None,
-    media: Media,
-    again: Markup,
+    path: str | Path, evaluation: "SearchEvaluation", *, media: Media, command: str
 ) -> None:
     """Write the page of a retrieval or an identification.
 
     Args:
         path: of the page; its folder is made.
-        results: of the whole search.
-        queries: what was searched for.
-        gallery: what was searched in, the first of several; the queries where they search each
-            other.
-        searched: of an identification, the search in each gallery.
-        answers: the quality and the risk of the queries, where a quality was measured.
+        evaluation: what was measured. Of several galleries, the first one's items are shown.
         media: shows items by their ids.
-        again: how to make the page again, see `likeness.eval.reports.page.recompute`.
+        command: makes the page again.
     """
+    results, queries, searched = evaluation.results, evaluation.queries, evaluation.searched
+    gallery = evaluation.galleries[0] if evaluation.galleries else queries
+    answers = evaluation.answers
     neighbours = nearest(queries, gallery, str(results[0].conventions["similarity"]))
     counts = ", ".join(
         f"{count:,} {_COUNTED.get(name, name.replace('_', ' '))}"
@@ -147,14 +141,15 @@ def write_page(
     title, name = ("Identification", "Probes") if searched else ("Retrieval", "Queries")
     labels = dict(zip(queries.embeddings.ids, queries.labels, strict=True))
     sections = {
-        "Results": metric_table(results) + block("lines", texts=footnotes(results)),
-        "Curves": _curves(searched) if searched else EMPTY,
+        "Results": metric_table(results)
+        + block("lines", texts=[*footnotes(results), *evaluation.notes]),
+        "Curves": _curves(searched, evaluation.protocol) if searched else EMPTY,
         f"{name} and their nearest items": _examples(queries, gallery, neighbours, media),
         "Quality": EMPTY if answers is None else _quality(answers),
         "Embedding map": EMPTY if searched else embedding_map(queries.embeddings, labels),
         "Images and sound": prose(media.note()),
-        "Conventions": prose(f"{results[0].protocol}; {listed(results[0].conventions)}", soft=True),
-        "Recompute": again,
+        "Conventions": conventions_table(results),
+        "Recompute": recompute(command, evaluation.inputs),
     }
     write(Path(path), f"{title} report", counts, sections)
 
@@ -174,8 +169,8 @@ def _quality(rated: Answers) -> Markup:
     return prose(text) + shown
 
 
-def _curves(searched: Sequence[Searched]) -> Markup:
-    """CMC over the probes with a mate, and TPIR against FPIR where some have none."""
+def _curves(searched: Sequence[Searched], protocol: Protocol) -> Markup:
+    """CMC over the probes with a mate, and in an open set TPIR against FPIR."""
     ranks = np.arange(1, 1 + min(_NUM_RANKS, *(search.num_subjects for search in searched)))
     # Of galleries apart a probe has its mate in one.
     mated = [search for search in searched if search.mated.any()]
@@ -185,11 +180,15 @@ def _curves(searched: Sequence[Searched]) -> Markup:
     alt = f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %."
     label = "Found at this rank or before (%)"
     figures = [drawn(_curve_figure, ranks, 100 * cmc, "Rank", label, alt=alt)]
-    if without := min(int(np.count_nonzero(~search.mated)) for search in searched):
+    without = min(int(np.count_nonzero(~search.mated)) for search in searched)
+    if without and protocol != "closed":
         text += " The other curve: how many are found (TPIR) where this share of the probes without"
         text += " a mate raises a false alarm (FPIR)."
         fpir = np.geomspace(1 / without, 0.5, _NUM_RATES)
-        rates = [[tpir(search, float(rate)).value for search in mated] for rate in fpir]
+        rates = [
+            [tpir(search, float(rate), protocol=protocol).value for search in mated]
+            for rate in fpir
+        ]
         values = 100 * np.mean(rates, axis=1)
         alt = "TPIR against FPIR"
         figures.append(drawn(_curve_figure, 100 * fpir, values, "FPIR (%)", "TPIR (%)", alt=alt))

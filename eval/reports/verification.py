@@ -39,9 +39,9 @@ from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import (
     EMPTY,
     block,
+    conventions_table,
     folded,
     headed,
-    listed,
     metric_table,
     number,
     prose,
@@ -111,8 +111,7 @@ def write_page(
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(shown.note()),
         "Test report": table([], test_report.items()) if test_report else EMPTY,
-        "Conventions": prose("Each number above depends on these choices.")
-        + conventions_table(results),
+        "Conventions": conventions_table(results),
         "Recompute": recompute(command, inputs or {}),
     }
     about = f"{', '.join(systems)} on {sizes(results)}"
@@ -410,24 +409,3 @@ def grouped_table(grouped: Grouped) -> Markup:
         for caption, head, rows in blocks(grouped)
     ]
     return EMPTY.join(tables) + EMPTY.join(prose(note, soft=True) for note in notes(grouped))
-
-
-def conventions_table(results: Sequence[Result]) -> Markup:
-    """What all results share first, then each metric's own switches."""
-    shared = {
-        key: value
-        for key, value in results[0].conventions.items()
-        if all(result.conventions.get(key) == value for result in results)
-    }
-    lines = {("All", listed({"protocol": results[0].protocol, **shared})): dict[str, None]()}
-    for result in results:
-        own = {key: value for key, value in result.conventions.items() if key not in shared}
-        line = metric_label(result.metric), listed(own)
-        lines.setdefault(line, {})[result.system] = None
-    num_systems = len({result.system for result in results})
-    rows = []
-    for (label, text), systems in lines.items():
-        only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
-        if text:
-            rows.append((label + only, text))
-    return table([], rows)

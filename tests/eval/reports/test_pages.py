@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from likeness.eval.formats.embeddings import Embeddings, Labelled
 from likeness.eval.intervals import per_item
@@ -17,8 +18,8 @@ from likeness.eval.protocols.searching import SearchEvaluation
 from likeness.eval.reports import search
 from likeness.eval.reports.items import html
 from likeness.eval.reports.media import Media
-from likeness.eval.reports.page import recompute
 from likeness.eval.reports.search import nearest
+from likeness.eval.results import metric_label
 
 METRICS = {
     "accuracy": partial(per_item.mean, column="correct"),
@@ -91,11 +92,8 @@ def labelled(rows: Embeddings) -> Labelled:
 
 
 def page_of(evaluation: SearchEvaluation, path: Path) -> str:
-    queries, media = evaluation.queries, Media(lambda id: np.zeros((8, 8), np.uint8))
-    gallery = evaluation.galleries[0] if evaluation.galleries else queries
-    more = {"media": media, "again": recompute("likeness <command>", {})}
-    results, searched = evaluation.results, evaluation.searched
-    search.write_page(path, results, queries, gallery, searched=searched, **more)
+    media = Media(lambda id: np.zeros((8, 8), np.uint8))
+    search.write_page(path, evaluation, media=media, command="likeness <command>")
     return path.read_text(encoding="utf-8")
 
 
@@ -137,3 +135,23 @@ def test_the_page_of_an_identification(tmp_path):
     assert f"CMC curve. Rank 1: {100 * rank_1:.2f} %." in page
     assert page.count('class="plot"') == 2  # CMC, and TPIR against FPIR
     assert "15 have nothing to find" in page
+    assert "rank-k is over the 15 probes with a mate; 15 have none." in page
+    conventions = page[page.index(">Conventions</h2>") :]
+    rules = re.findall(r"<th[^>]*>([^<]*)</th><td[^>]*>([^<]*)<", conventions)
+    own = {label: text for label, text in rules if label != "All"}
+    assert list(own) == [metric_label(result.metric) for result in identified.results]
+    assert "k: 5" in own["rank-5 (%)"]
+    assert "a tie for first place is a miss" in own["TPIR (%) at FPIR 0.1"]
+
+
+@pytest.mark.parametrize("protocol", ["open", "ijb_evals"])
+def test_the_tpir_curve_is_drawn_by_the_rule_of_the_table(protocol, tmp_path, monkeypatch):
+    queries, gallery = made(seed=0), made(3, 2, seed=1)
+    settings = IdentificationSettings(fpirs=1 / 15, ranks=1, num_resamples=0, protocol=protocol)
+    identified = identify(gallery, queries, settings)
+    curves, draw = [], search.drawn
+    monkeypatch.setattr(search, "drawn", lambda *of, alt: curves.append(of) or draw(*of, alt=alt))
+    page_of(identified, tmp_path / "i.html")
+    _, fpirs, tpirs, *_ = curves[-1]
+    assert fpirs[0] == pytest.approx(100 / 15)
+    assert tpirs[0] == pytest.approx(100 * identified.results[-1].value)
