@@ -82,8 +82,8 @@ class Difference:
         value: The difference of the means.
         num_seeds: How many seeds both finished.
         interval: Over subjects, None where there is none.
-        distinguishable: Whether each interval excludes 0; None where one is missing and the other
-            excludes 0.
+        distinguishable: Whether each interval excludes 0; None where one is missing, or holds every
+            possible difference, and the other excludes 0.
         seed_interval: Student's t over seeds, None where there is none.
         p: Of the interval over subjects.
         p_holm: Of both intervals, which is the larger p, after Holm (1979) over all comparisons of
@@ -369,8 +369,10 @@ def _difference(
     if over_seeds:
         seed_ends, note, seed_p = _tested_over_seeds(each, largest)
         made = replace(made, seed_interval=seed_ends, seed_note=note, seed_p=seed_p)
-    missed = any(p is not None and p >= 1 - LEVEL for p in (made.p, made.seed_p))
-    known = missed or made.joint_p is not None
+    tests = (made.p, made.interval_note), (made.seed_p, made.seed_note)
+    told = [p for p, note in tests if p is not None and bootstrap.NOTHING_KNOWN not in note]
+    missed = any(p >= 1 - LEVEL for p in told)
+    known = missed or len(told) == 1 + over_seeds
     return replace(made, distinguishable=not missed if known else None)
 
 

@@ -32,23 +32,25 @@ ALPHA = 0.05
 MANY = Drawn(40, "subjects")
 
 
-def excludes_0(ends: tuple[float, float] | list[float] | None) -> bool | None:
-    return None if ends is None else not ends[0] <= 0 <= ends[1]
+def excludes_0(ends: tuple[float, float] | list[float] | None, note: str = "") -> bool | None:
+    """None where the interval decides nothing: there is none, or it holds all differences."""
+    return None if ends is None or NOTHING_KNOWN in note else not ends[0] <= 0 <= ends[1]
 
 
 def check(of: Difference, *, over_seeds: bool) -> None:
     """That all parts of a difference say the same."""
-    found = [(of.interval, of.p)] + [(of.seed_interval, of.seed_p)] * over_seeds
-    for ends, p in found:
+    found = [(of.interval, of.p, of.interval_note)]
+    found += [(of.seed_interval, of.seed_p, of.seed_note)] * over_seeds
+    for ends, p, _ in found:
         assert (ends is None) == (p is None)
         if ends is not None and p is not None:
             assert excludes_0(ends) == (p < ALPHA)
             assert ends[0] <= of.value <= ends[1]
-    each = [excludes_0(ends) for ends, _ in found]
+    each = [excludes_0(ends, note) for ends, _, note in found]
     assert of.distinguishable == (False if False in each else None if None in each else True)
     words = {True: "yes", False: "no", None: "unknown"}[of.distinguishable]
     assert verdict(of).split(",")[0] == words
-    ps = [p for _, p in found]
+    ps = [p for _, p, _ in found]
     assert (of.p_holm is None) == (None in ps)
     if of.p_holm is not None:
         assert of.p_holm >= max(p for p in ps if p is not None)
@@ -117,6 +119,7 @@ def outcome(value: float, gap: float, noise: float = 0.01) -> Outcome:
         ([0.3, -0.2, 0.1], "no"),
         ([0.1], "unknown"),
         ([0.125, 0.125], "unknown"),
+        ([0.3, -0.2], "unknown"),  # over two seeds from -100 to 100 %
         ([0.0, 0.0], "no"),
     ],
 )
@@ -227,11 +230,13 @@ def test_evaluate_prints_and_writes_one_verdict(num_subjects, far_apart, tmp_pat
     assert {entry["metric"] for entry in document["differences"]} == metrics
     for entry in document["differences"]:
         ends, p = entry["interval"], entry["p"]
-        assert (ends is None) == (p is None) == (entry["distinguishable"] is None)
+        assert (ends is None) == (p is None)
+        assert entry["distinguishable"] == excludes_0(ends, entry["interval_note"])
         if ends is not None:
-            assert excludes_0(ends) == (p < ALPHA) == entry["distinguishable"]
+            assert excludes_0(ends) == (p < ALPHA)
             assert -1 <= ends[0] <= entry["value"] <= ends[1] <= 1
-    rows = re.findall(r"^[bc] .*\[ *(\S+), +(\S+)\].*? +(\S+) +(\S+) +(no|yes)", str(result), re.M)
+    cells = r"^[bc] .*\[ *(\S+), +(\S+)\].*? +(\S+) +(\S+) +(no|yes|unknown)"
+    rows = re.findall(cells, str(result), re.M)
     assert len(rows) == sum(entry["p"] is not None for entry in document["differences"])
     for low, high, p, _, word in rows:
         assert (float(p.removeprefix("<")) < ALPHA) == (word == "yes")
