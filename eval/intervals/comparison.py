@@ -238,6 +238,7 @@ def summarise(
     metrics: Sequence[str],
     *,
     reference: str = "",
+    best_by: str = "",
     higher_is_better: bool = False,
     over_seeds: bool = True,
 ) -> tuple[list[Cell], str]:
@@ -245,7 +246,8 @@ def summarise(
     name.
 
     outcomes: variant -> seed -> Outcome, empty for a variant without a finished run. reference: a
-    variant, or "" for the best mean of the first metric; a mean that is NaN is no best one.
+    variant, or "" for the best mean of the metric best_by ("": the first); a mean that is NaN is no
+    best one.
     over_seeds: whether other seeds are asked about, too; not of systems that were trained once.
     Variants that were measured on another trial list than the reference get no difference: nothing
     pairs them.
@@ -266,7 +268,7 @@ def summarise(
     first = {
         cell.variant: cell.mean
         for cell in cells
-        if cell.metric == metrics[0] and not np.isnan(cell.mean)
+        if cell.metric == (best_by or metrics[0]) and not np.isnan(cell.mean)
     }
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)

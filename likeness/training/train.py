@@ -217,7 +217,7 @@ def compare(
         variants: The names of the variants, separated by commas (default: all of the file).
         seeds: How many runs each variant gets, with the seeds 0 to N - 1.
         reference: The variant to which differences are taken (default: the one with the best mean
-            of the first metric).
+            of the watched metric, or of the first).
         tune: How many settings of the file's RANGES are tried for each variant on validation
             classes first; 0 tries none. A grid of choices ends when every point was tried.
         allow_different: The fields besides the method in which the variants may differ, separated

@@ -98,7 +98,7 @@ class Terms:
 
     Attributes:
         reference: The variant that the others are set against; "" takes the one with the best mean
-            of the first metric.
+            of the watched metric, or of the first.
         allow_different: The fields besides the method in which the variants may differ.
         ranges: Variant -> field -> Range or Choice: what is searched for it on validation classes,
             before it is compared (likeness.toolkit.training.search).
@@ -195,9 +195,9 @@ def compare(
         train = partial(fit, data=data, resume=True, read_initial=read_initial)
 
         def score(recipe: Recipe, folder: Path) -> float:
-            first = next(iter(recipe.metrics))
+            metric = recipe.main_metric
             fitted = fit_to_data(recipe, data)
-            return _train_and_measure(fitted, data, folder, train, only=first)[first]
+            return _train_and_measure(fitted, data, folder, train, only=metric)[metric]
 
         search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)
         try:
@@ -345,8 +345,14 @@ def _summary(
             outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
                 chosen[run.variant], out / run.folder
             )
-    better = next(iter(variants.values())).schedule.higher_is_better
-    cells, best = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
+    first = next(iter(variants.values()))
+    cells, best = summarise(
+        outcomes,
+        metrics,
+        reference=reference,
+        best_by=first.main_metric,
+        higher_is_better=first.schedule.higher_is_better,
+    )
     subjects = chosen[best or next(iter(chosen))].subjects
     varied = [field for field in _differing(variants) if not _within(field, INDIFFERENT)]
     watched = [

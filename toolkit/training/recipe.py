@@ -76,7 +76,7 @@ class Schedule:
             at the end.
         save_every: Steps between checkpoints.
         watch: The metric that selects the best model, which is then used; "" selects none.
-        higher_is_better: Whether a higher value of this metric is better.
+        higher_is_better: Whether a higher value of this (or the first) metric is better.
         halve_after: Halve the rate after N evaluations without a better value; 0 never does.
         stop_after: Stop after N evaluations without a better value; 0 never does.
     """
@@ -286,6 +286,11 @@ class Recipe:
             usual = (f"recall@{self.measure.ks[0]}", "r_precision", "map@r")
             return {name: partial(per_item.mean, column=name) for name in usual}
         return {} if self.measure is None else self.measure.metrics
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that schedule.higher_is_better speaks of: the watched one, else the first."""
+        return self.schedule.watch or next(iter(self.metrics))
 
 
 def load(spec: str) -> tuple[Recipe, str]:

@@ -38,7 +38,7 @@ from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, ov
 from likeness.toolkit.training.run import flat
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
-# trains a recipe in a folder, going on where it was stopped, and gives the first metric on the
+# trains a recipe in a folder, going on where it was stopped, and gives its main metric on the
 # recipe's trials
 Score = Callable[[Recipe, Path], float]
 
@@ -194,7 +194,7 @@ def tune(
         variant: The recipe's name.
         num_trials: The number of trials in all, those of earlier calls included.
         out: Keeps the trials (VARIANT.json) and a run folder for each; a stopped search goes on.
-        score: Trains a recipe in a folder and gives its first metric.
+        score: Trains a recipe in a folder and gives its main metric.
         data: A digest of what is trained on.
 
     Returns:
@@ -205,7 +205,7 @@ def tune(
             recipe, ranges or data. Every trial failed.
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
-    metric, maximise = next(iter(recipe.metrics)), recipe.schedule.higher_is_better
+    metric, maximise = recipe.main_metric, recipe.schedule.higher_is_better
     inner = divide_for_validation(recipe)
     if search.looks:  # a run is measured while it trains, and its best model is kept
         every = max(1, recipe.schedule.steps // search.looks)

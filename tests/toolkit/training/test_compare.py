@@ -354,6 +354,24 @@ def test_a_mean_without_a_value_is_not_the_best(higher):
     assert summarise({"lost": runs["lost"]}, ["eer"], higher_is_better=higher)[1] == ""
 
 
+def test_the_watched_metric_picks_the_reference(file, tmp_path, monkeypatch):
+    settings = [*SHORT, "schedule.watch=min_dcf(.1)", "schedule.higher_is_better=true"]
+    values = {"arcface": (0.3, 0.4), "simple": (0.1, 0.9)}
+    chosen = variants(file, *values, overrides=settings)
+
+    def measured(_: compare.Listed, folder: Path) -> tuple[Outcome, dict[str, Any]]:
+        of_run = dict(zip(METRICS, values[folder.parent.name], strict=True))
+        draws = {name: np.linspace(0.9, 1, 40) * value for name, value in of_run.items()}
+        return Outcome(of_run, draws, "t", Drawn(20, "subjects")), {}
+
+    monkeypatch.setattr(compare, "_outcome", measured)
+    runs = [comparison.Run(name, 0, f"{name}/seed-0") for name in values]
+    listed = {name: compare.Listed(recipe, {}, "") for name, recipe in chosen.items()}
+    assert compare._summary(listed, runs, tmp_path, "", {}).reference == "simple"
+    assert {recipe.main_metric for recipe in chosen.values()} == {"min_dcf(.1)"}
+    assert {recipe.main_metric for recipe in variants(file, *values).values()} == {"eer"}
+
+
 def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval():
     """Of 1000 differences 600 are NaN: what is left is what the 400 others alone give."""
     drawn = [0.09, 0.11] * 200

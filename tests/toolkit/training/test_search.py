@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from likeness.data import Item, folders
 from likeness.eval.intervals import per_item
+from likeness.eval.metrics.verification import balanced_accuracy, eer
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.recipe import Choice, Classification, Range, Recipe, Retrieval, Search, Verification
 from likeness.toolkit.models.parts import describe
@@ -220,7 +221,9 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path)
 
 def test_higher_is_better_and_failed_trials(tmp_path):
     pytest.importorskip("optuna")
-    upward = recipe(schedule=replace(recipe().schedule, higher_is_better=True))
+    schedule = replace(recipe().schedule, watch="accuracy", higher_is_better=True)
+    two = replace(recipe().measure, metrics={"eer": eer, "accuracy": balanced_accuracy})
+    upward = recipe(schedule=schedule, measure=two)
 
     def sometimes(made: Recipe, folder: Path) -> float:
         if folder.name == "trial-1":
@@ -231,6 +234,7 @@ def test_higher_is_better_and_failed_trials(tmp_path):
     _, tuned = tune(out=tmp_path / "up")
     scores = [trial["score"] for trial in tuned.trials]
     assert tuned.score == max(score for score in scores if score is not None)
+    assert tuned.metric == "accuracy"  # whose direction the schedule states, not that of the first
     assert scores[1] is None
     assert tuned.trials[1]["failed"] == "the loss is nan"
     with pytest.raises(ValueError, match="on other data"):
