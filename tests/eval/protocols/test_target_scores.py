@@ -211,6 +211,16 @@ def test_conditions_hold_for_error_rates_and_ends_of_intervals():
         result.met("difference eer > 0")
 
 
+def test_a_condition_on_what_one_system_lacks_cannot_be_tested():
+    """devPAV has no value where the likelihood ratios of the two kinds of trials lie apart."""
+    values = {"mixed": [3, 1, 2, 0], "apart": [3, 2, 1, 0]}
+    systems = {name: Scores(of, [True, True, False, False]) for name, of in values.items()}
+    result = likeness.evaluate(systems, VerificationSettings(llr=True, num_resamples=0))
+    assert len(result.met("cllr < 9")) == 2
+    with pytest.raises(LikenessError, match="of apart"):
+        result.met("dev_pav < 9")
+
+
 @pytest.mark.parametrize(
     "text", ["", "eer", "eer = 1", "eer < x", "eer < 1 or 1", "< 1", "a b < 1"]
 )
