@@ -101,12 +101,11 @@ class Checked:
         for share in (0.1, 0.01):
             if count * share >= 1:
                 least = np.quantile(self.strangers, 1 - share, method="higher")
-                lines.append(
-                    f"{among} {100 * share:.0f} % of searches at the threshold {least:.4g}"
-                )
+                rate = f"{100 * np.mean(self.strangers >= least):.3g} %"
+                lines.append(f"{among} {rate} of searches at the threshold {least:.4g}")
         if self.threshold is not None and count:
             hits = int((self.strangers >= self.threshold).sum())
-            rate = f"{100 * hits / count:.2g} % ({hits:,} of {count:,})"
+            rate = f"{100 * hits / count:.3g} % ({hits:,} of {count:,})"
             source = f" of {self.source}" if self.source else ""
             lines.append(f"{among} {rate} at the threshold {self.threshold:.4g}{source}")
         if count and (few := few_of(self.subjects)) and few not in lines[-1]:

@@ -1,6 +1,7 @@
 """`gallery check`: planted faults are named, and so is how often strangers pass for somebody."""
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,9 @@ def test_strangers_are_those_of_a_loop_over_the_other_subjects():
     assert checked.strangers == pytest.approx(best, abs=1e-5)
     hits = sum(score >= 0.3 for score in best)
     assert f"({hits} of 36) at the threshold 0.3" in checked.summary()
+    some = replace(checked, strangers=np.arange(11) / 10, threshold=0.0).summary()
+    assert "somebody in 18.2 % of searches at the threshold 0.9" in some  # 2 of 11
+    assert "somebody in 100 % (11 of 11) at the threshold 0" in some
 
 
 def test_a_gallery_of_single_enrolments_says_what_it_cannot_say():
