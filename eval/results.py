@@ -273,7 +273,8 @@ def footnotes(results: Sequence[Result]) -> list[str]:
         named.append((name, result.interval, str(stated.get("interval_note", ""))))
         texts = [str(stated["remark"])] if "remark" in stated else []
         if stated.get("nontargets_allowed") == 0:
-            texts.append("too few nontarget trials to resolve this FAR; none may be accepted")
+            few = "too few nontarget trials to resolve this FAR; none may be accepted"
+            texts.append(few if stated["far"] else "no nontarget trial may be accepted")
             label = f"{result.system}, {label}" if several else label
         for text in texts:
             remarks.setdefault(text, {})[label] = None

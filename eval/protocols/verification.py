@@ -201,7 +201,7 @@ class Evaluation:
 
         Returns:
             What was stored. Without a guarantee a FAR below 10 / (number of nontarget trials) is
-            left out, with a warning.
+            left out, with a warning, and so is one that no threshold keeps but by rejecting all.
 
         Raises:
             LikenessError: the scores do not say their model, several systems were evaluated, or
@@ -227,7 +227,7 @@ class Evaluation:
         result = self.results[0]
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
         path, origin = path_for_scores(model, self.origins.get(name))
-        stored, too_low = thresholds.measure(
+        stored, left_out = thresholds.measure(
             scores,
             origin,
             data=origin.trials or "unnamed trials",
@@ -240,10 +240,15 @@ class Evaluation:
                 source=result.conventions.get("subjects_from"),
             ),
         )
-        if too_low:
-            rates = ", ".join(f"{100 * far:.3g} %" for far in too_low)
-            few = f"fewer than {thresholds.LEAST_ERRORS} of {stored.nontargets:,} nontarget trials"
-            text = f"not stored: the threshold at FAR {rates}, where {few} may pass"
+        all_trials = f"{stored.nontargets:,} nontarget trials"
+        few = f"fewer than {thresholds.LEAST_ERRORS} of {all_trials} may pass"
+        tied = "more nontarget trials than may pass share the highest score"
+        reasons: dict[str, list[str]] = {}
+        for far in left_out:
+            is_few = verification.num_allowed(far, stored.nontargets) < thresholds.LEAST_ERRORS
+            reasons.setdefault(few if is_few else tied, []).append(f"{100 * far:.3g} %")
+        for why, rates in reasons.items():
+            text = f"not stored: the threshold at FAR {', '.join(rates)}, where {why}"
             warnings.warn(text, stacklevel=2)
         return write_thresholds(path, stored, replaces=replaces)
 

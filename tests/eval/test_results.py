@@ -13,7 +13,7 @@ from likeness.eval.metrics.system import VerificationSettings, measure_system
 from likeness.eval.metrics.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.reports.verification import write_page
-from likeness.eval.results import table, write_results
+from likeness.eval.results import footnotes, table, write_results
 from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import all_pairs
 
@@ -63,6 +63,14 @@ def test_notes_name_the_system_that_they_are_of():
         results += measure_system(scores, settings, subjects=subjects, system=system)[0]
     text = table(results)
     assert [line[:7] for line in text.splitlines() if line.startswith("* ")] == ["* few: "]
+
+
+def test_a_far_that_no_trial_may_reach_says_why(scores):
+    settings = VerificationSettings(fars=(0.001, 0.0), num_resamples=0)
+    notes = footnotes(measure_system(scores["one"], settings, subjects=SUBJECTS)[0])
+    few = "too few nontarget trials to resolve this FAR; none may be accepted"
+    assert f"TAR (%) at FAR 0.001: {few}." in notes
+    assert "TAR (%) at FAR 0: no nontarget trial may be accepted." in notes
 
 
 def test_json_is_strict_where_no_threshold_exists(tmp_path):

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
+import likeness
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_scores
 from likeness.eval.intervals.guarantee import (
     Guarantee,
     guaranteed_threshold,
@@ -19,10 +21,11 @@ from likeness.eval.intervals.guarantee import (
     num_pairs_allowed,
     pairs_needed,
 )
+from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.scoring.origin import Origin, read_origin, write_origin
 from likeness.eval.scoring.threshold_files import read_thresholds, write_thresholds
 from likeness.eval.scoring.thresholds import LEAST_ERRORS, Thresholds, measure
-from likeness.eval.types import Scores
+from likeness.eval.types import Scores, Trials
 from tests.eval.all_pairs import people
 
 ORIGIN = Origin("cosine, model ab", {"model": "ab", "similarity": "cosine"}, trials="t.txt")
@@ -61,6 +64,22 @@ def test_a_far_with_fewer_than_ten_errors_behind_it_is_left_out() -> None:
         found.at(0.02)
     with pytest.raises(LikenessError):
         found.at(False)
+
+
+def test_a_rate_that_is_not_stored_has_its_own_reason(tmp_path: Path) -> None:
+    """Of 1,500 nontarget trials 30 share the highest score, and 15 may pass at FAR 1 %."""
+    ids, rows = tuple(map(str, range(1600))), np.arange(1600)
+    trials = Trials(("enrolled",), ids, np.zeros(1600, np.int32), rows, rows < 100)
+    values = np.where(rows < 100, 1400 + rows, rows - 100)
+    write_scores(tmp_path / "s.txt", trials, np.minimum(values, 1470))
+    write_origin(tmp_path / "s.txt", ORIGIN)
+    settings = VerificationSettings(fars=(0.1, 0.01, 0.001), num_resamples=0)
+    evaluation = likeness.evaluate(tmp_path / "s.txt", settings)
+    with pytest.warns(UserWarning, match="not stored") as warned:
+        evaluation.save_thresholds(tmp_path / "t.json")
+    texts = " ".join(str(each.message) for each in warned)
+    assert "FAR 0.1 %, where fewer than 10 of 1,500 nontarget trials may pass" in texts
+    assert "FAR 1 %, where more nontarget trials than may pass share the highest score" in texts
 
 
 def test_each_way_of_scoring_and_each_model_has_its_entry(tmp_path: Path) -> None:
