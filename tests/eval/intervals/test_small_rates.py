@@ -149,3 +149,9 @@ def test_the_command_plans_with_and_without_scores(tmp_path, capsys):
     assert run_command("evaluate") == 2
     bare = likeness.evaluate(scores, VerificationSettings(num_resamples=0))
     assert "SCORES of a first test" in bare.plan(0.01, 0.5)
+    for far, width in ((0, 0.5), (0.01, 0)):
+        with pytest.raises(LikenessError, match="plan far="):
+            bare.plan(far, width)
+    report = ("--far", 0, "--resamples", 0, "--report", tmp_path / "page")  # no test to plan
+    assert run_command("evaluate", path, *report) == 0
+    assert (tmp_path / "page" / "index.html").is_file()

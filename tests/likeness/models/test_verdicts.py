@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness import Fusion, Model
+from likeness import Fusion, LikenessError, Model
 from likeness.models import load
 from likeness.models.model import load as load_model
 from likeness.models.verdicts import Verification, list_pairs
@@ -36,8 +36,14 @@ def test_the_score_is_that_of_the_embeddings(run, pair):
     assert got.norms == pytest.approx(embedded.norms, rel=1e-5)
     assert (got.similarity, got.llr, got.accepted) == ("cosine", None, None)
     assert "none" in str(got)
-    for threshold, same in ((got.score, True), (got.score + 1e-6, False)):
-        assert model.verify(*pair, threshold=threshold).accepted is same
+    for threshold, same in (
+        (got.score, True),
+        (got.score + 1e-6, False),
+        (np.float32(-1), True),
+        (np.float64(2), False),
+    ):
+        verdict = model.verify(*pair, threshold=threshold)
+        assert verdict.accepted is bool(verdict) is same
 
 
 def test_a_recording_that_cannot_be_read_is_named(run, example, pair, tmp_path):
@@ -57,6 +63,19 @@ def test_rows_of_an_earlier_comparison_are_pairs_without_its_scores(run, pair):
     assert row.score is not None
     (again,), _ = list_pairs([row])
     assert (again[:3], again.score) == (row[:3], None)
+
+
+def test_labels_of_pairs_are_booleans_or_1_and_0(run, example):
+    first, second, third, *_ = sorted((example / "voices").rglob("*.flac"))  # two of each speaker
+    model, same, other = load_model(run), (first, second), (first, third)
+    texts = {
+        str(model.verify_pairs([(*same, kind(1)), (*other, kind(0))], threshold=-1))
+        for kind in (bool, int, float, np.int8)
+    }
+    (text,) = texts
+    assert "of 2 compared pairs with a label: 1 false accept, 0 false rejects" in text
+    with pytest.raises(LikenessError, match="labels"):
+        model.verify_pairs([(*same, "target")])
 
 
 def test_a_calibration_gives_the_probability(run, pair):
