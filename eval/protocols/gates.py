@@ -60,9 +60,9 @@ def met_conditions(compared: Compared, conditions: Sequence[str]) -> list[str]:
         if not rows:
             there = ", ".join(dict.fromkeys(name for _, name, _ in known)) or "no difference"
             raise LikenessError(f"condition {text!r}: it was not measured; there is {there}")
-        if lacking := {system: 0 for system, *_ in known if system not in dict(rows)}:
+        if lacking := dict.fromkeys(name for name, *_ in known if name not in dict(rows)):
             names = ", ".join(lacking)
-            raise LikenessError(f"condition {text!r}: {metric} could not be measured of {names}")
+            raise LikenessError(f"condition {text!r}: {metric} was not measured for {names}")
         for system, of in rows:
             if end and of.interval is None:
                 raise LikenessError(f"condition {text!r}: {system} has no interval of {metric}")

@@ -217,7 +217,7 @@ def test_a_condition_on_what_one_system_lacks_cannot_be_tested():
     systems = {name: Scores(of, [True, True, False, False]) for name, of in values.items()}
     result = likeness.evaluate(systems, VerificationSettings(llr=True, num_resamples=0))
     assert len(result.met("cllr < 9")) == 2
-    with pytest.raises(LikenessError, match="of apart"):
+    with pytest.raises(LikenessError, match="for apart"):
         result.met("dev_pav < 9")
 
 
