@@ -124,8 +124,7 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
     frames = [of.settings.get("frame", "arcface") for of in pair]
     if frames[0] != frames[1]:
         raise LikenessError(
-            f"the models take faces in the frames {' and '.join(frames)}, and a crop has one of "
-            "them; give two of one frame"
+            f"the models take faces in the frames {' and '.join(frames)}; join models of one frame"
         )
     if others := [of.similarity for of in pair if of.similarity not in joint.SCORED_BY]:
         raise LikenessError(

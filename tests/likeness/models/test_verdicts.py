@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness import Fusion, Model
+from likeness import Fusion, LikenessError, Model
 from likeness.models import load
 from likeness.models.model import load as load_model
 from likeness.models.verdicts import Verification, list_pairs
@@ -57,6 +57,8 @@ def test_rows_of_an_earlier_comparison_are_pairs_without_its_scores(run, pair):
     assert row.score is not None
     (again,), _ = list_pairs([row])
     assert (again[:3], again.score) == (row[:3], None)
+    with pytest.raises(LikenessError, match="columns"):
+        list_pairs([row], columns="enrol=first")
 
 
 def test_a_calibration_gives_the_probability(run, pair):
