@@ -57,7 +57,7 @@ def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
         raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
-def refuse_idle(where: str, **options: object) -> None:
+def refuse_unused(where: str, **options: object) -> None:
     """Refuse options that change nothing.
 
     Args:
@@ -68,7 +68,7 @@ def refuse_idle(where: str, **options: object) -> None:
         LikenessError: One was given.
 
     Example:
-        >>> refuse_idle("faces.rec", columns="label=name", root=None)
+        >>> refuse_unused("faces.rec", columns="label=name", root=None)
         Traceback (most recent call last):
             ...
         likeness.LikenessError: faces.rec: leave out columns, which would change nothing

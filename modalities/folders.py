@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError, refuse_idle
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import files_below, is_plain_folder, list_items
@@ -172,7 +172,7 @@ def list_all(
     path, suffixes = Path(data), suffixes_of(modality)
     _refuse_compressed([path])
     if modality == "face" and path.suffix == ".rec":
-        refuse_idle(str(path), columns=columns, label=label)
+        refuse_unused(str(path), columns=columns, label=label)
         return scan(path, modality)
     listing: Any = {"suffixes": suffixes, "columns": columns, "root": root}
     if (path.is_file() or is_plain_folder(path)) and shards.are_at(path, suffixes):

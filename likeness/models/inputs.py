@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError, refuse_idle
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.items.item_lists import SUFFIXES as TABLES
 from likeness.eval.items.item_lists import listed_paths, read_items
@@ -76,7 +76,7 @@ def items_of(
             there, or ids are repeated.
     """
     if modality == "embedding":
-        refuse_idle("an embeddings file", columns=columns, label=label, root=root)
+        refuse_unused("an embeddings file", columns=columns, label=label, root=root)
         yield _rows_of(inputs)
         return
     is_path, start = isinstance(inputs, str | os.PathLike), Path(root or "")
@@ -89,10 +89,10 @@ def items_of(
         elif hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
             items = read_items(inputs, start, columns=parse_columns(columns))
         else:
-            refuse_idle("inputs that are no table", columns=columns)
+            refuse_unused("inputs that are no table", columns=columns)
             items = maker.in_memory(inputs)
             if not maker.num_paths:
-                refuse_idle("inputs that are no paths", label=label, root=root)
+                refuse_unused("inputs that are no paths", label=label, root=root)
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
         if label and not is_path:
@@ -168,7 +168,7 @@ def _of_path(path: str | os.PathLike[str], modality: str, **listing: Any) -> Seq
     text, path, suffixes = str(path), Path(path), suffixes_of(modality)
     suffix = path.suffix.lower()
     if suffix in suffixes and (is_url(text) or path.is_file()):
-        refuse_idle(f"the file {text!r}", **listing)
+        refuse_unused(f"the file {text!r}", **listing)
         return [Item(item_id(text), path)]
     if not text or not path.exists():
         raise LikenessError(f"{text!r}: there is no such file or folder; correct the path")

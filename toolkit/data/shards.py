@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError, refuse_idle
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device, text_lines
 from likeness.eval.items.items import MAX_SPAN, Item, Items, check_unique
@@ -134,7 +134,7 @@ def or_files(
     path, label = Path(data), listing.get("label")
     if not are_at(path, suffixes):
         return list_items(path, suffixes=suffixes, root=root, **listing)
-    refuse_idle(str(path), columns=listing.get("columns"))
+    refuse_unused(str(path), columns=listing.get("columns"))
     listed = items(path, suffixes=tuple(suffixes), root=root)
     return LabelPattern(label).relabelled(listed, path, str(path)) if label else listed
 
