@@ -225,6 +225,7 @@ def bench(
             every = every[_draw_items(label_numbers(every)[1], max_items)]
         files, listed = draw_lists(every, Draw(split="all"), where=str(items))
         subject_of = subject_of or {item.id: str(item.label) for item in files}
+        root = None  # their paths have it
     else:
         assert trials is not None
         listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)

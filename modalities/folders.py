@@ -6,13 +6,12 @@ faces also RecordIO files.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.items.items import Items, label_numbers
 from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import files_below, is_plain_folder, list_items
@@ -167,20 +166,22 @@ def list_all(
     A list of faces with bare paths, as OpenSphere's SUBJECT/image.jpg, has its folders as labels.
 
     Raises:
-        LikenessError: The data or some of the files are missing, or cannot be understood.
+        LikenessError: The data or some of the files are missing, or cannot be understood. Columns
+            of what is no table are named, or labels of a .rec file, which has its own.
     """
-    path = Path(data)
+    path, suffixes = Path(data), suffixes_of(modality)
     _refuse_compressed([path])
-    if path.is_file() and shards.are_at(path) and not columns:
-        listed = shards.items(path, suffixes=suffixes_of(modality), root=root)
-        return listed.sorted_as_paths()
-    is_plain = is_plain_folder(path, label)
-    if (is_plain and not columns) or (modality == "face" and path.suffix == ".rec"):
+    if modality == "face" and path.suffix == ".rec":
+        refuse_unused(str(path), columns=columns, label=label)
         return scan(path, modality)
-    listing = partial(list_items, path, suffixes=suffixes_of(modality), columns=columns, root=root)
-    listed = listing(label=label)
+    listing: Any = {"suffixes": suffixes, "columns": columns, "root": root}
+    if (path.is_file() or is_plain_folder(path)) and shards.are_at(path, suffixes):
+        return shards.or_files(path, label=label, **listing).sorted_as_paths()
+    if is_plain_folder(path, label) and not columns:
+        return scan(path, modality)
+    listed = list_items(path, label=label, **listing)
     if modality == "face" and path.suffix == ".txt" and not any(listed.labels):
-        listed = listing(label="{label}/*")
+        listed = list_items(path, label="{label}/*", **listing)
     return listed
 
 

@@ -66,8 +66,8 @@ def join(
     Raises:
         LikenessError: a model does not exist. The head is none, or was trained on embeddings of
             another model or another size; the model has no weights of torch; or `out` is not empty.
-            Two models are of different modalities or not scored by cosine or dot product; the
-            fusion is of other systems, or no sum of their scores.
+            Two models are of different modalities or frames, or not scored by cosine or dot
+            product; the fusion is of other systems, or no sum of their scores.
 
     Example:
         >>> import likeness
@@ -120,6 +120,11 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
         raise LikenessError(
             f"models of modality {first.modality!r} and {second.modality!r} do not embed the same "
             "items; give two models of recordings, of faces or of images"
+        )
+    frames = [of.settings.get("frame", "arcface") for of in pair]
+    if frames[0] != frames[1]:
+        raise LikenessError(
+            f"the models take faces in the frames {' and '.join(frames)}; join models of one frame"
         )
     if others := [of.similarity for of in pair if of.similarity not in joint.SCORED_BY]:
         raise LikenessError(

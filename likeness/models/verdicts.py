@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_unused
 from likeness.eval.formats import trials
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.runs import CALIBRATION
@@ -478,11 +478,12 @@ def list_pairs(
         columns: As for `read_pairs`.
 
     Raises:
-        LikenessError: There are no pairs. None of the files exists.
+        LikenessError: There are no pairs. None of the files exists. Pairs in memory have columns.
     """
     if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
         pairs = read_pairs(listed, columns=columns)
     else:
+        refuse_unused("pairs in memory", columns=columns)
         pairs = [PairRow(str(pair[0]), str(pair[1]), *map(_label, pair[2:3])) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")

@@ -250,7 +250,8 @@ def check_training(recipe: recipes.Recipe, data: Data) -> str:
     recipe, first = planned.recipe, probe(planned.views)
     if isinstance(first, Bad):  # one sentence, where training would have a line for each
         raise LikenessError(first.reason)
-    few = replace(recipe.schedule, steps=6, warmup_steps=0, eval_every=0, watch="")
+    decay, save_every = recipe.schedule.decay, recipe.schedule.save_every
+    few = recipes.Schedule(steps=6, decay=decay, save_every=save_every)
     tuning = replace(recipe.tuning, freeze_until=0, average_last=0)
     short = replace(recipe, measure=None, schedule=few, tuning=tuning)
     begun: list[float] = []

@@ -201,6 +201,11 @@ def check_settings(recipe: Recipe) -> None:
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             schedule.watch in ("", *recipe.metrics)
         ),
+        "schedule.watch names a metric and schedule.eval_every is above 0 where "
+        "schedule.halve_after or schedule.stop_after is": (
+            not (schedule.halve_after or schedule.stop_after)
+            or (bool(schedule.watch) and schedule.eval_every > 0)
+        ),
         "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
         "memory.size is at least sampling.batch_size": (
             recipe.memory is None or recipe.memory.size >= recipe.sampling.batch_size

@@ -24,7 +24,9 @@ from tests.tiny_yunet import save_onnx
 WEIGHTS, OFFSET = (1.5, 6.0), -2.0
 
 
-def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "cosine") -> Path:
+def in_onnx(
+    path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "cosine", **stated: str
+) -> Path:
     """A file as `likeness export` writes it: the mean levels that random filters let through."""
     filters = np.random.default_rng(seed).normal(size=(6, 1, 80)).astype(np.float32)
     constants = {"filters": filters, "axes": np.array([1]), "last": np.array([2])}
@@ -33,7 +35,7 @@ def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "
     outputs = ["float[batch,6] embeddings"]
     net = load_onnx(str(save_onnx(path, "float[batch,samples] waves", outputs, lines, constants)))
     description = {"format": onnx.FORMAT, "modality": "speaker", "similarity": similarity, "dim": 6}
-    description |= {"digest": str(seed) * 64, "norm_is_quality": False, "shape": [None]}
+    description |= {"digest": str(seed) * 64, "norm_is_quality": False, "shape": [None]} | stated
     description["read"] = describe(partial(audio.read, rate_hz=rate_hz))
     net.metadata_props.add(key=onnx.KEY, value=json.dumps(description))
     path.write_bytes(net.SerializeToString())
@@ -42,14 +44,15 @@ def in_onnx(path: Path, seed: int, *, rate_hz: int = 16_000, similarity: str = "
 
 @pytest.fixture(scope="module")
 def models(module_path: Path) -> Path:
-    """Models a and b; slow, at half of their rate; dot and far, by their similarity; and run, of
-    torch.
+    """Models a and b; slow, at half of their rate; dot and far, by their similarity; dlib, by its
+    frame; and run, of torch.
     """
     in_onnx(module_path / "a.onnx", 1)
     in_onnx(module_path / "b.onnx", 2)
     in_onnx(module_path / "slow.onnx", 3, rate_hz=8000)
     in_onnx(module_path / "dot.onnx", 4, similarity="dot")
     in_onnx(module_path / "far.onnx", 5, similarity="euclidean")
+    in_onnx(module_path / "dlib.onnx", 6, frame="dlib")
     backbone = partial(ResNet, dim=6, width=2, blocks=(1, 1, 1, 1))
     parts = {"frontend": partial(KaldiFbank, num_mels=16), "backbone": backbone}
     recipe = replace(tiny.BASE, **parts, read=partial(audio.read, rate_hz=16_000))
@@ -134,6 +137,7 @@ def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
         says = "weights above 0" if name in ("falling", "measured") else "is for other scores"
         assert says in refused(*words, "--fusion", tmp_path / f"{name}.json")
     assert "euclidean" in refused(*words[:3], models / "far.onnx", *words[4:])
+    assert "arcface and dlib" in refused(*words[:3], models / "dlib.onnx", *words[4:])
     assert "would change nothing" in refused(*words, "--precision", "float16")
     assert "give a head, or another" in refused(*words, "--head", a)
     fused = ("--fusion", tmp_path / "other.json")

@@ -212,13 +212,15 @@ def test_it_says_what_training_takes_and_keeps_nothing(memory, voices, tmp_path,
     recipe = tmp_path / "mine.py"
     recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
     before = sorted(tmp_path.iterdir())
-    command = ["train", f"{recipe}:arcface", "schedule.steps=7200", "--data", voices, "--check"]
+    schedule = ("steps=7200", "eval_every=5", "watch=eer", "stop_after=2")
+    settings = [f"schedule.{stated}" for stated in schedule]
+    command = ["train", f"{recipe}:arcface", *settings, "--data", voices, "--check"]
     text = printed(*command)
     planned = tiny.BASE.items(voices)
     assert f"{len(planned)} items of" in text
     assert re.search(f"memory: {memory}\n", text)
     batch, rate = tiny.BASE.sampling.batch_size, tiny.BASE.optim.lr
-    assert "in steps: a checkpoint every 3\n" in text
+    assert "in steps: an evaluation every 5, a checkpoint every 3\n" in text
     assert f"a batch: {batch} items, in each process (of 1) {batch}; rate {rate:g}" in text
     seconds = re.search(r"a step: ([\d.]+) s", text)
     total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)

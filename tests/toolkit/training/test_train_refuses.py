@@ -96,6 +96,8 @@ BEYOND = (
     [
         *((setting, setting.partition("=")[0]) for setting in BEYOND.split()),
         ("schedule.watch=accuracy", "watch"),
+        ("schedule.stop_after=3", "schedule.watch=, schedule.eval_every=0, "),
+        ({"schedule": Schedule(watch="eer", halve_after=3)}, "schedule.eval_every=0, "),
         ("sampling.batch_size=9", "multiple"),
         ("sampling.batch_size=1", "batch_size"),
         ("compute.accumulate=5", "accumulate=5 needs 10"),
