@@ -10,7 +10,8 @@
     load_named("speechbrain:speechbrain/spkrec-ecapa-voxceleb")
         the same from the Hugging Face hub; it is asked only where it is named so
     load_named("wespeaker:FOLDER_OR_FILE.pt")
-        a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector
+        a WeSpeaker checkpoint (avg_model.pt): ResNet, ECAPA-TDNN, CAM++ or x-vector. A config.yaml
+        beside it states its sampling rate and frames
     load_named("redimnet:FILE.pt")
         a release of ReDimNet (IDRnD, such as b2-vox2-ft_lm.pt) or of ReDimNet2 (PalabraAI)
     load_named("insightface:FILE_OR_FOLDER")
