@@ -4,6 +4,7 @@
 likeness/models/load.py says what each of them is called, and what is read of their files.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -38,8 +39,8 @@ _FRAMINGS: dict[str, Framing] = {
     "tf": "tensorflow",
     "tf_mel": "tensorflow",
 }
-# What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
-# modalities/speaker/features.py without dither, which is for training only.
+# What a state dict, and an .onnx file without metadata, do not state: WESPEAKER_FBANK and
+# THREED_SPEAKER_FBANK of modalities/speaker/features.py without dither, which is for training only.
 _FILTERBANKS: dict[str, dict[str, Any]] = {
     "wespeaker": {"window": "hamming", "scale": 32768.0},
     "3dspeaker": {"window": "povey", "scale": 1.0},
@@ -231,12 +232,40 @@ def load_onnx(path: Path, frontend: str) -> Loaded:
             f"{path}: its inputs are {stated}; one of floats, (B, T, F) or (B, S) of any length, "
             "is needed; a network over images is given as insightface:FILE.onnx"
         )
+    stated, rate_hz = _of_metadata(path, session.metadata)
+    if stated and frontend not in ("wespeaker", stated):
+        raise LikenessError(f"{path}: its metadata state {stated} filterbanks; omit {frontend!r}")
+    frontend = stated or frontend
     if len(shape) == 2:
-        return _speaker(RawWave(), OnnxNetwork(path, session, (16_000,)), sha256(path))
+        network = OnnxNetwork(path, session, (rate_hz,))
+        return _speaker(RawWave(), network, sha256(path), rate_hz=rate_hz)
     num_mels = shape[2] if isinstance(shape[2], int) else 80
-    fbank = KaldiFbank(num_mels=num_mels, **_FILTERBANKS[frontend])
+    fbank = KaldiFbank(num_mels=num_mels, rate_hz=rate_hz, **_FILTERBANKS[frontend])
     network = OnnxNetwork(path, session, (200, num_mels))
-    return _speaker(fbank, network, _summed(path, frontend, {}))
+    return _speaker(fbank, network, _summed(path, frontend, {}), rate_hz=rate_hz)
+
+
+def _of_metadata(path: Path, metadata: Mapping[str, str]) -> tuple[str, int]:
+    """Return the front-end and the sampling rate that the metadata of an .onnx file state.
+
+    sherpa-onnx's files have them. Without them, "" and 16 kHz are returned.
+
+    Raises:
+        LikenessError: The file is one of `likeness export --for sherpa-onnx`, whose front-end is
+            another one, or of a framework that is not read.
+    """
+    framework, rate_hz = metadata.get("framework"), metadata.get("sample_rate")
+    if framework is None or rate_hz is None:
+        return "", 16_000
+    if metadata.get("comment", "").startswith("likeness "):
+        raise LikenessError(f"{path}: it is for sherpa-onnx; give the run that it was made of")
+    if framework not in ("wespeaker", "3d-speaker") or not re.fullmatch("[0-9]{4,6}", rate_hz):
+        raise LikenessError(
+            f"{path}: its metadata state framework {quoted(framework)} and sample_rate "
+            f"{quoted(rate_hz)}; models of wespeaker and 3d-speaker, at a rate in Hz, are read"
+        )
+    is_scaled = metadata.get("normalize_samples") == "1"
+    return "3dspeaker" if is_scaled else "wespeaker", int(rate_hz)
 
 
 def _mel_of_release(config: Any) -> Part:

@@ -91,7 +91,8 @@ def load_named(
         min_score: The lowest score of a face; None is the default of the detector.
         frontend: What an .onnx network over filterbanks or a `wespeaker:` state dict was trained
             with: "wespeaker" (Hamming window, int16 scale) or "3dspeaker" (Povey window, [-1, 1]).
-            Neither file states it. Other kinds of models know their front-end.
+            An .onnx file with the metadata of sherpa-onnx states it, and its sampling rate. Other
+            kinds of models know their front-end.
         trust: The packages and Python files of others that may be imported for parts of a
             checkpoint or an exported model.
 
@@ -112,7 +113,7 @@ def load_named(
 
 
 def takes_frontend(model: str) -> bool:
-    """Whether a model states no front-end: one of WeSpeaker, or an .onnx file from elsewhere."""
+    """Whether a model may state no front-end: one of WeSpeaker, or an .onnx file from elsewhere."""
     kind, colon, _ = model.partition(":")
     if colon and kind in _KINDS:
         return kind == "wespeaker"

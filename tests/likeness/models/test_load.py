@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -287,6 +288,32 @@ def test_onnx_networks_over_filterbanks(voices, tmp_path):
         np.testing.assert_allclose(embedded.matrix, expected, rtol=1e-5)
         # the digest of the usual front-end is that of the file
         assert (loaded.digest == sha256(path)) == (frontend == "wespeaker")
+
+
+def test_metadata_of_sherpa_onnx_are_obeyed_or_refused(tmp_path):
+    proto, file = onnx.load(power(tmp_path / "plain.onnx", "B", "T", 80)), tmp_path / "s.onnx"
+    usual = {"framework": "wespeaker", "sample_rate": "16000", "normalize_samples": "0"}
+
+    def stating(frontend: load.Frontend = "wespeaker", **metadata: str) -> Any:
+        onnx.helper.set_model_props(proto, usual | metadata)
+        onnx.save(proto, file)
+        return load.load_named(str(file), frontend=frontend)
+
+    wave = torch.randn(1, 4000) * 0.1
+    scaled = {"framework": "3d-speaker", "normalize_samples": "1"}
+    for metadata, frontend in (({}, "wespeaker"), (scaled, "3dspeaker")):
+        for rate_hz in (8000, 16_000):
+            model = stating(**metadata, sample_rate=str(rate_hz))
+            assert load.reading_of(model)[1]["rate_hz"] == rate_hz
+            bands = BANKS[frontend](rate_hz=rate_hz).eval()(wave)[0]
+            torch.testing.assert_close(model.embedder(wave), bands.square().mean(1))
+    assert stating("3dspeaker", **scaled).digest == stating(**scaled).digest
+    refused = [{"framework": "nemo"}, {"sample_rate": "16k"}, {"comment": "likeness ab12, scored"}]
+    for metadata, says in zip(refused, ("'nemo'", "'16k'", "give the run"), strict=True):
+        with pytest.raises(ValueError, match=says):
+            stating(**metadata)
+    with pytest.raises(ValueError, match="state wespeaker filterbanks; omit '3dspeaker'"):
+        stating("3dspeaker")
 
 
 def test_onnx_networks_over_waves_and_what_is_refused(tmp_path):
