@@ -1,5 +1,6 @@
 """One value that says how trials are scored; `likeness.eval.scoring.score` applies it."""
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, vectors_of
@@ -16,7 +20,7 @@ from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
 from likeness.eval.option import Option
 from likeness.eval.scoring.normalization import check_cohort
-from likeness.eval.scoring.plda import Plda, load_plda
+from likeness.eval.scoring.plda import ARRAYS, Plda, load_plda
 from likeness.eval.types import check_choice, check_counts
 
 Norm = Literal["as", "s", "z", "t"]
@@ -27,6 +31,7 @@ QUALITY = ("log_norm", "log_duration", "cohort_mean")
 norm of its pooled items), the logarithm of the seconds (that of a model is the sum of its items),
 the mean score with the cohort."""
 
+_READ_AS = ("flip", "crops", "chunks", "pauses")  # what a meta says of `likeness embed`'s options
 _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that may be files
     "subtract_mean": vectors_of,
     "plda": load_plda,
@@ -154,30 +159,55 @@ class Scoring:
     def system(self, meta: Mapping[str, str], *, of_models: bool = False) -> str:
         """What gives the scores, in words: two lists of scores with the same words compare.
 
-        A calibration stores them, and serves scores of its own system only.
+        A calibration stores them, and serves scores of its own system only. A PLDA, a cohort and a
+        mean have the first digits of a SHA-256 behind them.
 
         Args:
             meta: Of the embeddings of the enrolment side.
             of_models: The enrolment ids are models that are pooled from several items.
 
         >>> Scoring(cohort=Embeddings(("c", "d"), [[1], [2]]), top_n=2).system({"model": "ab12"})
-        'cosine, as_norm over the top 2 of the cohort, model ab12'
+        'cosine, as_norm over the top 2 of the cohort (f391f1e5), model ab12'
         """
         parts = [self.similarity_of(meta)]
+        if self.plda is not None:
+            parts[0] += _short_digest(*(getattr(self.plda, name) for name in ARRAYS))
         if of_models:
             parts.append(f"{self.pooling} of the enrolment items")
         if self.subtract_mean is not None:
-            parts.append("mean subtracted")
+            mean = self.subtract_mean.matrix.mean(axis=0, dtype=np.float64)
+            parts.append(f"mean subtracted{_short_digest(mean.astype(np.float32))}")
         if meta.get("mean"):
             parts.append(f"mean of {meta['mean']} subtracted")
         if self.cohort is not None:
             over = f" over the top {self.top_n} of the cohort" if self.norm == "as" else ""
-            parts.append(f"{self.norm}_norm{over}")
+            parts.append(f"{self.norm}_norm{over}{self._cohort_digest()}")
+        parts += [f"{name} {meta[name]}" for name in _READ_AS if meta.get(name)]
         if meta.get("model"):
             parts.append(f"model {meta['model'][:16]}")
         return ", ".join(parts)
+
+    def _cohort_digest(self) -> str:
+        """The digest of the cohort's rows and subjects, which their order does not change."""
+        assert self.cohort is not None
+        ids, subject_of = self.cohort.ids, self.cohort_subjects or {}
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        names = [(ids[row], subject_of.get(ids[row], "")) for row in order]
+        return _short_digest(self.cohort.matrix[order], names=repr(names))
 
     @property
     def num_cohort_scores(self) -> int | None:
         """How many scores with the cohort are used of each side; None stands for all."""
         return self.top_n if self.norm == "as" else None
+
+
+def _short_digest(*arrays: ArrayLike, names: str = "") -> str:
+    """The first digits of the SHA-256 of numbers and names, in parentheses, for a text.
+
+    >>> _short_digest([1.0, 2.0])
+    ' (dc91ce9a)'
+    """
+    checksum = hashlib.sha256(names.encode())
+    for array in arrays:
+        checksum.update(np.ascontiguousarray(array))
+    return f" ({checksum.hexdigest()[:8]})"

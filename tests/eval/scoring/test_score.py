@@ -1,5 +1,6 @@
 """The settings of scoring, and ids that are listed without the ending of their files."""
 
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -76,7 +77,48 @@ def test_a_plda_scores() -> None:
     rows = EMBEDDINGS.matrix
     scored = score(TRIALS, EMBEDDINGS, Scoring(plda=PLDA))
     np.testing.assert_allclose(scored.values, PLDA.score(rows, rows, FIRST, SECOND))
-    assert scored.system == "plda, model abc"
+    assert re.fullmatch(r"plda \([0-9a-f]{8}\), model abc", scored.system)
+
+
+SHIFTED = Embeddings(COHORT.ids, np.random.default_rng(4).standard_normal(COHORT.matrix.shape))
+PEOPLE = {name: f"p{int(name[1:]) % 4}" for name in COHORT.ids}
+
+
+@pytest.mark.parametrize(
+    ("fitted", "others"),
+    [
+        ({"plda": PLDA}, [{"plda": replace(PLDA, psi=2 * PLDA.psi)}]),
+        ({"subtract_mean": COHORT}, [{"subtract_mean": SHIFTED}]),
+        (
+            {"cohort": COHORT, "norm": "s"},
+            [{"cohort": SHIFTED}, {"cohort": COHORT, "cohort_subjects": PEOPLE}],
+        ),
+    ],
+)
+def test_a_calibration_is_for_the_files_that_it_was_fitted_with(
+    fitted: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    of_fit = Scoring(**fitted).system(EMBEDDINGS.meta)
+    calibration = Fusion((1.0,), 0.0, (of_fit,))
+    assert score(TRIALS, EMBEDDINGS, Scoring(**fitted, calibration=calibration)).system == of_fit
+    for other in others:
+        with pytest.raises(ValueError, match="is for other scores"):
+            score(TRIALS, EMBEDDINGS, Scoring(norm="s", **other, calibration=calibration))
+
+
+def test_the_words_of_a_system_tell_how_items_were_read_and_no_order(tmp_path) -> None:
+    turned = Embeddings(COHORT.ids[::-1], COHORT.matrix[::-1])
+    words = [Scoring(cohort=of, norm="s").system({}) for of in (COHORT, turned)]
+    assert words[0] == words[1]
+    PLDA.save(tmp_path / "plda.json")
+    forms: tuple[Any, ...] = (PLDA, tmp_path / "plda.json")
+    words = [Scoring(plda=of).system({}) for of in forms]
+    assert words[0] == words[1]
+    meta = {"model": "ab12", "modality": "face", "faces": "central"}
+    assert Scoring().system(meta) == "cosine, model ab12"
+    for reading in ({"flip": "concat"}, {"crops": "10 x 4 s, mean", "pauses": "left out"}):
+        stated = ", ".join(" ".join(pair) for pair in reading.items())
+        assert Scoring().system(meta | reading) == f"cosine, {stated}, model ab12"
 
 
 def test_what_labels_and_fits_need_is_refused() -> None:
