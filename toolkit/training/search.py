@@ -213,6 +213,7 @@ def tune(
     out.mkdir(parents=True, exist_ok=True)
     file, stated = out / f"{variant}.json", _stated(inner, search, data)
     trials = _earlier_trials(file, stated)
+    write_json(file, {"stated": stated, "trials": trials})  # so that a first trial can go on
     num_trials = min(num_trials, _grid_size(search) or num_trials)
     for number in range(len(trials), num_trials):
         settings = _proposed(search, trials, maximise)
