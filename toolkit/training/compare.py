@@ -39,7 +39,9 @@ from likeness.eval.intervals.comparison import (
     measure_items,
     subjects_behind,
     summarise,
+    trial_list_digest,
 )
+from likeness.eval.items.items import Items
 from likeness.eval.progress import track
 from likeness.eval.reports import comparison
 from likeness.eval.types import Scores, Trials, name_first
@@ -49,7 +51,7 @@ from likeness.toolkit.models.parts import describe, values_in
 from likeness.toolkit.signals import Interrupted
 from likeness.toolkit.sources import digest_of_sources
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.listed import trials_by
+from likeness.toolkit.training.listed import list_by, trials_by
 from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import (
@@ -158,6 +160,22 @@ def listed(
     items, trials = planned.trials
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
     return Listed(*made, digest([*trained_on, subjects.trial_list]), trials, subjects)
+
+
+def tested_on(recipe: Recipe, data: Path) -> str:
+    """The digest of a recipe and of what it is measured on: items, trials and their files."""
+    measure, trial_list = recipe.measure, ""
+    if isinstance(measure, Verification):
+        items, trials = trials_by(measure.trials, data)
+        tested, trial_list = [items], trial_list_digest(trials)
+    else:
+        assert measure is not None
+        parts = measure.items, getattr(measure, "calibrate_on", None)
+        tested = [list_by(part, data) for part in parts if part is not None]
+    joined = Items.joined(map(Items.of, tested))
+    files = digest_of_sources(dict.fromkeys(item.path for item in joined))
+    description = json.dumps(flat(describe(recipe)), sort_keys=True)
+    return digest([description, fingerprint(joined), trial_list, files])
 
 
 def compare(
