@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from likeness.eval.errors import LikenessError, likeness_version
-from likeness.eval.formats.files import json_object
+from likeness.eval.formats.files import file_digest, json_object
 from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.runs import LAST
 from likeness.eval.formats.trials import read_scores, write_scores
@@ -152,7 +152,7 @@ def listed(
     named = [Path(text) for text in values_in(made[1]) if isinstance(text, str)]
     if recipe.init:  # of a run, perhaps its last network is taken, and not the best
         named.append(Path(recipe.init, LAST))
-    files = [sha256(path) for path in named if os.path.isfile(path)]
+    files = [file_digest(path) for path in named if os.path.isfile(path)]
     init = [read_initial(recipe.init).digest] if recipe.init else []
     trained_on = [planned.fingerprint, digest_of_sources(paths), *files, *init]
     if planned.trials is None:
