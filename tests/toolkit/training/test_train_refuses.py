@@ -228,6 +228,20 @@ def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkp
     assert (out / LAST).read_bytes() == (train(corrected, "alone") / LAST).read_bytes()
 
 
+def test_a_run_that_was_evaluated_before_its_first_checkpoint_starts_again(train, tmp_path, capsys):
+    watched = recipe(schedule=Schedule(steps=4, eval_every=2, save_every=4, watch="eer"))
+    with pytest.raises(TypeError):
+        train(watched, step=raising_at(3, TypeError("a mistake")))
+    left = {path.name for path in (tmp_path / "run").rglob("*")} - {lock.NAME}
+    assert left == {"best.safetensors", "log.jsonl", "recipe.json"}
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(replace(watched, seed=5))
+    out = train(watched)
+    assert "training begins anew" in capsys.readouterr().err
+    assert (out / LAST).read_bytes() == (train(watched, "alone") / LAST).read_bytes()
+    assert [entry["step"] for entry in read_log(out)] == [1, 2, 2, 3, 4, 4]
+
+
 @pytest.mark.parametrize("name", ["best.safetensors", "resume", None])
 def test_a_run_with_any_checkpoint_is_protected(name, tmp_path):
     """Also where only one of its files is there."""
