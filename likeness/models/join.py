@@ -13,7 +13,7 @@ from likeness.eval.formats.runs import EXPORTED, LAST, find_model
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.option import Option
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.writing import remove_abandoned
+from likeness.eval.writing import atomic_path, remove_abandoned
 from likeness.models.bundled import run_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
         if out.suffix.lower() != ".onnx":
             out.mkdir(parents=True, exist_ok=True)
         file = out / EXPORTED if out.is_dir() else out
-        joint.write(files, weights, file)
+        with atomic_path(file) as temporary:
+            joint.write(files, weights, temporary)
     if fusion is not None:
         written, beside = load_exported(file), calibration_path(str(out))
         assert written is not None

@@ -1,6 +1,9 @@
 """Two models beside each other are one model, whose score is the weighted sum of theirs."""
 
 import json
+import os
+import shutil
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +17,9 @@ from likeness import Fusion, Item, LikenessError, Scoring
 from likeness.eval.metrics.similarity import pairs
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.models import bundled
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.models import onnx
+from likeness.toolkit.models import joint, onnx
 from likeness.toolkit.models.parts import describe
 from tests import tiny
 from tests.scripts import printed, refused
@@ -153,6 +157,25 @@ def test_the_file_states_both_models(models, tmp_path):
     stated = [json.loads(onnx.Session(file).text or "") for file in files]
     assert stated[0]["digest"] != stated[1]["digest"]
     assert stated[0]["norm_is_quality"] is False
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_what_a_kill_leaves_of_voice_plus_goes(models, tmp_path, monkeypatch):
+    shutil.copy(models / "a.onnx", tmp_path / bundled.RESEMBLYZER)
+    pair = bundled.onnx_file(bundled.VOICE), tmp_path / bundled.RESEMBLYZER
+    made = joint.write(pair, (1.0, 2.0), tmp_path / "sum.onnx")
+    (tmp_path / "sum.onnx").unlink()
+    (tmp_path / "sum.json").write_text(json.dumps({"model": made, "weight": 2.0}))
+    monkeypatch.setitem(bundled._FOLDERS, bundled.VOICE_PLUS, tmp_path)
+    monkeypatch.setenv("LIKENESS_MODELS", str(tmp_path))
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(os, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        bundled.onnx_file(bundled.VOICE_PLUS)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert list(tmp_path.glob(".*.part"))
+    file = bundled.onnx_file(bundled.VOICE_PLUS)
+    assert {*tmp_path.iterdir()} == {pair[1], tmp_path / "sum.json", file}
 
 
 @pytest.mark.parametrize("size", [65_535, 65_536, 200_001])
