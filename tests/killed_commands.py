@@ -26,15 +26,22 @@ import likeness.toolkit.training.train  # noqa: F401  # before the first fork
 from likeness.cli import main
 from likeness.embedding import extraction
 from likeness.eval.formats.embeddings import Embeddings, write_embeddings
+from likeness.eval.metrics.calibration import Fusion
 from likeness.prepare import prepare
+from tests.likeness.models.test_joint import in_onnx
 from tests.modalities.face.test_face_align import encode, scene, tiny_detector
 
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "sqlite3.connect"}
 FEW = "schedule.steps=4 schedule.save_every=1 schedule.eval_every=2 compute.threads=1"
 TINY = "tests/tiny.py"
 MODEL = "--model {world}/runs/voices"
+HEAD = (
+    "--data {world}/e.npz --out {world}/runs/head schedule.steps=2 sampling.batch_size=4 "
+    "compute.threads=1 items.test_share=0 measure=None"
+)
 TRIALS = "--trials {world}/trials.txt --embeddings {world}/e.npz"
 ALIGN = "{world}/photos --out {out}/crops --detector {world}/d.onnx"
+BESIDE = "{world}/m1.onnx --beside {world}/m2.onnx --fusion {world}/f.json"
 BENCH = "--trials {world}/trials.txt --root {world}/voices --resamples 0"
 # What is typed, by a name that begins with that of the command; `{out}` is an empty folder.
 LINES = {
@@ -70,6 +77,9 @@ LINES = {
     "gallery cluster": "{world}/e.npz --num-clusters 4 --out {out}/c.csv --report {out}/report",
     "threshold": f"{MODEL} --unlabelled {{world}}/many.txt --out {{out}}/t.json",
     "export": "{world}/runs/voices --out {out}/m.onnx",
+    "export, a sum": f"{BESIDE} --out {{out}}/both",
+    "export, a sum in a file": f"{BESIDE} --out {{out}}/both.onnx",
+    "export, a head": "{world}/runs/voices --head {world}/runs/head --out {out}/adapted",
     "recipes": "--copy speaker/an4 {out}/mine.py",
 }
 SPEAKERS = prepare.Archive("voices", file="tiny.tar.gz", takes=("voices/*",))
@@ -102,10 +112,14 @@ def world(folder: Path) -> None:
         ("embed", *model, "--items", folder / "items.txt", "--out", folder / "probes.npz"),
         ("score", *(w.format(world=folder) for w in TRIALS.split()), "--out", folder / "s.txt"),
         ("gallery", "enrol", folder / "voices", "--gallery", folder / "people", *model),
+        ("train", "head", *(w.format(world=folder) for w in HEAD.split())),
     ):
         with contextlib.suppress(SystemExit):
             main(list(map(str, words)))
     shutil.copy(folder / "s.txt", folder / "s2.txt")
+    for number in (1, 2):
+        in_onnx(folder / f"m{number}.onnx", number)
+    Fusion((1.5, 6.0), -2.0, ("", "")).save(folder / "f.json")
 
 
 class Counter:

@@ -150,6 +150,21 @@ def test_what_is_no_sum_of_two_scores_is_refused(models, tmp_path):
         likeness.join(tmp_path / "two", None, tmp_path / "three", beside=a)
 
 
+def test_what_is_there_is_replaced_by_force_alone(models, tmp_path):
+    pair, out, folder = (models / "a.onnx", models / "b.onnx"), tmp_path / "x.onnx", tmp_path / "x"
+    folder.mkdir()
+    for file in (out, folder / "thesis.tex"):
+        file.write_text("mine")
+    words = ("export", pair[0], "--beside", pair[1], "--out")
+    assert "--force replaces it" in refused(*words, out)
+    assert "give a new folder" in refused(*words, folder, "--force")
+    with pytest.raises(LikenessError, match="exists already"):
+        likeness.join(pair[0], None, out, beside=pair[1])
+    assert {file.read_text() for file in (out, folder / "thesis.tex")} == {"mine"}
+    printed(*words, out, "--force")
+    assert likeness.load(out).dim == 12
+
+
 def test_the_file_states_both_models(models, tmp_path):
     files = [tmp_path / name for name in ("ab.onnx", "ba.onnx")]
     likeness.join(models / "a.onnx", None, files[0], beside=models / "b.onnx")
