@@ -120,6 +120,7 @@ def world(folder: Path) -> None:
     for number in (1, 2):
         in_onnx(folder / f"m{number}.onnx", number)
     Fusion((1.5, 6.0), -2.0, ("", "")).save(folder / "f.json")
+    Fusion((8.0,), -4.0).save(folder / "runs/voices/calibration.json")
 
 
 class Counter:

@@ -113,6 +113,7 @@ def join(
 
 def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None:
     """Write the model whose score is the weighted sum of the scores of two models."""
+    from likeness.models._places import drop_other_calibration
     from likeness.models.load import load_exported
     from likeness.models.verdicts import calibration_path
     from likeness.toolkit.models import joint
@@ -144,6 +145,8 @@ def _write_sum(pair: Sequence[Loaded], fusion: Fusion | None, out: Path) -> None
                 slope = sum(weights) if written.similarity == "cosine" else 1.0
                 system = Scoring().system(written.meta)
                 Fusion((slope,), fusion.offset, (system,), p_target=fusion.p_target).save(beside)
+    if fusion is None:
+        drop_other_calibration(out)
 
 
 def _weights(fusion: Fusion, pair: Sequence[Loaded]) -> tuple[float, ...]:

@@ -161,8 +161,28 @@ def test_what_is_there_is_replaced_by_force_alone(models, tmp_path):
     with pytest.raises(LikenessError, match="exists already"):
         likeness.join(pair[0], None, out, beside=pair[1])
     assert {file.read_text() for file in (out, folder / "thesis.tex")} == {"mine"}
+    calibration = tmp_path / "x.onnx.calibration.json"
+    Fusion((1.0,), 0.0).save(calibration)  # of the model that was there
     printed(*words, out, "--force")
     assert likeness.load(out).dim == 12
+    assert not calibration.exists()
+
+
+def test_an_export_has_its_model_s_calibration_or_none(models, tmp_path):
+    a, b = (shutil.copy(models / name, tmp_path) for name in ("a.onnx", "b.onnx"))
+    calibration = tmp_path / "x.onnx.calibration.json"
+    Fusion((1.0,), 0.0).save(f"{a}.calibration.json")
+    calibration.write_text("mine")
+    words = ("export", a, "--out", tmp_path / "x.onnx")
+    assert f"{calibration.name} exists; --force replaces it" in refused(*words)
+    assert calibration.read_text() == "mine"
+    for name, left in ((a, True), (b, False), (b, False)):
+        printed("export", name, "--out", tmp_path / "x.onnx", "--force")
+        assert calibration.exists() == left
+    own = Scoring().system(likeness.load(b).meta)
+    Fusion((2.0,), 0.0, (own,)).save(calibration)
+    printed("export", b, "--out", tmp_path / "x.onnx", "--force")
+    assert likeness.load(tmp_path / "x.onnx").calibration.weights == (2.0,)
 
 
 def test_the_file_states_both_models(models, tmp_path):
