@@ -24,7 +24,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.eval.protocols.arguments import digests_of, files_in
+from likeness.eval.protocols.arguments import digests_of, files_read
 from likeness.eval.writing import hidden_folders, write_json
 from likeness.models.inputs import parse_listing
 from likeness.models.load import every_face, reading_of
@@ -225,7 +225,7 @@ def extract(
     check_unique(items, "items to embed")  # before the work, not after it
     folder = _folder(out)
     pieces = [items[start : start + piece_items] for start in range(0, len(items), piece_items)]
-    read_by = digests_of(files_in(*reading_of(model)[1].values()))
+    read_by = digests_of(files_read(*reading_of(model)[1].values()))
     plan: dict[str, str | int] = {
         "model": model.digest,
         "items": list_digest(items),
