@@ -35,7 +35,7 @@ from likeness.eval.metrics.self_matches import without_self_trials
 from likeness.eval.metrics.system import VerificationSettings
 from likeness.eval.option import Option
 from likeness.eval.progress import step
-from likeness.eval.protocols.arguments import digests_of, files_in, groupings_of
+from likeness.eval.protocols.arguments import State, digests_of, files_read, groupings_of
 from likeness.eval.protocols.side_by_side import check_labels
 from likeness.eval.reports.page import block, recompute, table, write
 from likeness.eval.results import Result, aligned, metric_label, value_text, write_results
@@ -61,14 +61,14 @@ class Bench:
             systems are called "model, condition".
         num_conditions: How many there are besides "clean".
         notes: What was done and at which thresholds, a sentence each.
-        files: What was read.
+        files: What was read, and in which state.
     """
 
     results: Sequence[Result]
     paired: Paired
     num_conditions: int
     notes: Sequence[str]
-    files: Sequence[Path]
+    files: Mapping[Path, State]
 
     def __str__(self) -> str:
         rows = self.rows(), self.summary(), paired.rows(self.paired)
@@ -208,6 +208,7 @@ def bench(
     """
     if (trials is None) == (items is None) or (items is None and (max_items or label)):
         raise LikenessError("give one of them: --trials, or --items (with --max-items, --label)")
+    inputs = files_read(trials, items, subjects, groups)
     names = names_of_files([Path(model) for model in models], "model")
     loaded = dict(zip(names, map(load, models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
@@ -251,7 +252,6 @@ def bench(
     averaged = {each.name: each.group for each in parsed}
     thresholds = {name: limit for name, (limit, _) in limits.items()}
     cells = Cells(listed, pairs, source, scored, thresholds, averaged, settings)
-    inputs = files_in(trials, items, subjects, groups)
     return Bench(*cells.table(parts), len(parsed), notes, inputs)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +124,29 @@ def files_in(*given: Any) -> list[Path]:
     return files
 
 
-def digests_of(files: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of each file, by its path."""
-    return {str(path): sha256(path) for path in files}
+State = tuple[int, int, int]
+"""What tells two states of a file apart: its number, its size and the time of its last change."""
+
+
+def files_read(*given: Any) -> dict[Path, State]:
+    """The files of `files_in`, each with its state; call it before they are read."""
+    return {path: _state(path) for path in files_in(*given)}
+
+
+def digests_of(files: Mapping[Path, State]) -> dict[str, str]:
+    """The SHA-256 of each file, by its path; in its place a phrase for one that has changed.
+
+    So files are summed only for those who ask, and no sum is that of another content than was read.
+    """
+    digests = {str(path): "unknown: changed since it was read" for path in files}
+    for path, state in files.items():
+        with suppress(OSError):
+            digest = sha256(path)
+            if _state(path) == state:
+                digests[str(path)] = digest
+    return digests
+
+
+def _state(path: Path) -> State:
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

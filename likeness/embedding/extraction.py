@@ -24,7 +24,7 @@ from likeness.eval.items.remote import refuse_missing_files
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.progress import as_part
-from likeness.eval.protocols.arguments import digests_of, files_in
+from likeness.eval.protocols.arguments import digests_of, files_read
 from likeness.eval.writing import hidden_folders, write_json
 from likeness.models.inputs import parse_listing
 from likeness.models.load import every_face, reading_of
@@ -293,7 +293,7 @@ def _read_by(model: Loaded) -> str:
     parts = {str(part["package"]) for part in parts_in(model.parts)}
     packages = {*parts, str(read.__module__).partition(".")[0]} - {"likeness"}
     versions = (f"{name} {version_of(name)}" for name in sorted(packages))
-    return digest([*digests_of(files_in(*arguments.values())).values(), *versions])
+    return digest([*digests_of(files_read(*arguments.values())).values(), *versions])
 
 
 def list_digest(items: Sequence[Item]) -> str:

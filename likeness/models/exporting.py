@@ -55,14 +55,15 @@ def export(
     if (precision == "int8") != (calibrate is not None):
         raise LikenessError("--precision int8 needs --calibrate ITEMS; give both, or neither")
     from likeness.models import load
+    from likeness.models._places import carry, drop_other_calibration
 
     loaded = load.load_named(run_of(model), frontend=frontend, trust=trust)
     if size and loaded.modality == "speaker":
         raise LikenessError("--size is of images, and the model takes recordings; leave it out")
     if runtime == "sherpa-onnx":
         _for_sherpa(loaded, out)
+        drop_other_calibration(out)
         return
-    from likeness.models._places import carry
     from likeness.toolkit.models.export import export as write
 
     items: Sequence[Item] = ()
@@ -72,6 +73,7 @@ def export(
     parity = write(loaded, out, size=size, precision=precision, calibration=items)
     what = f"ONNX model of {loaded.embedder.dim} dimensions in"
     if precision != "float32":
+        drop_other_calibration(out)
         say(
             f"{what} {precision}, {out.stat().st_size / 1e6:.1f} MB, in {out}; on "
             f"{parity.num_items} synthetic inputs its embeddings differ from float32 by a cosine "

@@ -38,7 +38,7 @@ from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.listing import files_below, list_items
 from likeness.eval.option import if_option
 from likeness.eval.types import name_first
-from likeness.eval.writing import move, staging_path, write_text
+from likeness.eval.writing import atomic_folder, write_text
 from likeness.toolkit.sources import is_source, source_of
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -211,10 +211,8 @@ def write(
         raise LikenessError(
             f"{folder}: {len(items)} items are to be packed; name items, and a new folder"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
     limit, numbers, tar = shard_bytes - 2 * _BLOCK, count(), None
-    with staging_path(folder) as unfinished, ExitStack() as opened:
-        unfinished.mkdir()
+    with atomic_folder(folder) as unfinished, ExitStack() as opened:
         for key, place in enumerate(np.random.default_rng(seed).permutation(len(items)).tolist()):
             item = items[place]
             record = json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
@@ -231,7 +229,6 @@ def write(
         opened.close()
         for shard in unfinished.glob("*.tar"):
             _listed(shard)  # which writes its index
-        move(unfinished, folder)
     return sorted(folder.glob("*.tar"))
 
 
