@@ -232,6 +232,7 @@ def _enrol(
         embedded: Gives the embeddings of items.
         thresholds: Those of a place, which a new gallery keeps with its mean.
     """
+    of_item = {item: nfc(who) for item, who in of_item.items()}  # as the gallery names subjects
     known = set()
     if exists(gallery):
         with gallery_at(gallery, meta, makes=True) as store:
@@ -258,8 +259,7 @@ def _enrol(
         size = sum(entry.enrolments for entry in store.entries())
         doubts: Sequence[Doubt] = ()
         if size <= _CHECKED:
-            here = set(map(nfc, names))
-            doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
+            doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & {*names}]
             _warn_of_copies(embeddings, store)
         mean_of = store.thresholds.data if store.thresholds else ""
         return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts, mean_of)
@@ -276,7 +276,7 @@ def _hold_all(
         stored = store.everything()
     have = {(who, row.tobytes()) for who, row in zip(stored.subjects, stored.rows, strict=True)}
     made = zip(embeddings.ids, embeddings.matrix, strict=True)
-    return all((nfc(of_item[item_id]), row.tobytes()) in have for item_id, row in made)
+    return all((of_item[item_id], row.tobytes()) in have for item_id, row in made)
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
