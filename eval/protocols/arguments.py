@@ -78,7 +78,7 @@ def quality_by_id(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapp
         quality: "norm", which stays as it is; a mapping; or a list `id quality`.
     """
     if isinstance(quality, Mapping):
-        return quality
+        return {str(id): value for id, value in quality.items()}
     if isinstance(quality, str) and quality == "norm":
         return "norm"
     return read_numbers(Path(quality), "quality")

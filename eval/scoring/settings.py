@@ -126,7 +126,7 @@ class Scoring:
             raise LikenessError("cohort_subjects without a cohort would change nothing; give both")
         self._check_cohort()
         if self.durations is not None:
-            seconds = {name: float(value) for name, value in self.durations.items()}
+            seconds = {str(id): float(value) for id, value in self.durations.items()}
             object.__setattr__(self, "durations", MappingProxyType(seconds))
         if self.calibration is not None:
             measures_of(self.calibration.names)  # refuses measures that are unknown
