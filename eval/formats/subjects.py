@@ -10,7 +10,8 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
 from likeness.eval.formats.column_names import choose, role_of
 from likeness.eval.formats.files import File, text_lines
-from likeness.eval.types import item_id
+from likeness.eval.formats.parquet import text_of
+from likeness.eval.types import item_id, nfc
 
 Names = File | Mapping[str, str]
 
@@ -146,7 +147,14 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
 
 
 def names_of(names: Names | None) -> Mapping[str, str] | None:
-    """The subject, class or group of each id, read if they are in a file."""
-    if names is None or isinstance(names, Mapping):
-        return names
-    return read_mapping(Path(names))
+    """The subject, class or group of each id, read if they are in a file.
+
+    A mapping gives the texts that a file would give, and "" where a value is missing.
+
+    Example:
+        >>> names_of({"ann\\\\1.wav": "ann", 2: 0, "bob/1.wav": float("nan")})
+        {'ann/1.wav': 'ann', '2': '0', 'bob/1.wav': ''}
+    """
+    if isinstance(names, Mapping):
+        return {item_id(str(id)): nfc(text_of(name)) for id, name in names.items()}
+    return None if names is None else read_mapping(Path(names))

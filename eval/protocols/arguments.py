@@ -26,7 +26,7 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
 
     Args:
         groups: Of each a mapping, a list `id group`, or the column of a list of items, as in
-            "items.csv:sex" or "items.csv:age<18".
+            "items.csv:sex" or "items.csv:age<18". A value that is missing there is UNKNOWN here.
 
     Raises:
         LikenessError: There is no such file or column, or two are called the same.
@@ -36,7 +36,8 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
     for grouping in listed:
         column = None if isinstance(grouping, Mapping) else COLUMN_OF_LIST.fullmatch(str(grouping))
         if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
-            by, group_of = "", names_of(grouping) or {}
+            by, named = "", names_of(grouping) or {}
+            group_of = {id: group or UNKNOWN for id, group in named.items()}
         else:
             by = "".join(part.strip() for part in column.groups("")[1:])
             group_of = _groups_in(Path(column["file"]), column)

@@ -41,7 +41,7 @@ def errors_by_subject(
     >>> names, counts.tolist()
     (['a', 'b'], [[1, 1], [0, 1], [2, 2], [1, 1]])
     """
-    names = sorted(set(subject_of.values()))
+    names = sorted({*subject_of.values()} - {""})
     subject_of = respell(subject_of, trials.enrol_ids + trials.probe_ids)
     number = {name: i for i, name in enumerate(names)}
     sides = [

@@ -3,14 +3,17 @@
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
+from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.parquet import text_of
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.tables import Shape, read_rows, read_values, separator_of, split
+from likeness.eval.protocols.retrieval import retrieve
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
 
@@ -126,3 +129,14 @@ def test_mapping(tmp_path: Path) -> None:
     ):
         with pytest.raises(LikenessError, match=says):
             mapping(wrong)
+
+
+def test_a_mapping_in_memory_gives_the_names_that_a_file_would_give() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = Embeddings(("Zo\u00eb/1", "b", "3", "d"), [[1, 0], [2, 0], [0, 1], [0, 2]])
+    labels: dict[Any, Any] = {"Zoe\u0308/1": 0, "b": 0.0, 3: "Zoe\u0308 ", "d": "Zo\u00eb"}
+    results = retrieve(rows, labels=labels).results
+    assert [of.value for of in results if of.metric == "recall@1"] == [1]
+    for missing in (None, float("nan"), pandas.NA, " "):
+        with pytest.raises(LikenessError, match=r"1 of 4 ids have no label \('d'\)"):
+            retrieve(rows, labels=labels | {"d": missing})

@@ -54,6 +54,7 @@ def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
         ({"plda": PLDA, "cohort": COHORT}, "leave out"),
         ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
         ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "'c1'"),
+        ({"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, np.nan)}, "20 of 20 ids"),
         ({**OF_ONE, "norm": "s"}, "cohort of 1"),
         ({"calibration": Fusion((1.0,), 0.0, ("",), (1.0, 1.0), MOODS)}, "mood"),
         ({"durations": {"a": "long"}}, "long"),
