@@ -13,6 +13,7 @@ from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.formats.parquet import text_of
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.tables import Shape, read_rows, read_values, separator_of, split
+from likeness.eval.items.item_lists import read_items
 from likeness.eval.protocols.retrieval import retrieve
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
@@ -122,10 +123,21 @@ def test_mapping(tmp_path: Path) -> None:
 
     assert mapping("u1 s1\nu2 s1\n# x\nu1 s1\n") == {"u1": "s1", "u2": "s1"}
     assert mapping("u1,John Doe\nu2,s\n") == {"u1": "John Doe", "u2": "s"}
+    for table, ids in (
+        ("path,label,start,end\na,s,0,1.5\na,t,1.5,\n", ["a@0-1.5", "a@1.5-"]),
+        ("label;file;start;duration\ns;a;0,5;1\nt;b;;\n", ["a@0.5-1.5", "b"]),
+        ("path,label,channel,sex\na,s,1,f\na,t,B,m\n", ["a", "a#channel=2"]),
+        ("id,path,label\n,a.wav,s\nx\\1,b.wav,t\n", ["a.wav", "x/1"]),
+        ("\ta.wav\ts\nx\tb.wav\tt\n", ["a.wav", "x"]),
+    ):
+        assert mapping(table) == dict(zip(ids, "st", strict=True))
+        items = read_items(tmp_path / "list.txt")
+        assert (items.ids, items.labels) == (ids, ["s", "t"])
     for wrong, says in (
         ("u1 s1\nu2 s1\nu1 s2\n", "'u1'"),
         ("u1 s1 x\n", "fields"),
         ("u1,s\nu2,\n", "no subject"),
+        ("path,label,start\na,s,0:05\n", r"list\.txt: a time is no number of seconds.*0:05"),
     ):
         with pytest.raises(LikenessError, match=says):
             mapping(wrong)
