@@ -35,7 +35,7 @@ from likeness.eval.metrics.self_matches import (
     without_self_trials,
 )
 from likeness.eval.metrics.similarity import pairs, warn_of_zeros
-from likeness.eval.option import Option
+from likeness.eval.option import Option, if_option
 from likeness.eval.scoring import normalization, templates
 from likeness.eval.scoring.origin import Origin, digest_of, write_origin
 from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
@@ -544,9 +544,11 @@ def add_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
 def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
     """Refuses ids of a side without an embedding, and says how they can be found or left out."""
     if missing := lacking(ids, embeddings.ids):
-        remedy = "embed these items too, or leave their trials out by --missing skip"
+        by_option = if_option(", or leave their trials out by --missing skip")
+        remedy = f"embed these items too{by_option}"
         if not lacking(map(drop_extension, missing), map(drop_extension, embeddings.ids)):
-            remedy = "add --strip-extension (in Python strip_extension=True)"
+            by_option = if_option("add --strip-extension (in Python strip_extension=True)")
+            remedy = by_option or "write the ids of both alike"
         raise LikenessError(
             f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
             f"embeddings have {name_first(embeddings.ids[:2])}); {remedy}"
