@@ -15,8 +15,9 @@ from typing import Literal
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.files import refuse_device, text_lines
+from likeness.eval.formats.row_names import channel_mark, channel_of
 from likeness.eval.formats.subjects import read_mapping
-from likeness.eval.items.item_lists import channel_mark, channel_of, items_of_rows, read_items
+from likeness.eval.items.item_lists import items_of_rows, read_items
 from likeness.eval.items.items import BLOCK, Items
 from likeness.eval.items.labels import LabelPattern
 from likeness.eval.items.levels import labels_of_ids

@@ -27,7 +27,7 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
 
     Args:
         groups: Of each a mapping, a list `id group`, or the column of a list of items, as in
-            "items.csv:sex" or "items.csv:age<18".
+            "items.csv:sex" or "items.csv:age<18". A value that is missing there is UNKNOWN here.
 
     Raises:
         LikenessError: There is no such file or column, or two are called the same.
@@ -37,7 +37,8 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
     for grouping in listed:
         column = None if isinstance(grouping, Mapping) else COLUMN_OF_LIST.fullmatch(str(grouping))
         if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
-            by, group_of = "", names_of(grouping) or {}
+            by, named = "", names_of(grouping) or {}
+            group_of = {id: group or UNKNOWN for id, group in named.items()}
         else:
             by = "".join(part.strip() for part in column.groups("")[1:])
             group_of = _groups_in(Path(column["file"]), column)
@@ -79,7 +80,7 @@ def quality_by_id(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapp
         quality: "norm", which stays as it is; a mapping; or a list `id quality`.
     """
     if isinstance(quality, Mapping):
-        return quality
+        return {str(id): value for id, value in quality.items()}
     if isinstance(quality, str) and quality == "norm":
         return "norm"
     return read_numbers(Path(quality), "quality")

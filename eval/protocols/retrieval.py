@@ -231,7 +231,7 @@ def _conventions(settings: RetrievalSettings, among: bool) -> Conventions:
 def _quality(queries: Embeddings, settings: RetrievalSettings) -> Floats | None:
     """(N,) the quality of each query, None where none is asked for."""
     if isinstance(settings.quality, Mapping):
-        return uncertainty.numbers_of([(id, settings.quality.get(id)) for id in queries.ids])
+        return uncertainty.numbers_of(settings.quality, queries.ids)
     return None if settings.quality is None else queries.norms.astype(np.float64)
 
 

@@ -528,7 +528,7 @@ def evaluate(
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
     for name, of_system in embedded.items():
-        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
+        sides_with(systems[name][0], of_system.ids)  # refuses what has none
     compared = evaluate_together(
         {name: of[:2] for name, of in systems.items()},
         settings,

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings, read_embeddings, vectors_of
-from likeness.eval.formats.subjects import read_durations, read_mapping
+from likeness.eval.formats.subjects import names_of, read_durations
 from likeness.eval.intervals.subjects import labels_of
 from likeness.eval.metrics.calibration import Fusion, load_fusion
 from likeness.eval.metrics.similarity import check_similarity
@@ -36,7 +36,6 @@ _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that ma
     "subtract_mean": vectors_of,
     "plda": load_plda,
     "cohort": read_embeddings,
-    "cohort_subjects": read_mapping,
     "calibration": load_fusion,
     "durations": read_durations,
 }
@@ -131,7 +130,7 @@ class Scoring:
             raise LikenessError("cohort_subjects without a cohort would change nothing; give both")
         self._check_cohort()
         if self.durations is not None:
-            seconds = {name: float(value) for name, value in self.durations.items()}
+            seconds = {str(id): float(value) for id, value in self.durations.items()}
             object.__setattr__(self, "durations", MappingProxyType(seconds))
         if self.calibration is not None:
             measures_of(self.calibration.names)  # refuses measures that are unknown
@@ -140,10 +139,9 @@ class Scoring:
         if self.cohort is None:
             return
         size = len(self.cohort.ids)
-        if self.cohort_subjects is not None:
-            subject_of = MappingProxyType(dict(self.cohort_subjects))
-            object.__setattr__(self, "cohort_subjects", subject_of)
-            size = len(set(labels_of("cohort", self.cohort.ids, self.cohort_subjects)))
+        if (subject_of := names_of(self.cohort_subjects)) is not None:
+            object.__setattr__(self, "cohort_subjects", MappingProxyType(dict(subject_of)))
+            size = len(set(labels_of("cohort", self.cohort.ids, subject_of)))
         if self.norm == "as" and 2 <= size < self.top_n:
             text = f"the cohort has {size} members, and all are taken in place of the top"
             warnings.warn(f"{text} {self.top_n}", stacklevel=4)

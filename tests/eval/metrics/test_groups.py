@@ -168,8 +168,10 @@ def test_groups_come_from_the_columns_of_a_list_of_items(tmp_path, monkeypatch, 
     assert page.count("EER by group, at a threshold of its own") == 3
     settings = VerificationSettings(num_resamples=0)
     sexes = {f"s{s:02d}": "fm"[s % 2] for s in set(subjects)}
-    one, two = (likeness.evaluate("scores.txt", settings, groups=g) for g in (sexes, asked[0]))
-    assert one.compared.grouped[0].groups == two.compared.grouped[0].groups
+    phones = {f"s{s:02d}": math.nan if s == 1 else "phone" for s in set(subjects)}
+    for both in ((sexes, asked[0]), (phones, asked[2])):
+        one, two = (likeness.evaluate("scores.txt", settings, groups=of) for of in both)
+        assert one.compared.grouped[0].groups == two.compared.grouped[0].groups
     for wrong, word in (
         ("items.csv:colour", "no column 'colour'"),
         ("items.csv:sex<1", "numbers"),

@@ -11,6 +11,7 @@ import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.embeddings import Embeddings
 from likeness.eval.metrics.calibration import Fusion
+from likeness.eval.metrics.failures import compared_trials
 from likeness.eval.scoring.plda import Plda
 from likeness.eval.scoring.score import Scored, add_spellings, calibrate, score
 from likeness.eval.scoring.settings import Scoring
@@ -54,6 +55,7 @@ def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
         ({"plda": PLDA, "cohort": COHORT}, "leave out"),
         ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
         ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "'c1'"),
+        ({"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, np.nan)}, "20 of 20 ids"),
         ({**OF_ONE, "norm": "s"}, "cohort of 1"),
         ({"calibration": Fusion((1.0,), 0.0, ("",), (1.0, 1.0), MOODS)}, "mood"),
         ({"durations": {"a": "long"}}, "long"),
@@ -148,12 +150,36 @@ def test_embeddings_of_another_network_are_warned_of() -> None:
     np.testing.assert_allclose(scored.values, score(TRIALS, EMBEDDINGS).values, atol=1e-6)
 
 
+def test_what_belongs_to_an_item_is_found_however_the_list_spells_it() -> None:
+    """Embeddings, durations, subjects, groups, qualities and failures, with a list of `find .`."""
+    ids = tuple(f"./{id}" for id in EMBEDDINGS.ids)
+    spelled = replace(TRIALS, enrol_ids=ids, probe_ids=ids)
+    seconds = dict(zip(EMBEDDINGS.ids, range(1, NUM + 1), strict=True))
+    about: Any = {
+        "subjects": {id: f"{id[:2]} of the class" for id in EMBEDDINGS.ids},
+        "groups": {id: "xy"[id.startswith("s0")] for id in EMBEDDINGS.ids},
+        "quality": seconds,
+        "embeddings": EMBEDDINGS,
+        "failures": [EMBEDDINGS.ids[0]],
+    }
+    found = []
+    for trials in (TRIALS, spelled):
+        rows = [score(trials, EMBEDDINGS, missing=way).values for way in ("refuse", "skip")]
+        scored = score(compared_trials(trials, about["failures"])[0], EMBEDDINGS)
+        evaluated = likeness.evaluate(scored, trials=trials, **about)
+        rated = Scoring(durations=seconds)
+        fitted = calibrate(trials, EMBEDDINGS, rated, quality=["log_duration"])
+        numbers = [(of.metric, of.value, of.interval) for of in evaluated.results]
+        found.append([np.stack(rows).tolist(), numbers, evaluated.compared.grouped, fitted])
+    assert found[0] == found[1]
+
+
 ROWS = np.eye(3)
 NAMED = Embeddings(("ann/1", "ann/2.flac", "bob/1.0"), ROWS)
 
 
 def test_scores_are_those_of_the_ids_without_extension() -> None:
-    trials = Trials(("ann/1.wav", "ann/2"), ("ann/2.WAV", "bob/1.0"), [0, 1, 1], [0, 0, 1])
+    trials = Trials(("./ann/1.wav", "ann/2"), ("ann/2.WAV", "bob/1.0"), [0, 1, 1], [0, 0, 1])
     with pytest.raises(ValueError, match="--strip-extension"):
         likeness.score(trials, NAMED)
     scored = likeness.score(trials, NAMED, strip_extension=True)
