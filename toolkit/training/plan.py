@@ -119,7 +119,7 @@ def plan(
         _check_trials(trials, classes)
     held_out = [] if trials is None else [trials[0]]
     for settings in measure.settings_of(recipe.measure):
-        held_out += measure.items_of(settings, data, classes)
+        held_out += measure.items_of(settings, data, classes, items)
     measured = Items.joined(map(Items.of, held_out))
     if check_held_out is not None:
         distributed.run_on_main(partial(check_held_out, recipe.read, recipe.modality, measured))

@@ -75,6 +75,22 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(name, tmp_path
     refused_before_a_step(lacking, tmp_path, "t10k-images")
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("items.validation_share=0", "270 items"),
+        ("items.validation_share=0.05", "180 items"),
+        ("items.seed=7", "items"),
+        ("measure.items.seed=7", "items"),
+        ("measure.calibrate_on.seed=7", "items"),
+    ],
+)
+def test_one_side_of_a_split_is_not_changed_alone(setting, says, tmp_path):
+    """Otherwise items are trained on, and calibrated, watched or tested on as well."""
+    changed = recipes.override(CLOSED, [setting])
+    refused_before_a_step(changed, tmp_path, f"{says} both trained and tested on")
+
+
 SPREAD = recipes.Parallel(spread_classes=True)
 WARMED = partial(losses.ArcFace, warmup_steps=(3, 10))
 
