@@ -37,7 +37,7 @@ from likeness.toolkit.training.recipe import (
     check,
     fit_to_batches,
     fit_to_data,
-    loss_warmup,
+    loss_warmups,
 )
 
 Draws = Callable[..., Iterator[list[Draw]]]
@@ -229,7 +229,7 @@ def check_settings(recipe: Recipe) -> None:
         "schedule.warmup_steps, and warmup_steps of the loss, are at most schedule.steps where "
         "schedule.epochs is set, because they are shares of it then": (
             not schedule.epochs
-            or max((schedule.warmup_steps, *loss_warmup(recipe))) <= schedule.steps
+            or max((schedule.warmup_steps, *chain(*loss_warmups(recipe)))) <= schedule.steps
         ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))

@@ -15,10 +15,17 @@ import pytest
 import likeness.modalities
 from likeness.data import cub_items, folders
 from likeness.frontends import KaldiFbank
-from likeness.losses import ArcFace, SphereFaceR
+from likeness.losses import ArcFace, Joint, MemVir, SphereFaceR
 from likeness.recipe import Sampling, override, plan
 from likeness.toolkit.models.parts import describe, restore
-from likeness.toolkit.training.recipe import Optim, Schedule, check, fit_to_batches, load
+from likeness.toolkit.training.recipe import (
+    Optim,
+    Schedule,
+    check,
+    fit_to_batches,
+    load,
+    loss_warmups,
+)
 from tests.tiny import BASE
 
 
@@ -183,6 +190,8 @@ def test_passes_give_steps_and_everything_else_keeps_its_place():
     assert run.loss.keywords["warmup_steps"] == ends
     assert run.optim.lr == pytest.approx(1.6)
     assert fit_to_batches(run, 5_000) == run  # a second time changes nothing
+    balanced = replace(recipe, sampling=Sampling(40, items_per_class=4))
+    assert fit_to_batches(balanced, 30).schedule.steps == 150  # a batch of more draws than items
 
 
 def test_steps_that_passes_would_replace_are_refused():
@@ -205,6 +214,10 @@ def test_numbers_of_passes_keep_their_shares_where_steps_replace_them():
     assert run.schedule == Schedule(steps=3000, warmup_steps=120, eval_every=7, save_every=20)
     assert (run.tuning.freeze_until, run.tuning.average_last) == (300, 10)
     assert run.loss.keywords["warmup_steps"] == (380, 780)
+    joint = partial(Joint, first=passes.loss, second=partial(MemVir, warmup_steps=15))
+    run = override(replace(passes, loss=joint), changes)
+    assert loss_warmups(run) == [(380, 780), (300,)]
+    assert run.loss.keywords["first"].keywords == {"margin": 0.2, "warmup_steps": (380, 780)}
     assert override(passes, ["schedule.epochs=0"]).schedule == replace(passes.schedule, epochs=0)
 
 
