@@ -22,6 +22,7 @@ from likeness.toolkit.training.recipe import (
     Optim,
     Schedule,
     check,
+    fields_of,
     fit_to_batches,
     load,
     loss_warmups,
@@ -42,6 +43,8 @@ def test_overrides_are_typed():
         assert override(BASE, [f"compute.compile={text}"]).compute.compile == value
     assert changed.items.keywords["split"] == "all"
     assert changed.tuning.rates == {"a.b": 0.1, "c": 2.0}
+    for text, steps in (("7", 7), ("20, 40", (20, 40))):
+        assert override(BASE, [f"loss.warmup_steps={text}"]).loss.keywords["warmup_steps"] == steps
     sphere: Any = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
     assert sphere.loss.keywords == {"version": 1}
     with pytest.raises(ValueError, match="`1` or `2`"):
@@ -59,11 +62,12 @@ def test_overrides_are_typed():
         ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
         ("compute.compile=fast", "`false`, `true` or `graphs`"),
+        ("loss.warmup_steps=1,2,3", "a whole number or comma-separated whole numbers"),
         ("augment.seconds=1,2,3", "expected comma-separated numbers"),
         ("tuning.rates=backbone:fast", "NAME:NUMBER"),
         ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),
         ("optim.lr", "has no '='"),
-        ("loss=ArcFace", "changed in the recipe file"),
+        ("loss=ArcFace", "a part; .* changed in the recipe file"),
         ("modality.x=1", "cannot be set inside"),
     ],
 )
@@ -213,7 +217,7 @@ def test_numbers_of_passes_keep_their_shares_where_steps_replace_them():
     run: Any = override(passes, [*changes, "schedule.eval_every=7"])
     assert run.schedule == Schedule(steps=3000, warmup_steps=120, eval_every=7, save_every=20)
     assert (run.tuning.freeze_until, run.tuning.average_last) == (300, 10)
-    assert run.loss.keywords["warmup_steps"] == (380, 780)
+    assert fields_of(run)["loss.warmup_steps"] == "380,780"
     joint = partial(Joint, first=passes.loss, second=partial(MemVir, warmup_steps=15))
     run = override(replace(passes, loss=joint), changes)
     assert loss_warmups(run) == [(380, 780), (300,)]
