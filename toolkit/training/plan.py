@@ -186,7 +186,8 @@ def check_settings(recipe: Recipe) -> None:
         LikenessError: The first such setting, its value, and what is allowed.
     """
     check(recipe)
-    schedule, tuning, parallel = recipe.schedule, recipe.tuning, recipe.parallel
+    optim, schedule = recipe.optim, recipe.schedule
+    tuning, parallel = recipe.tuning, recipe.parallel
     checkpoints = -(-schedule.steps // max(1, schedule.save_every))
     spreads = parallel.spread_classes or parallel.class_rate != 1
     names = ("optim", "schedule", "compute", "tuning")
@@ -218,6 +219,9 @@ def check_settings(recipe: Recipe) -> None:
         ),
         "compute.accumulate is 1 where compute.compile is graphs": (
             recipe.compute.compile != "graphs" or recipe.compute.accumulate == 1
+        ),
+        "optim.momentum is above 0 where optim.nesterov is set": (
+            optim.name != "sgd" or not optim.nesterov or optim.momentum > 0
         ),
         "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
         f"tuning.average_last is at most the number of checkpoints ({checkpoints})": (

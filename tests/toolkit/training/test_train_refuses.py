@@ -117,6 +117,7 @@ BEYOND = (
         ("compute.accumulate=5", "accumulate=5 needs 10"),
         ("optim.lr=inf", "optim.lr=inf"),
         ("schedule.epochs=1e400", "schedule.epochs=inf"),
+        ({"optim": Optim(momentum=0.0, nesterov=True)}, "optim.momentum=0.0, optim.nesterov=True"),
         ({"loss": partial(losses.ArcFace, margin=math.inf)}, "loss.margin=inf"),
         ({"schedule": Schedule(steps=9, epochs=1, warmup_steps=10)}, "schedule.warmup_steps=10"),
         ({"schedule": Schedule(steps=9, epochs=1), "loss": WARMED}, "warmup_steps of the loss"),
