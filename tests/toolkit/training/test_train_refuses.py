@@ -93,6 +93,7 @@ def test_one_side_of_a_split_is_not_changed_alone(setting, says, tmp_path):
 
 SPREAD = recipes.Parallel(spread_classes=True)
 WARMED = partial(losses.ArcFace, warmup_steps=(3, 10))
+JOINT = partial(losses.Joint, first=WARMED)
 
 
 def listed_too_early(data: Path, **_: object) -> list[Item]:
@@ -121,6 +122,7 @@ BEYOND = (
         ({"loss": partial(losses.ArcFace, margin=math.inf)}, "loss.margin=inf"),
         ({"schedule": Schedule(steps=9, epochs=1, warmup_steps=10)}, "schedule.warmup_steps=10"),
         ({"schedule": Schedule(steps=9, epochs=1), "loss": WARMED}, "warmup_steps of the loss"),
+        ({"schedule": Schedule(steps=9, epochs=1), "loss": JOINT}, "warmup_steps of the loss"),
         ({"compute": Compute(compile="graphs", accumulate=2)}, "compute.accumulate=2"),
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
