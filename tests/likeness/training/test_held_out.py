@@ -6,6 +6,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,15 +171,35 @@ def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(tmp_path, caps
     assert front_door.load(tmp_path / "run").modality == "speaker"
 
 
+GLYPHS = {"num_alphabets": 2, "num_characters": 5, "num_drawers": 3, "size": 64}
+
+
 def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path):
-    sizes = {"num_alphabets": 2, "num_characters": 5, "num_drawers": 3, "size": 64}
-    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **sizes)
+    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **GLYPHS)
     data = ("--data", tmp_path / "glyphs", "--out", tmp_path / "run")
     assert run_command("train", "image/folders", *QUICK, *data) == 0
     files = HeldOutFiles(tmp_path / "run")
     trials, values = read_scores(files.scores)
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
     assert (len(trials), trials.target.sum()) == (15, 6)  # all pairs of 2 classes of 3 images
+
+
+def test_scores_of_a_run_that_flips_images_are_those_that_verify_compares(tmp_path, capsys):
+    synthetic_glyphs.write_glyphs(tmp_path / "glyphs", **GLYPHS)
+    trials = partial(tiny.BASE.measure.trials, modality="image")
+    measure = replace(tiny.BASE.measure, trials=trials, flip="mean")
+    recipe = override(load(locate("image/folders"))[0], [*QUICK, "items.test_share=0.25"])
+    recipe = replace(recipe, measure=measure)
+    run(RecipeOnData(recipe, "flips", tmp_path / "glyphs"), tmp_path / "run")
+    files, model = HeldOutFiles(tmp_path / "run"), front_door.load(tmp_path / "run")
+    front_door.evaluate(files.run).save_thresholds(files.run)
+    listed, values = read_scores(files.scores)
+    first, second = (tmp_path / "glyphs" / id for id in pairs(listed)[0])
+    assert model.verify(first, second, far="eer").score == pytest.approx(values[0], abs=1e-5)
+    note = "measure.flip=mean. The held-out scores are of images alone"
+    page = files.run / "report" / "index.html"
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert note in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000])

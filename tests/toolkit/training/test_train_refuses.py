@@ -75,8 +75,25 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(name, tmp_path
     refused_before_a_step(lacking, tmp_path, "t10k-images")
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("items.validation_share=0", "270 items"),
+        ("items.validation_share=0.05", "180 items"),
+        ("items.seed=7", "items"),
+        ("measure.items.seed=7", "items"),
+        ("measure.calibrate_on.seed=7", "items"),
+    ],
+)
+def test_one_side_of_a_split_is_not_changed_alone(setting, says, tmp_path):
+    """Otherwise items are trained on, and calibrated, watched or tested on as well."""
+    changed = recipes.override(CLOSED, [setting])
+    refused_before_a_step(changed, tmp_path, f"{says} both trained and tested on")
+
+
 SPREAD = recipes.Parallel(spread_classes=True)
 WARMED = partial(losses.ArcFace, warmup_steps=(3, 10))
+JOINT = partial(losses.Joint, first=WARMED)
 
 
 def listed_too_early(data: Path, **_: object) -> list[Item]:
@@ -103,9 +120,11 @@ BEYOND = (
         ("compute.accumulate=5", "accumulate=5 needs 10"),
         ("optim.lr=inf", "optim.lr=inf"),
         ("schedule.epochs=1e400", "schedule.epochs=inf"),
+        ({"optim": Optim(momentum=0.0, nesterov=True)}, "optim.momentum=0.0, optim.nesterov=True"),
         ({"loss": partial(losses.ArcFace, margin=math.inf)}, "loss.margin=inf"),
         ({"schedule": Schedule(steps=9, epochs=1, warmup_steps=10)}, "schedule.warmup_steps=10"),
         ({"schedule": Schedule(steps=9, epochs=1), "loss": WARMED}, "warmup_steps of the loss"),
+        ({"schedule": Schedule(steps=9, epochs=1), "loss": JOINT}, "warmup_steps of the loss"),
         ({"compute": Compute(compile="graphs", accumulate=2)}, "compute.accumulate=2"),
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
