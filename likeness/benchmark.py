@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -167,6 +167,7 @@ def bench(
     far: Annotated[Far, Option(metavar="RATE")] = 0.01,
     both_sides: bool = False,
     num_resamples: Annotated[int, Option("--resamples", least=0, most=MOST_RESAMPLES)] = 1000,
+    trust: Annotated[str | Path | Sequence[str | Path], Option(metavar="PACKAGE|FILE|FOLDER")] = (),
 ) -> Bench:
     """Measure models on the same trials under conditions, such as codecs, noise and rooms.
 
@@ -192,6 +193,7 @@ def bench(
         far: the false-accept rate of the stored threshold at which FAR and FRR are measured.
         both_sides: whether the enrolment side is damaged as well as the test side.
         num_resamples: draws of the bootstrap over subjects; 0 leaves the intervals out.
+        trust: as in `likeness.models.model.load`.
 
     Returns:
         The results; print them to see the table.
@@ -210,7 +212,7 @@ def bench(
         raise LikenessError("give one of them: --trials, or --items (with --max-items, --label)")
     inputs = files_read(trials, items, subjects, groups)
     names = names_of_files([Path(model) for model in models], "model")
-    loaded = dict(zip(names, map(load, models), strict=True))
+    loaded = dict(zip(names, map(partial(load, trust=trust), models), strict=True))
     modality, *others = {model.modality for model in loaded.values()}
     if others:
         raise LikenessError(f"a {modality} and a {others[0]} model; give models of one modality")

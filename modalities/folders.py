@@ -17,7 +17,8 @@ from likeness.eval.items.levels import check_levels
 from likeness.eval.items.listing import files_below, is_plain_folder, list_items
 from likeness.eval.items.pairs import draw_pairs
 from likeness.eval.items.suffixes import suffixes_of
-from likeness.eval.types import Trials, name_first
+from likeness.eval.option import if_option
+from likeness.eval.types import Trials, name_first, quoted
 from likeness.modalities.speaker.audio import SpeedItems, speed_copies
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.splits import hold_out
@@ -183,6 +184,44 @@ def list_all(
     if modality == "face" and path.suffix == ".txt" and not any(listed.labels):
         listed = list_items(path, label="{label}/*", **listing)
     return listed
+
+
+def list_most(
+    data: Path, modality: Modality | None = None, **listing: Any
+) -> tuple[Items, Modality]:
+    """List recordings or images, whichever most files of the data are by their endings.
+
+    Args:
+        data: As for `items`.
+        modality: What the items are, where that is known.
+        listing: As for `list_items`.
+
+    Returns:
+        The items, whether or not their files exist; and what they are: "speaker" for recordings,
+        "image" for images or "face" for a .rec file.
+
+    Raises:
+        LikenessError: The data do not exist. No file has an ending that is known.
+    """
+    if data.suffix == ".rec" and data.is_file():  # faces alone have these
+        return _records(data), "face"
+    sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
+    suffixes = suffixes_of(modality) if modality else (*sounds, *pictures)
+    listed = shards.or_files(data, suffixes=suffixes, missing="leave", **listing)
+    if modality:
+        return listed, modality
+    endings = [item.suffix for item in listed]
+    voices, images = (sum(end in known for end in endings) for known in (sounds, pictures))
+    if not voices + images:
+        raise LikenessError(
+            f"{data}: no path ends like a recording or an image, such as "
+            f"{quoted(listed[0].path.as_posix())}; a list has lines `path` or `id path label`"
+            + if_option(", or say what the files are by --modality")
+        )
+    modality = "speaker" if voices >= images else "image"
+    if is_plain_folder(data):
+        listed = listed.take(np.flatnonzero(np.isin(endings, suffixes_of(modality))))
+    return listed, modality
 
 
 def scan(root: Path, modality: Modality = "speaker") -> Items:

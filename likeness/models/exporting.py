@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.items.items import Item
-from likeness.eval.items.listing import list_items
 from likeness.eval.items.suffixes import suffixes_of
 from likeness.eval.option import Option
 from likeness.eval.types import counted
 from likeness.eval.writing import check_written
 from likeness.models.bundled import run_of
 from likeness.toolkit.console import say
+from likeness.toolkit.data import shards
 from likeness.toolkit.models.loaded import Loaded
 
 NUM_CALIBRATED = 100  # items for int8; more change the ranges little, and take longer
@@ -68,7 +68,7 @@ def export(
 
     items: Sequence[Item] = ()
     if calibrate is not None:  # evenly spaced
-        listed = list_items(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
+        listed = shards.or_files(calibrate, suffixes=suffixes_of(loaded.modality), root=root)
         items = listed[:: max(1, len(listed) // NUM_CALIBRATED)][:NUM_CALIBRATED]
     parity = write(loaded, out, size=size, precision=precision, calibration=items)
     what = f"ONNX model of {loaded.embedder.dim} dimensions in"

@@ -25,6 +25,7 @@ from likeness.eval.items.listing import list_items
 from likeness.toolkit.data.reading import Header
 from tests.scripts import run_command
 from tests.sounds import chatter
+from tests.toolkit.data.test_shards import tar
 
 RATE_HZ = 8_000
 
@@ -244,6 +245,15 @@ def test_the_list_to_train_on(voices, tmp_path):
     with (tmp_path / "lists" / "items.left-out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "empty")]
+
+
+def test_the_folders_of_shards_need_not_be_labels(tmp_path):
+    for part in ("train", "test"):
+        sounds = [(f"{part}/{n}.wav", b"no sound") for n in range(3)]
+        labels = [(f"{part}/{n}.cls", str(n).encode()) for n in range(3)]
+        tar(tmp_path / f"{part}.tar", [*sounds, *labels])
+    result = checked(tmp_path, decode=False)
+    assert sorted(result.items.labels) == ["0", "0", "1", "1", "2", "2"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
