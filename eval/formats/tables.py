@@ -30,6 +30,8 @@ _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _MAX_WIDTH = 1 << 15  # fields of a line
 _STRIPPED = " \t\r\n"
+# A whole field in quotation marks between commas or semicolons; others are part of a name.
+_QUOTED_FIELD = re.compile(r'(^|[,;]) *"(?:[^"]|"")*" *(?=[,;]|$)')
 # The names that a list would give back as others.
 UNWRITABLE = re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
@@ -208,10 +210,11 @@ def named_shape(sample: list[str], choose: Choose, *, header: bool) -> Shape:
 
 def separator_of(first: str) -> str:
     """Returns what separates the fields of a first line: a tab, else a comma or semicolon."""
-    bare = re.sub(r'"[^"]*"', "", first)
-    counts = {mark: bare.count(mark) for mark in "\t;,"}
-    best = max(counts, key=counts.__getitem__)
-    return best if counts[best] else "," if first.lstrip().startswith('"') else " "
+    bare = _QUOTED_FIELD.sub(r"\1", first) or first
+    if "\t" in bare:
+        return "\t"
+    best = max(";,", key=bare.count)
+    return best if best in bare else "," if first.lstrip().startswith('"') else " "
 
 
 def split(line: str, separator: str) -> list[str]:

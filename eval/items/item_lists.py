@@ -68,8 +68,7 @@ def read_items(
         is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
         if stated or is_table or is_header(fields):
             return tables.named_shape(sample, chosen, header=not by_number(stated))
-        separator = "\t" if "\t" in sample[0] else separator
-        width = len(tables.split(sample[0], separator))
+        width = len(fields)
         if width > len(_LAYOUTS):
             raise LikenessError(
                 f"{path}: a line has {width} fields, not `path` or `id path [label]`; name the "

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.items.item_lists import read_items, write_items
 from likeness.eval.items.items import Item, Items
 from likeness.eval.items.labels import LabelPattern
@@ -244,11 +245,12 @@ def test_what_a_list_takes_it_gives_back(
 ) -> None:
     folder = tmp_path_factory.mktemp("list")
     try:
-        items = [Item(name, Path(f"{number}.wav")) for number, name in enumerate(names)]
+        items = [Item(name, Path(f"{number}.wav"), name) for number, name in enumerate(names)]
         write_items(folder / "list.txt", items)
     except ValueError:
         return
     assert read_items(folder / "list.txt", Path()) == items
+    assert read_mapping(folder / "list.txt") == {name: name for name in names}
 
 
 def test_further_columns_are_carried(tmp_path: Path) -> None:

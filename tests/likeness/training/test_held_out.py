@@ -46,11 +46,13 @@ def pairs(trials: Trials) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with voices, of which one has a blank in its name, and a run on them."""
+    """A folder with voices whose names have a comma and blanks, and a run on them."""
     folder = tmp_path_factory.mktemp("held-out")
     synthetic.write_voices(folder / "voices", num_speakers=10, num_utterances=3, seconds=(0.6, 0.7))
     for path in (folder / "voices").rglob("utt00.flac"):
         path.rename(path.with_name("first take.flac"))
+    for path in sorted((folder / "voices").iterdir()):
+        path.rename(path.with_name(f"Smith, {path.name}"))
     data = ("--data", folder / "voices", "--out", folder / "run")
     assert run_command("train", "speaker/folders", *QUICK, *data) == 0
     return folder
