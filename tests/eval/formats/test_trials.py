@@ -216,6 +216,7 @@ def trial_lists(draw):
 @example([("00", "0\xa00", False)], [0.0] * 8, ".txt")
 @example([("enrol", "probe", None)], [5e-324] * 8, ".txt")
 @example([("0.5", "1.5", None), ("1", "2", None)], [1.0] * 8, ".txt")
+@example([("1001", "a.wav", True), ("1002", "b.wav", False)], [0.5] * 8, ".txt")
 @given(
     trial_lists(),
     st.lists(SCORES, min_size=8, max_size=8),
@@ -230,6 +231,9 @@ def test_round_trip(tmp_path, triples, values, suffix):
     back, read = read_scores(path)
     assert rows(back) == triples
     assert read.tobytes() == scores.tobytes()
+    if trials.target is not None:
+        assert rows(read_trials(path)) == triples
+        assert read_pairs(path)[2] == [label for _, _, label in triples]
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == (suffix == ".txt.gz")
 
 
