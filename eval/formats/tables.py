@@ -103,7 +103,7 @@ def read_table(source: Any, shape_of: ShapeOf, choose: Choose, *, fractions: boo
             as `read_values`.
     """
     if not isinstance(source, str | PathLike) or Path(source).suffix.lower() == ".parquet":
-        table = read_values(source, choose)
+        table = read_values(source, choose, numeric=["score"])
         if not table.column(table.roles[0]).codes.size:
             raise LikenessError(f"{table.where}: it has no rows; each trial or item needs one")
         ordered = [in_order(c) if isinstance(c, Column) else c for c in table.columns]
@@ -154,12 +154,13 @@ def read_rows(source: Any, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[s
         yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
 
-def read_values(source: Any, choose: Choose) -> Table:
-    """Reads columns of a .parquet file, whose scores are numbers, or of a table in memory.
+def read_values(source: Any, choose: Choose, *, numeric: Sequence[str] = ()) -> Table:
+    """Reads columns of a .parquet file or of a table in memory.
 
     Args:
         source: The file; or anything with `columns` that gives each by its name, as of pandas.
         choose: Gives role -> place of the columns to read, from the names of all.
+        numeric: The roles of which a file's decimal fractions stay numbers.
 
     Raises:
         LikenessError: The file is damaged, a column holds neither texts nor numbers, or a text is
@@ -174,9 +175,9 @@ def read_values(source: Any, choose: Choose) -> Table:
     with parquet.open_parquet(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
-        score = [names[place] for role, place in places.items() if role == "score"]
+        kept = [names[place] for role, place in places.items() if role in numeric]
         read = [names[place] for place in places.values()]
-        return Table(str(path), tuple(places), parquet.read_columns(path, file, read, score))
+        return Table(str(path), tuple(places), parquet.read_columns(path, file, read, kept))
 
 
 def headless_shape(sample: list[str], fits: Callable[[Sequence[str]], bool]) -> Shape:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
-from likeness.eval.formats.column_names import by_number, columns_of_items, is_header
+from likeness.eval.formats.column_names import by_number, columns_of_items, is_header, role_of
 from likeness.eval.formats.files import as_stored
 from likeness.eval.items.items import Item, Items, check_unique
 from likeness.eval.items.remote import is_url, listed_path, url_of
@@ -65,8 +65,8 @@ def read_items(
         separator = tables.separator_of(sample[0])
         fields = tables.split(sample[0], separator)
         # A list may be called .csv too. Its first line has a path where a table has names.
-        is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
-        if stated or is_table or is_header(fields):
+        is_named = "path" in map(role_of, fields) or not re.search(r"[/\\.]", sample[0])
+        if stated or (path.suffix.lower() in SUFFIXES and is_named) or is_header(fields):
             return tables.named_shape(sample, chosen, header=not by_number(stated))
         width = len(fields)
         if width > len(_LAYOUTS):

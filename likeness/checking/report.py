@@ -13,6 +13,7 @@ from markupsafe import Markup
 from likeness.checking._confounds import size_text
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError, shorten
+from likeness.eval.formats.column_names import role_of
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media, media_of_items
 from likeness.eval.reports.page import block, prose, recompute, table, write
@@ -136,8 +137,9 @@ def write_items_csv(out: Path, checked: Checked) -> None:
 
     Args:
         out: A .csv file, with the columns id, path and label, and start, end and further ones
-            where the items have them. `left_out_path` names the other file, which has a column
-            reason too.
+            where the items have them. One that would be read as another column, such as speaker
+            beside label, is called other_speaker. `left_out_path` names the other file, which has
+            a column reason too.
         checked: The result of a check.
 
     Raises:
@@ -156,7 +158,9 @@ def write_items_csv(out: Path, checked: Checked) -> None:
     for name in ("start", "end") if items.has("start") else ():
         times: Any = items.column(name)
         columns[name] = [None if np.isnan(time) else time for time in times]
-    columns |= {name: list(items.column(name)) for name in items.further}
+    for name in items.further:
+        is_own = role_of(name) in (None, name)
+        columns[name if is_own else f"other_{name}"] = list(items.column(name))
     rows = list(zip(*columns.values(), checked.left_out, strict=True))
     write_rows(left_out_path(out), [*columns, "reason"], [row for row in rows if row[-1]])
     write_rows(out, list(columns), [row[:-1] for row in rows if not row[-1]])

@@ -45,7 +45,10 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     frame.to_csv(folder / "b.tsv", sep="\t", index=False)
     frame.to_csv(folder / "c.csv", sep=";", index=False, encoding="utf-16")
     frame.to_csv(folder / "d.txt", index=False)
-    frame.to_parquet(folder / "e.parquet")
+    frame.assign(score=0.5).to_parquet(folder / "e.parquet")  # a number, not that of a trial
+    own = {"m/f": "f", "SNR (dB/A)": "3", "name.old": "x"}
+    frame.assign(**own).to_csv(folder / "j.csv", index=False)
+    frame.iloc[:, [0]].assign(**{"m/f": "f"}).to_csv(folder / "k.csv", index=False)
     frame.rename(columns={"File Name": "clip", "speaker_id": "who"}).to_csv(folder / "f.csv")
     frame.iloc[:, [2, 0]].to_csv(folder / "g.csv", index=False, header=False)
     rows = [
@@ -54,8 +57,11 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     (folder / "h.txt").write_text("".join(rows))
     frame["File Name"] = frame["File Name"].str.replace("/", "\\")
     frame.to_csv(folder / "i.csv", index=False)
-    for name in ("a.csv", "b.tsv", "c.csv", "d.txt", "e.parquet", "h.txt", "i.csv"):
+    for name in ("a.csv", "b.tsv", "c.csv", "d.txt", "e.parquet", "h.txt", "i.csv", "j.csv"):
         assert listed(folder / name) == expected, name
+    assert listed(folder / "e.parquet").column("score") == ["0.5"] * 3
+    assert listed(folder / "j.csv").further == ["accent", *own]
+    assert listed(folder / "k.csv").column("m/f") == ["f"] * 3
     assert listed(folder / "f.csv", columns="path=clip,label=who") == expected
     assert listed(folder / "f.csv", columns={"path": "clip", "label": "who"}) == expected
     assert listed(folder / "g.csv", columns="label=1,path=2") == expected
