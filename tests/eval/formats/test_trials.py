@@ -308,6 +308,21 @@ def test_scores_follow_the_list(put):
     assert rows(labelled) == rows(trials)
 
 
+def test_rows_without_a_label_have_that_of_the_list(put):
+    """Those of `verify --pairs`, of which some labels were not known."""
+    text = "first,second,label,score,accepted,note\na,x,1,1.5,,\na,y,,-1,,\nb,x,,0.25,,\n"
+    path, list_of = put(text, "v.csv"), {3: made(PLAIN), 2: made(PLAIN[:2])}
+    same, values = read_scores(path, list_of[3])
+    assert same is list_of[3]
+    assert values.tolist() == [1.5, -1, 0.25]
+    with pytest.warns(UserWarning, match="1 of 3 trials have no label"):
+        assert read_scores(path, list_of[2])[1].tolist() == [1.5, -1]
+    with pytest.raises(LikenessError, match="a x has another label"):
+        read_scores(path, made([("a", "x", False), *PLAIN[1:]]))
+    with pytest.warns(UserWarning, match="2 of 3 trials have no label"):
+        assert rows(read_scores(path)[0]) == PLAIN[:1]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
