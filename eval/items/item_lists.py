@@ -22,7 +22,7 @@ from likeness.eval.writing import write_text
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
 _WRITTEN = ("label", "start", "end", "channel")  # columns that a list has where they are filled
-_OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
+_OWN = ("id", "path", "label", "start", "end")  # columns that an Item has itself
 # How a column names channels; a number may be written as pandas does beside missing ones: 2.0.
 _CHANNEL = re.compile(r"(?:(\d{1,2})(?:\.0)?|(a|l|left)|(b|r|right))\Z", re.IGNORECASE)
 _NO_CHANNEL = ("", "<NA>", "nan", "NaN")

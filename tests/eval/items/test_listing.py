@@ -80,6 +80,7 @@ def test_stretches_of_a_table(folder: Path) -> None:
     assert listed(folder / "d.csv")[0].stretch == (0.5, 1.5)
     (folder / "d.csv").write_text("file,duration\nann/1.wav,7\n")  # of the whole file
     assert listed(folder / "d.csv")[0].stretch is None
+    assert listed(folder / "d.csv").column("duration") == ["7"]
 
 
 def test_rows_of_separators_are_skipped_and_an_empty_label_is_none(folder: Path) -> None:
