@@ -102,7 +102,7 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
         start, end = item.stretch or ("", "")
         channel = "" if item.channel is None else str(item.channel)
         times = str(start), "" if end == np.inf else str(end)
-        row = (item.id, _place(item.path, root), item.label or "", *times, channel)
+        row = (item.id, place_in_list(item.path, root), item.label or "", *times, channel)
         for column, text in zip(cells.values(), row, strict=True):
             column.append(text)
     unwritable = tables.UNWRITABLE.search
@@ -122,14 +122,26 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
     write_text(path, "".join("\t".join(row) + "\n" for row in [*headed, *rows]))
 
 
-def _place(path: Path, root: str | Path | None) -> str:
-    """How a path is written that is read from a folder."""
+def place_in_list(path: Path, root: str | Path | None) -> str:
+    """Returns how a path is written in a list that is read from a folder.
+
+    Args:
+        path: The path of an item.
+        root: The folder, relative to which a path in it is written; others are written whole. None
+            leaves paths as they are.
+
+    Example:
+        >>> place_in_list(Path("voices/ann/1.wav"), "voices")
+        'ann/1.wav'
+        >>> place_in_list(Path("s3://bucket/ann/1.wav"), "voices")
+        's3://bucket/ann/1.wav'
+    """
     if is_url(path):
         return url_of(path)
     if root is None:
         return path.as_posix()
-    inside = path.is_relative_to(root)
-    return (path.relative_to(root) if inside else Path(os.path.abspath(path))).as_posix()
+    whole, base = Path(os.path.abspath(path)), os.path.abspath(root)
+    return (whole.relative_to(base) if whole.is_relative_to(base) else whole).as_posix()
 
 
 def items_of_rows(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:

@@ -14,6 +14,7 @@ from likeness.checking._confounds import size_text
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError, shorten
 from likeness.eval.formats.column_names import role_of
+from likeness.eval.items.item_lists import place_in_list
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media, media_of_items
 from likeness.eval.reports.page import block, prose, recompute, table, write
@@ -152,7 +153,7 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         raise LikenessError(f"--out {out}: none of {len(items)} items can be trained on")
     columns: dict[str, list[Any]] = {
         "id": items.ids,
-        "path": [_path_in_list(item.path, out.parent) for item in items],
+        "path": [place_in_list(item.path, out.parent) for item in items],
         "label": items.labels,
     }
     for name in ("start", "end") if items.has("start") else ():
@@ -164,12 +165,6 @@ def write_items_csv(out: Path, checked: Checked) -> None:
     rows = list(zip(*columns.values(), checked.left_out, strict=True))
     write_rows(left_out_path(out), [*columns, "reason"], [row for row in rows if row[-1]])
     write_rows(out, list(columns), [row[:-1] for row in rows if not row[-1]])
-
-
-def _path_in_list(path: Path, folder: Path) -> str:
-    """A path as a list in this folder has it: relative if the file lies below the folder."""
-    absolute, base = path.absolute(), folder.absolute()
-    return (absolute.relative_to(base) if absolute.is_relative_to(base) else absolute).as_posix()
 
 
 def _most(values: Iterable[object]) -> str:
