@@ -11,7 +11,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import tables
-from likeness.eval.formats.column_names import by_number, columns_of_items, is_header
+from likeness.eval.formats.column_names import by_number, columns_of_items, is_header, role_of
 from likeness.eval.formats.files import as_stored
 from likeness.eval.formats.row_names import name_rows
 from likeness.eval.items.items import Item, Items, check_unique
@@ -22,7 +22,7 @@ from likeness.eval.writing import write_text
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
 _WRITTEN = ("label", "start", "end", "channel")  # columns that a list has where they are filled
-_OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
+_OWN = ("id", "path", "label", "start", "end")  # columns that an Item has itself
 _DRIVE = re.compile(r"[A-Za-z]:/")  # of Windows
 
 
@@ -62,11 +62,10 @@ def read_items(
         separator = tables.separator_of(sample[0])
         fields = tables.split(sample[0], separator)
         # A list may be called .csv too. Its first line has a path where a table has names.
-        is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
-        if stated or is_table or is_header(fields):
+        is_named = "path" in map(role_of, fields) or not re.search(r"[/\\.]", sample[0])
+        if stated or (path.suffix.lower() in SUFFIXES and is_named) or is_header(fields):
             return tables.named_shape(sample, chosen, header=not by_number(stated))
-        separator = "\t" if "\t" in sample[0] else separator
-        width = len(tables.split(sample[0], separator))
+        width = len(fields)
         if width > len(_LAYOUTS):
             raise LikenessError(
                 f"{path}: a line has {width} fields, not `path` or `id path [label]`; name the "
@@ -100,7 +99,7 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
         start, end = item.stretch or ("", "")
         channel = "" if item.channel is None else str(item.channel)
         times = str(start), "" if end == np.inf else str(end)
-        row = (item.id, _place(item.path, root), item.label or "", *times, channel)
+        row = (item.id, place_in_list(item.path, root), item.label or "", *times, channel)
         for column, text in zip(cells.values(), row, strict=True):
             column.append(text)
     unwritable = tables.UNWRITABLE.search
@@ -120,14 +119,26 @@ def write_items(path: str | Path, items: Sequence[Item], root: str | Path | None
     write_text(path, "".join("\t".join(row) + "\n" for row in [*headed, *rows]))
 
 
-def _place(path: Path, root: str | Path | None) -> str:
-    """How a path is written that is read from a folder."""
+def place_in_list(path: Path, root: str | Path | None) -> str:
+    """Returns how a path is written in a list that is read from a folder.
+
+    Args:
+        path: The path of an item.
+        root: The folder, relative to which a path in it is written; others are written whole. None
+            leaves paths as they are.
+
+    Example:
+        >>> place_in_list(Path("voices/ann/1.wav"), "voices")
+        'ann/1.wav'
+        >>> place_in_list(Path("s3://bucket/ann/1.wav"), "voices")
+        's3://bucket/ann/1.wav'
+    """
     if is_url(path):
         return url_of(path)
     if root is None:
         return path.as_posix()
-    inside = path.is_relative_to(root)
-    return (path.relative_to(root) if inside else Path(os.path.abspath(path))).as_posix()
+    whole, base = Path(os.path.abspath(path)), os.path.abspath(root)
+    return (whole.relative_to(base) if whole.is_relative_to(base) else whole).as_posix()
 
 
 def items_of_rows(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:

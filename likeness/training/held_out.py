@@ -99,7 +99,7 @@ def report_run(
         else:
             remove(files.labels)
         if all(item.span is None for item in items):
-            write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
+            write_items(files.items, items, files.folder)
         else:
             remove(files.items)
         scored.save(files.scores)

@@ -133,6 +133,10 @@ def test_mapping(tmp_path: Path) -> None:
         assert mapping(table) == dict(zip(ids, "st", strict=True))
         items = read_items(tmp_path / "list.txt")
         assert (items.ids, items.labels) == (ids, ["s", "t"])
+    for name in ("Smith, John", "a;b", 'O"Brien', '"', "Smith, John; Jr"):
+        assert mapping(f"{name}/1\t{name}\nx/1\tx\n") == {f"{name}/1": name, "x/1": "x"}
+        assert mapping(f"{name}/1\t1.wav\t{name}\nx\t2.wav\tx\n") == {f"{name}/1": name, "x": "x"}
+    assert mapping('"u\t1","Doe, J"\nu2,s\n') == {"u\t1": "Doe, J", "u2": "s"}
     for wrong, says in (
         ("u1 s1\nu2 s1\nu1 s2\n", "'u1'"),
         ("u1 s1 x\n", "fields"),

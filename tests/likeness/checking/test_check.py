@@ -256,6 +256,18 @@ def test_the_folders_of_shards_need_not_be_labels(tmp_path):
     assert sorted(result.items.labels) == ["0", "0", "1", "1", "2", "2"]
 
 
+def test_the_list_to_train_on_has_one_column_of_each_kind(voices, tmp_path):
+    table, out = voices / "voices.csv", tmp_path / "items.csv"
+    rows = [f"ann/{number}.wav,x,ann,A,7,0" for number in range(4)]
+    table.write_text("\n".join(["clip,file,speaker,class,onset,first", *rows]), encoding="utf-8")
+    columns = "path=clip,label=class,start=first"
+    assert run_command("check", table, "--columns", columns, "--out", out) == 0
+    after = list_items(out, suffixes=[".wav"])
+    assert set(after.labels) == {"A"}
+    assert after[0].path.samefile(voices / "ann" / "0.wav")
+    assert after.further == ["other_file", "other_speaker", "other_onset"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 def test_names_that_cannot_be_used_are_reported_and_the_others_checked(voices, tmp_path):
     os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")

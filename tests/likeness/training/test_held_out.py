@@ -20,8 +20,10 @@ from likeness import Item, Trials, __main__, read_embeddings, read_mapping
 from likeness.data import audio, read_scores, read_trials, synthetic, synthetic_glyphs, validation
 from likeness.eval.formats.runs import HeldOutFiles
 from likeness.eval.items.item_lists import read_items
+from likeness.eval.items.items import Items
 from likeness.eval.metrics.verification import eer
 from likeness.toolkit.training.recipe import load, override
+from likeness.training import held_out
 from likeness.training.held_out import held_out_trials
 from likeness.training.prepare import prepare_recipe
 from likeness.training.recipe_files import locate
@@ -47,11 +49,13 @@ def pairs(trials: Trials) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with voices, of which one has a blank in its name, and a run on them."""
+    """A folder with voices whose names have a comma and blanks, and a run on them."""
     folder = tmp_path_factory.mktemp("held-out")
     synthetic.write_voices(folder / "voices", num_speakers=10, num_utterances=3, seconds=(0.6, 0.7))
     for path in (folder / "voices").rglob("utt00.flac"):
         path.rename(path.with_name("first take.flac"))
+    for path in sorted((folder / "voices").iterdir()):
+        path.rename(path.with_name(f"Smith, {path.name}"))
     data = ("--data", folder / "voices", "--out", folder / "run")
     assert run_command("train", "speaker/folders", *QUICK, *data) == 0
     return folder
@@ -100,6 +104,22 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained, tmp_path):
     voices = sorted((trained / "voices").rglob("*.flac"))
     verdict = front_door.load(model).verify(voices[0], voices[1], far="eer")
     assert verdict.accepted is (verdict.score >= verdict.threshold)
+
+
+def test_held_out_items_of_a_bucket_keep_their_urls(trained, tmp_path, monkeypatch):
+    data, copied = trained / "voices", shutil.copytree(trained / "run", tmp_path / "run")
+    recipe = override(load(locate("speaker/folders"))[0], [*QUICK])
+    items, trials = held_out_trials(recipe.measure, data)
+    urls = Items.of(item._replace(path=Path(f"s3:/bucket{item.path}")) for item in items)
+    monkeypatch.setattr(held_out, "held_out_trials", lambda *_: (urls, trials))
+
+    def read(item: Item) -> np.ndarray:
+        return recipe.read(item._replace(path=Path(str(item.path).removeprefix("s3:/bucket"))))
+
+    held_out.report_run(replace(recipe, read=read), copied, data, {}, command="")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    listed = read_items(HeldOutFiles(copied).items)
+    assert [item.name for item in listed] == [item.name for item in urls]
 
 
 READ = Counter[str]()
