@@ -135,12 +135,13 @@ def test_the_page_of_an_identification(tmp_path):
     assert f"CMC curve. Rank 1: {100 * rank_1:.2f} %." in page
     assert page.count('class="plot"') == 2  # CMC, and TPIR against FPIR
     assert "15 have nothing to find" in page
-    assert "rank-k is over the 15 probes with a mate; 15 have none." in page
+    assert all(note in page for note in identified.notes if ">" not in note)
+    assert "rank-5 left out: the gallery has 3 subjects." in identified.notes
     conventions = page[page.index(">Conventions</h2>") :]
     rules = re.findall(r"<th[^>]*>([^<]*)</th><td[^>]*>([^<]*)<", conventions)
     own = {label: text for label, text in rules if label != "All"}
     assert list(own) == [metric_label(result.metric) for result in identified.results]
-    assert "k: 5" in own["rank-5 (%)"]
+    assert "k: 1" in own["rank-1 (%)"]
     assert "a tie for first place is a miss" in own["TPIR (%) at FPIR 0.1"]
 
 
