@@ -79,7 +79,7 @@ def test_missing_files_of_the_test_are_said_before_the_first_step(name, tmp_path
     ("setting", "says"),
     [
         ("items.validation_share=0", "270 items"),
-        ("items.validation_share=0.05", "180 items"),
+        ("items.validation_share=0.05", "218 items"),
         ("items.seed=7", "items"),
         ("measure.items.seed=7", "items"),
         ("measure.calibrate_on.seed=7", "items"),
