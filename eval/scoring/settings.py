@@ -207,5 +207,5 @@ def _short_digest(*arrays: ArrayLike, names: str = "") -> str:
     """
     checksum = hashlib.sha256(names.encode())
     for array in arrays:
-        checksum.update(np.ascontiguousarray(array))
+        checksum.update(np.ascontiguousarray(array).data)
     return f" ({checksum.hexdigest()[:8]})"

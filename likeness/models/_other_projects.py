@@ -100,7 +100,7 @@ def load_wespeaker(file: Path, frontend: str) -> Loaded:
     return replace(loaded, parts=describe_parts(fbank, part, loaded.read))
 
 
-def _of_config(config: Path, num_mels: int) -> dict[str, int]:
+def _of_config(config: Path, num_mels: int) -> dict[str, Any]:
     """Return the arguments of KaldiFbank in which a config.yaml of WeSpeaker differs from its
     defaults; none where there is no such file.
 

@@ -314,9 +314,9 @@ def test_a_reading_that_gives_no_input_is_named(crops, monkeypatch):
     [
         *[{"scale": 0.0}, {"scale": "1"}, {"rate_hz": 16e3}, {"rate_hz": 0}],
         # these would change nothing
-        *[{"size": (64, 64)}, {"std": 2.0}, {"bgr": True}, {"rate_hz": 8000, "modality": "face"}],
+        *[{"size": (64, 64)}, {"std": 2.0}, {"bgr": True}, {"key": "ema"}, {"prefix": "net."}],
+        *[{"leave_out": ("fc.",)}, {"rate_hz": 8000, "mean": 1, "modality": "face"}],
         *[{"mean": (1, 2, 3), "frontend": nn.Identity, "modality": "face"}],
-        *[{"key": "ema"}, {"prefix": "net."}, {"leave_out": ("fc.",)}],
     ],
 )
 def test_a_setting_of_a_network_that_is_impossible_or_unread_is_refused(stated):
