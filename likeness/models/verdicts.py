@@ -483,7 +483,7 @@ def list_pairs(
     if isinstance(listed, str | PathLike) or hasattr(listed, "columns"):
         pairs = read_pairs(listed, columns=columns)
     else:
-        pairs = [PairRow(str(pair[0]), str(pair[1]), *map(_label, pair[2:3])) for pair in listed]
+        pairs = [PairRow(str(pair[0]), str(pair[1]), _label(*pair[2:3])) for pair in listed]
     if not pairs:
         raise LikenessError("there are no pairs; give at least one")
     names = list(dict.fromkeys(name for pair in pairs for name in pair[:2]))
@@ -492,8 +492,8 @@ def list_pairs(
     return pairs, path_of
 
 
-def _label(value: Any) -> bool | None:
-    """The label of a pair; None for None."""
+def _label(value: Any = None) -> bool | None:
+    """The label of a pair, None where there is none."""
     return None if value is None else bool(boolean_labels("pairs", [value])[0])
 
 
